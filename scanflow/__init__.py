@@ -1,0 +1,102 @@
+"""Scanflow: agent-based MLOps. ``import scanflow as sf`` is all a user's file needs.
+
+Names are loaded when they are first used, so that importing scanflow costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scanflow.app.agents import Agent, Sensor
+    from scanflow.app.application import Application, Tracker
+    from scanflow.app.edges import Dependency
+    from scanflow.app.executor import Executor, Retry
+    from scanflow.app.mpi import MPIWorkload
+    from scanflow.app.references import Condition, Ref, item
+    from scanflow.app.resources import Affinity, Resources
+    from scanflow.app.scaling import Scaling
+    from scanflow.app.service import Service
+    from scanflow.app.steps import step
+    from scanflow.app.triggers import all_of, any_of, at, cron, every, on_call, on_event
+    from scanflow.app.workflow import Workflow
+    from scanflow.client import Client
+    from scanflow.errors import ScanflowError
+    from scanflow.outputs import output, output_dir
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Affinity": "app.resources",
+    "Agent": "app.agents",
+    "Application": "app.application",
+    "Client": "client",
+    "Condition": "app.references",
+    "Dependency": "app.edges",
+    "Executor": "app.executor",
+    "MPIWorkload": "app.mpi",
+    "Ref": "app.references",
+    "Resources": "app.resources",
+    "Retry": "app.executor",
+    "Scaling": "app.scaling",
+    "ScanflowError": "errors",
+    "Sensor": "app.agents",
+    "Service": "app.service",
+    "Tracker": "app.application",
+    "Workflow": "app.workflow",
+    "all_of": "app.triggers",
+    "any_of": "app.triggers",
+    "at": "app.triggers",
+    "cron": "app.triggers",
+    "every": "app.triggers",
+    "item": "app.references",
+    "on_call": "app.triggers",
+    "on_event": "app.triggers",
+    "output": "outputs",
+    "output_dir": "outputs",
+    "step": "app.steps",
+}
+
+__all__ = [
+    "Affinity",
+    "Agent",
+    "Application",
+    "Client",
+    "Condition",
+    "Dependency",
+    "Executor",
+    "MPIWorkload",
+    "Ref",
+    "Resources",
+    "Retry",
+    "Scaling",
+    "ScanflowError",
+    "Sensor",
+    "Service",
+    "Tracker",
+    "Workflow",
+    "all_of",
+    "any_of",
+    "at",
+    "cron",
+    "every",
+    "item",
+    "on_call",
+    "on_event",
+    "output",
+    "output_dir",
+    "step",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'scanflow' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"scanflow.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

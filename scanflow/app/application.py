@@ -1,0 +1,96 @@
+"""What one team ships."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from scanflow.app.agents import Agent
+from scanflow.app.model import Model, as_tuple
+from scanflow.app.workflow import Workflow
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.names import MAX_NAME, check_name, environment_name
+
+__all__ = ["Application", "Tracker"]
+
+
+class Tracker(Model):
+    """The knowledge base that the application's steps log to: MLflow."""
+
+    uri: str | None = None
+    """A tracking server or database as MLflow spells it. Unset: the one inside scanflow's home folder."""
+
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """The port on which a backend should serve it, where it serves one."""
+
+
+class Application(Model):
+    """What one team ships: workflows, the agents that watch them, and where they log.
+
+    Its environment on a backend is named ``scanflow-<name>-<team>``: a Kubernetes namespace, or a folder.
+    """
+
+    name: str
+    team: str = "default"
+    app_dir: Annotated[str | Path, BeforeValidator(lambda value: str(value)), Field(validate_default=True)] = "."
+    """The folder that scripts are relative to. A relative one is relative to the file it was loaded from."""
+
+    workflows: Annotated[Sequence[Workflow], AfterValidator(as_tuple)] = ()
+    agents: Annotated[Sequence[Agent], AfterValidator(as_tuple)] = ()
+    tracker: Tracker | None = None
+    """Where steps log. Unset: nowhere; steps that use MLflow then log to wherever MLflow itself would."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        return check_name(name, "application")
+
+    @field_validator("team")
+    @classmethod
+    def _check_team(cls, team: str) -> str:
+        return check_name(team, "team")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        who = f"Application {self.name!r}"
+        if len(self.environment) > MAX_NAME:
+            raise InvalidError(
+                f"{who}: its environment would be called {self.environment!r}, {len(self.environment)} characters where "
+                f"Kubernetes allows {MAX_NAME}. Shorten the name or the team by {len(self.environment) - MAX_NAME}."
+            )
+        for what, named in (("workflows", self.workflows), ("agents", self.agents)):
+            doubled = [name for name, count in Counter(thing.name for thing in named).items() if count > 1]
+            if doubled:
+                raise InvalidError(f"{who} has two {what} named {doubled[0]!r}. Rename one of them.")
+        return self
+
+    @property
+    def environment(self) -> str:
+        """The name of its environment on a backend."""
+        return environment_name(self.name, self.team)
+
+    def workflow(self, name: str | None = None) -> Workflow:
+        """Return one workflow: the named one, or the only one.
+
+        Raises:
+            NotFoundError: there is none of that name, or none was named and there is not exactly one.
+        """
+        by_name = {workflow.name: workflow for workflow in self.workflows}
+        if name is None:
+            if len(by_name) == 1:
+                return self.workflows[0]
+            if not by_name:
+                raise NotFoundError(f"Application {self.name!r} has no workflow. Give it one: workflows=[...].")
+            raise NotFoundError(f"Application {self.name!r} has several workflows: {', '.join(by_name)}. Name one.")
+        if name not in by_name:
+            raise NotFoundError(f"Application {self.name!r} has no workflow {name!r}.{did_you_mean(name, by_name)}")
+        return by_name[name]
+
+    def with_workflow(self, changed: Workflow) -> Application:
+        """Return the application with the workflow of that name replaced."""
+        replaced = tuple(changed if workflow.name == changed.name else workflow for workflow in self.workflows)
+        return self.replace(workflows=replaced)

@@ -1,0 +1,71 @@
+"""Edges between nodes: ``Dependency``, and the ``a >> [b, c] >> d`` way of writing several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scanflow.app.model import Model
+
+__all__ = ["Chain", "Dependency", "Linkable", "Targets"]
+
+
+class Dependency(Model):
+    """An edge: ``depender`` starts after ``dependee`` (batch), or receives what it sends (online)."""
+
+    dependee: str
+    """The node that comes first."""
+
+    depender: str
+    """The node that waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What ``a >> b`` gives: the edges so far, and the last nodes, for the next ``>>``. Hand it to ``Workflow(edges=)``."""
+
+    edges: tuple[Dependency, ...]
+    heads: tuple[str, ...]
+    tails: tuple[str, ...]
+
+    def __rshift__(self, other: Targets) -> Chain:
+        return _join(self, _chain(other))
+
+    def __rrshift__(self, other: Targets) -> Chain:
+        return _join(_chain(other), self)
+
+    def __iter__(self) -> Iterator[Dependency]:
+        return iter(self.edges)
+
+
+class Linkable(Model):
+    """A named thing that ``>>`` links to others. It changes neither: the edges are the value of the expression."""
+
+    name: str
+
+    def __rshift__(self, other: Targets) -> Chain:
+        return _join(_chain(self), _chain(other))
+
+    def __rrshift__(self, other: Targets) -> Chain:
+        return _join(_chain(other), _chain(self))
+
+
+Targets = Linkable | Chain | Sequence["Linkable | Chain"]
+
+
+def _chain(target: Targets) -> Chain:
+    if isinstance(target, Chain):
+        return target
+    if isinstance(target, Linkable):
+        return Chain((), (target.name,), (target.name,))
+    parts = [_chain(part) for part in target]
+    return Chain(
+        tuple(edge for part in parts for edge in part.edges),
+        tuple(name for part in parts for name in part.heads),
+        tuple(name for part in parts for name in part.tails),
+    )
+
+
+def _join(left: Chain, right: Chain) -> Chain:
+    between = tuple(Dependency(dependee=tail, depender=head) for tail in left.tails for head in right.heads)
+    return Chain(left.edges + between + right.edges, left.heads, right.tails)

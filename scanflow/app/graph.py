@@ -1,0 +1,53 @@
+"""Directed graphs of names: order, levels, cycles. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from scanflow.errors import InvalidError
+
+__all__ = ["ancestors", "levels", "parents_of"]
+
+
+def parents_of(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return, for each name, those it waits for, each once, in the order the edges stand."""
+    found: dict[str, dict[str, None]] = {name: {} for name in names}
+    for before, after in edges:
+        found[after][before] = None
+    return {name: tuple(parents) for name, parents in found.items()}
+
+
+def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """Return the names in waves: each wave waits only for earlier ones, so its members may run at the same time.
+
+    Raises:
+        InvalidError: there is a cycle; the message spells it out.
+    """
+    sorter = TopologicalSorter(parents)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        # graphlib walks from a node to what it waits for; people read from first to last.
+        cycle = list(reversed(error.args[1]))
+        raise InvalidError(
+            f"The nodes wait for each other in a circle: {' >> '.join(cycle)}. Remove one of these edges."
+        ) from None
+    position = {name: index for index, name in enumerate(parents)}
+    waves: list[tuple[str, ...]] = []
+    while ready := sorter.get_ready():
+        waves.append(tuple(sorted(ready, key=position.__getitem__)))
+        sorter.done(*ready)
+    return tuple(waves)
+
+
+def ancestors(parents: Mapping[str, Sequence[str]], name: str) -> frozenset[str]:
+    """Return every name that ``name`` waits for, directly or not."""
+    found: set[str] = set()
+    left = list(parents[name])
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            left.extend(parents[one])
+    return frozenset(found)

@@ -1,0 +1,70 @@
+"""The one node of an MPI workflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from scanflow.app.edges import Linkable
+from scanflow.app.resources import Affinity, Resources
+from scanflow.errors import InvalidError
+from scanflow.names import check_name
+
+__all__ = ["MPIProfile", "MPIWorkload"]
+
+MPIProfile = Literal["cpu", "memory", "network"]
+"""What bounds the program (thesis 6.3.1); it decides into how many workers the job is cut."""
+
+
+class MPIWorkload(Linkable):
+    """An MPI program: how many tasks, on how many nodes, with what each."""
+
+    kind: Literal["mpi"] = "mpi"
+
+    name: str
+    mainfile: str
+    """The program, relative to the application's folder or an absolute path on the machines it runs on."""
+
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    n_tasks: int = Field(ge=1)
+    """MPI processes (N_t of thesis Table 6.1), as ``mpirun -np``."""
+
+    n_nodes: int = Field(default=1, ge=1)
+    """Machines at most (N_n)."""
+
+    n_workers: int | None = Field(default=None, ge=1)
+    """Workers the tasks are spread over (N_w). Unset: chosen from the profile (thesis Algorithm 2)."""
+
+    resources_per_task: Resources = Resources(cpu=1)
+    profile: MPIProfile | None = None
+    """What bounds the program. Unset: found by a short profiling run."""
+
+    oversubscribe: bool = False
+    """Allow more tasks than cores."""
+
+    image: str | None = None
+    affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        return check_name(name, "MPI workload")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        who = f"MPIWorkload {self.name!r}"
+        if self.n_nodes > self.n_tasks:
+            raise InvalidError(f"{who} has {self.n_tasks} tasks for {self.n_nodes} nodes. Write n_nodes={self.n_tasks} or less.")
+        if self.n_workers is not None and self.n_workers > self.n_tasks:
+            raise InvalidError(
+                f"{who} has {self.n_tasks} tasks for {self.n_workers} workers. Write n_workers={self.n_tasks} or less."
+            )
+        return self
+
+    @property
+    def total_cores(self) -> int:
+        """Cores that all tasks together ask for, each task's share rounded up."""
+        return self.n_tasks * math.ceil(self.resources_per_task.cores or 1)

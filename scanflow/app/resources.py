@@ -1,0 +1,68 @@
+"""What a node may use and where it may run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from scanflow.app.model import Model, as_tuple
+from scanflow.app.quantities import format_memory, parse_cpu, parse_memory
+from scanflow.errors import InvalidError, did_you_mean
+
+__all__ = ["Affinity", "AffinityMode", "Resources"]
+
+AffinityMode = Literal["any", "cpu", "cpumem", "cpumempin"]
+"""Thesis 3.4.2 and 4.2.3: any core; own cores; own cores and near memory; each thread on its own core."""
+
+
+class Resources(Model):
+    """What one copy of a node is granted. Unset means: not limited, and one core is counted for planning."""
+
+    cpu: Annotated[float | str | None, BeforeValidator(lambda value: None if value is None else parse_cpu(value))] = None
+    """Cores, as ``2``, ``0.5`` or ``"500m"``; held as a number of cores. Thread pools are sized to it, rounded up."""
+
+    memory: Annotated[
+        str | int | None, BeforeValidator(lambda value: None if value is None else format_memory(parse_memory(value)))
+    ] = None
+    """Bytes, as ``"512Mi"``, ``"4Gi"`` or a number; held in the shortest exact spelling."""
+
+    gpu: int = Field(default=0, ge=0)
+    """Whole GPUs."""
+
+    @property
+    def cores(self) -> float | None:
+        """Cores as a number, or None where unlimited."""
+        return None if self.cpu is None else float(self.cpu)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory in bytes, or None where unlimited."""
+        return None if self.memory is None else parse_memory(self.memory)
+
+
+class Affinity(Model):
+    """Where an instance may run. ``affinity="cpumem"`` is short for ``Affinity(mode="cpumem")``."""
+
+    mode: AffinityMode = "any"
+    """How cores and memory are bound (thesis 3.4.2)."""
+
+    node_selector: Mapping[str, str] = Field(default_factory=dict)
+    """Labels that a Kubernetes node must carry."""
+
+    near: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
+    """Names of nodes of the same workflow to be placed on the same machine."""
+
+    apart_from: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
+    """Names of nodes of the same workflow to be kept on other machines."""
+
+    @staticmethod
+    def coerce(value: Any) -> Any:
+        """Read the short spelling, in any case: ``"CPUMEM"`` becomes ``{"mode": "cpumem"}``."""
+        if not isinstance(value, str):
+            return value
+        modes = ("any", "cpu", "cpumem", "cpumempin")
+        if value.lower() not in modes:
+            raise InvalidError(f"affinity {value!r} is not known.{did_you_mean(value.lower(), modes)}")
+        return {"mode": value.lower()}

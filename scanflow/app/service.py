@@ -1,0 +1,73 @@
+"""The node of an online inference graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from scanflow.app.edges import Linkable
+from scanflow.app.resources import Affinity, Resources
+from scanflow.app.scaling import Scaling
+from scanflow.errors import InvalidError, did_you_mean
+from scanflow.names import check_name
+
+__all__ = ["Service", "ServiceRole"]
+
+ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
+_ROLES = ("MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER")
+
+
+class Service(Linkable):
+    """One node of an inference graph: a Python class, or a model of the registry."""
+
+    kind: Literal["service"] = "service"
+
+    name: str
+    role: ServiceRole = "MODEL"
+    """What the node does with a request, in Seldon's terms."""
+
+    implementation: str | None = None
+    """A class as ``file.py:Class`` or ``package.module:Class``."""
+
+    model: str | None = None
+    """A model of the registry: ``models:/name@alias`` or ``models:/name/3``."""
+
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    """Arguments of the class."""
+
+    requirements: str | None = None
+    image: str | None = None
+    resources: Resources = Resources()
+    affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
+    instances: int = Field(default=1, ge=0)
+    """Running copies, where no scaling decides."""
+
+    scaling: Scaling | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        return check_name(name, "service")
+
+    @field_validator("role", mode="before")
+    @classmethod
+    def _check_role(cls, role: Any) -> Any:
+        if isinstance(role, str) and role.upper() in _ROLES:
+            return role.upper()
+        raise InvalidError(f"role {role!r} is not known.{did_you_mean(str(role).upper(), _ROLES)}")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        who = f"Service {self.name!r}"
+        if (self.implementation is None) == (self.model is None):
+            raise InvalidError(f"{who} needs either an 'implementation' (a Python class) or a 'model', and not both.")
+        if self.model is not None and not self.model.startswith("models:/"):
+            raise InvalidError(
+                f"{who}: the model {self.model!r} is not an address in the registry. "
+                f"Write 'models:/{self.model.strip('/')}@champion' or 'models:/{self.model.strip('/')}/1'."
+            )
+        if self.model is not None and self.role != "MODEL":
+            raise InvalidError(f"{who} has a registry model, so its role is MODEL, not {self.role}.")
+        return self

@@ -1,0 +1,202 @@
+"""``@sf.step``: a Python function as a step, its parameters checked by their annotations."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache, update_wrapper
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+
+from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+from scanflow.app.executor import Executor, Target
+from scanflow.app.references import Ref, item, references_in
+from scanflow.errors import InvalidError, did_you_mean
+from scanflow.names import slug
+
+__all__ = ["Step", "check_parameters", "check_result", "step"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Step(Generic[P, R]):
+    """A function that can be a node of a workflow. Called, it is still the function; :meth:`bind` makes a node of it."""
+
+    function: Callable[P, R]
+    fields: Mapping[str, Any]
+    """Fields of the :class:`~scanflow.app.executor.Executor` that it makes."""
+
+    def __init__(self, function: Callable[P, R], fields: Mapping[str, Any] | None = None) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        self.fields = dict(fields or {})
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now."""
+        return self.function(*args, **kwargs)
+
+    def options(self, **fields: Any) -> Step[P, R]:
+        """Return the same step with other fields of the executor: ``train.options(name="cnn1", retries=2)``."""
+        known = set(Executor.model_fields) - {"kind", "mainfile", "function", "parameters"}
+        for name in fields:
+            if name not in known:
+                raise InvalidError(f"The step {self.function.__name__!r} has no option {name!r}.{did_you_mean(name, known)}")
+        return Step(self.function, {**self.fields, **fields})
+
+    def bind(self, *args: Any, **kwargs: Any) -> Executor:
+        """Return a node that calls the function with these arguments; nodes and references stand for their outputs.
+
+        Raises:
+            InvalidError: an argument is missing, unknown, or of a wrong type.
+        """
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidError(f"The step {self.function.__name__!r}: {error}. It is {self}.") from None
+        return self._node(self._spread(bound))
+
+    def map(self, over: Executor | Ref | Sequence[Any], *args: Any, **kwargs: Any) -> Executor:
+        """Return a node that runs once for each item of ``over``, a list or an output that will be one.
+
+        The item goes to the function's first parameter that is not given here, unless an argument uses ``sf.item``. Later
+        steps get the list of the results, in the order of the items.
+        """
+        if not references_in([list(args), kwargs, self.fields.get("when")]) or not _uses_item([*args, *kwargs.values()]):
+            taken = set(self.signature.bind_partial(*args, **kwargs).arguments)
+            free = [name for name in self.signature.parameters if name not in taken]
+            if not free:
+                raise InvalidError(f"The step {self.function.__name__!r} has no parameter left for the item. It is {self}.")
+            kwargs[free[0]] = item
+        return self.options(for_each=over).bind(*args, **kwargs)
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The function's signature."""
+        return inspect.signature(self.function)
+
+    @cached_property
+    def target(self) -> Target:
+        """The function's name, as a process of its own finds it."""
+        return Target(_locate(self.function), self)
+
+    def __str__(self) -> str:
+        return f"{self.function.__name__}{self.signature}"
+
+    def _node(self, parameters: Mapping[str, Any]) -> Executor:
+        name = self.fields.get("name") or slug(self.function.__name__)
+        fields = {**self.fields, "name": name}
+        node = Executor(function=self.target, parameters=parameters, **fields)
+        check_parameters(self.function, node.parameters, who=f"Step {name!r}")
+        return node
+
+    def _spread(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        parameters: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            kind = self.signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                raise InvalidError(f"The step {self.function.__name__!r} takes *{name}; give a step a list parameter instead.")
+            parameters.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
+        return parameters
+
+
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(**fields: Any) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+def step(function: Callable[P, R] | None = None, /, **fields: Any) -> Step[P, R] | Callable[[Callable[P, R]], Step[P, R]]:
+    """Make a function usable as a step: ``@sf.step``, or ``@sf.step(retries=2, timeout="5m")``.
+
+    The fields are those of :class:`~scanflow.app.executor.Executor`. The step runs in a process of its own unless
+    ``in_process=True``.
+    """
+    if function is None:
+        return lambda inner: Step(inner).options(**fields)
+    if not callable(function):
+        raise InvalidError(f"@sf.step decorates a function; {function!r} is not one. Name options: @sf.step(retries=2).")
+    return Step(function)
+
+
+def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any], *, who: str) -> dict[str, Any]:
+    """Return the parameters as the function's annotations want them; values known only at run time are passed over.
+
+    Raises:
+        InvalidError: one is missing, unknown, or cannot be what its annotation says.
+    """
+    signature, hints = _shape(function)
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    checked: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if name not in signature.parameters and not takes_any:
+            raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
+        checked[name] = value if references_in(value) else _fit(value, hints.get(name, Any), f"{who}: the parameter {name!r}")
+    for name, one in signature.parameters.items():
+        plain = one.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+        if plain and one.default is inspect.Parameter.empty and name not in parameters:
+            raise InvalidError(f"{who} needs the parameter {name!r}.")
+    return checked
+
+
+def check_result(function: Callable[..., Any], value: Any, *, who: str) -> Any:
+    """Return what a function returned, if it is what its annotation says.
+
+    Raises:
+        InvalidError: it is not.
+    """
+    return _fit(value, _shape(function)[1].get("return", Any), f"{who}: its result")
+
+
+def _fit(value: Any, hint: Any, what: str) -> Any:
+    adapter = None if hint is Any else _adapter(hint)
+    if adapter is None:
+        return value
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        shown = f"{value!r:.60}"
+        raise InvalidError(f"{what} is {shown}, which is not {_type_name(hint)}: {reason}.") from None
+
+
+@lru_cache(maxsize=256)
+def _adapter(hint: Any) -> TypeAdapter[Any] | None:
+    """Return what checks values against an annotation; types that pydantic does not know are checked by isinstance."""
+    try:
+        return TypeAdapter(hint, config=None if _is_model(hint) else ConfigDict(arbitrary_types_allowed=True))
+    except PydanticSchemaGenerationError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _shape(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:
+    plain = getattr(function, "function", function)
+    try:
+        hints = get_type_hints(plain)
+    except NameError:  # a name only imported under TYPE_CHECKING: nothing to check against
+        hints = {}
+    return inspect.signature(plain), hints
+
+
+def _is_model(hint: Any) -> bool:
+    return hasattr(hint, "__pydantic_core_schema__") or hasattr(hint, "__dataclass_fields__") or hasattr(hint, "__total__")
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _uses_item(values: Sequence[Any]) -> bool:
+    return any(ref.step is None for ref in references_in(list(values)))
+
+
+def _locate(function: Callable[..., Any]) -> str:
+    """Name a function by its file, or by its module where that is part of a package (whose imports need the name)."""
+    module, name = function.__module__, function.__qualname__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if "." in module:
+        return f"{module}:{name}"
+    return f"{Path(file).name if file else module}:{name}"
+
+

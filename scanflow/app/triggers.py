@@ -1,0 +1,179 @@
+"""When a sensor fires (thesis Table 5.3): values that say it, without a scheduler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from scanflow.app.model import Model, as_tuple
+from scanflow.app.quantities import parse_duration
+from scanflow.errors import InvalidError
+
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "CallReceive",
+    "Cron",
+    "Date",
+    "Event",
+    "Interval",
+    "Trigger",
+    "all_of",
+    "any_of",
+    "at",
+    "cron",
+    "every",
+    "on_call",
+    "on_event",
+]
+
+_Seconds = Annotated[float | str | timedelta, BeforeValidator(parse_duration)]
+_CRON_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day", 1, 31, ()),
+    ("month", 1, 12, "jan feb mar apr may jun jul aug sep oct nov dec".split()),
+    ("weekday", 0, 7, "sun mon tue wed thu fri sat".split()),
+)
+
+
+class Interval(Model):
+    """Fires every ``seconds``."""
+
+    kind: Literal["interval"] = "interval"
+    seconds: _Seconds
+    jitter: float = Field(default=0.0, ge=0)
+    """Each firing is moved by up to this many seconds, at random, so that many agents do not fire together."""
+
+
+class Date(Model):
+    """Fires once."""
+
+    kind: Literal["date"] = "date"
+    when: datetime
+
+    @field_validator("when")
+    @classmethod
+    def _check(cls, when: datetime) -> datetime:
+        if when.tzinfo is None:
+            raise InvalidError(f"The time {when.isoformat()!r} has no time zone. Write {when.isoformat() + 'Z'!r} for UTC.")
+        return when
+
+
+class Cron(Model):
+    """Fires when the time matches five fields: minute, hour, day, month, weekday, as UNIX cron does."""
+
+    kind: Literal["cron"] = "cron"
+    expression: str
+    timezone: str = "UTC"
+
+    @field_validator("expression")
+    @classmethod
+    def _check_expression(cls, expression: str) -> str:
+        fields = expression.split()
+        if len(fields) != len(_CRON_FIELDS):
+            raise InvalidError(
+                f"The cron expression {expression!r} has {len(fields)} fields, not 5: minute, hour, day, month, weekday. "
+                "Write '0 * * * *' for every full hour."
+            )
+        for text, (name, low, high, words) in zip(fields, _CRON_FIELDS, strict=True):
+            for part in text.split(","):
+                _check_cron_part(expression, part, name, low, high, words)
+        return expression
+
+    @field_validator("timezone")
+    @classmethod
+    def _check_timezone(cls, timezone: str) -> str:
+        try:
+            ZoneInfo(timezone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise InvalidError(f"The time zone {timezone!r} is not known. Write one such as 'Europe/Madrid' or 'UTC'.") from error
+        return timezone
+
+
+class CallReceive(Model):
+    """Fires when another agent, or a person, calls the sensor by its name."""
+
+    kind: Literal["call"] = "call"
+
+
+class Event(Model):
+    """Fires when an event of this type arrives whose fields have these values."""
+
+    kind: Literal["event"] = "event"
+    type: str = Field(min_length=1)
+    match: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class AllOf(Model):
+    """Fires once each of its triggers has fired since it last did."""
+
+    kind: Literal["all_of"] = "all_of"
+    triggers: Annotated[Sequence[Trigger], AfterValidator(as_tuple), Field(min_length=1)]
+
+
+class AnyOf(Model):
+    """Fires when one of its triggers does."""
+
+    kind: Literal["any_of"] = "any_of"
+    triggers: Annotated[Sequence[Trigger], AfterValidator(as_tuple), Field(min_length=1)]
+
+
+Trigger = Annotated[Interval | Date | Cron | CallReceive | Event | AllOf | AnyOf, Field(discriminator="kind")]
+
+AllOf.model_rebuild()
+AnyOf.model_rebuild()
+
+
+def every(
+    *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0, jitter: float = 0.0
+) -> Interval:
+    """Return a trigger that fires at this interval: ``every(hours=1)``."""
+    interval = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
+    return Interval(seconds=interval.total_seconds(), jitter=jitter)
+
+
+def at(when: datetime) -> Date:
+    """Return a trigger that fires once, at ``when`` (which must have a time zone)."""
+    return Date(when=when)
+
+
+def cron(expression: str, *, timezone: str = "UTC") -> Cron:
+    """Return a trigger that fires when the time matches: ``cron("0 * * * *")`` is every full hour."""
+    return Cron(expression=expression, timezone=timezone)
+
+
+def on_call() -> CallReceive:
+    """Return a trigger that fires when the sensor is called by another agent or a person."""
+    return CallReceive()
+
+
+def on_event(type: str, **match: Any) -> Event:
+    """Return a trigger that fires on an event of this type: ``on_event("run.failed", workflow="training")``."""
+    return Event(type=type, match=match)
+
+
+def all_of(*triggers: Trigger) -> AllOf:
+    """Return a trigger that fires once each of ``triggers`` has fired."""
+    return AllOf(triggers=triggers)
+
+
+def any_of(*triggers: Trigger) -> AnyOf:
+    """Return a trigger that fires when one of ``triggers`` does."""
+    return AnyOf(triggers=triggers)
+
+
+def _check_cron_part(expression: str, part: str, name: str, low: int, high: int, words: Sequence[str]) -> None:
+    match = re.fullmatch(r"(\*|[0-9a-z]+)(?:-([0-9a-z]+))?(?:/([0-9]+))?", part.lower())
+    problem = f"The cron expression {expression!r}: {part!r} cannot be a {name}."
+    if match is None or (match[1] == "*" and match[2] is not None) or match[3] == "0":
+        raise InvalidError(f"{problem} Write a number, '*', '*/5', '1-5' or '1,15'.")
+    bounds = [bound for bound in (match[1], match[2]) if bound not in {None, "*"}]
+    values = [words.index(bound) + low if bound in words else int(bound) if bound.isdigit() else -1 for bound in bounds]
+    if any(not low <= value <= high for value in values) or values != sorted(values):
+        raise InvalidError(f"{problem} It goes from {low} to {high}{', or ' + ' '.join(words) if words else ''}.")

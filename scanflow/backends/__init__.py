@@ -1,0 +1,1 @@
+"""Where applications run: a port, and one folder for each place."""

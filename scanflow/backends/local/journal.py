@@ -1,0 +1,218 @@
+"""The journal of the embedded backend: which runs and tasks there are, and how they stand, in one SQLite file.
+
+It says what was decided; how an attempt ended is in its own folder (see ``shim.py``), so nothing here is needed to know it.
+Every change is one transaction in write-ahead mode: a process may be killed at any instant, and many may write.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scanflow.backends.failures import Failure
+from scanflow.backends.records import RunRecord, RunState, TaskRecord
+from scanflow.errors import NotFoundError, UnavailableError, did_you_mean
+from scanflow.names import RunName, StepName, make_run_name
+
+__all__ = ["Journal", "StoredRun"]
+
+BUSY_TIMEOUT_S = 30.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    app TEXT NOT NULL,
+    team TEXT NOT NULL,
+    workflow TEXT NOT NULL,
+    state TEXT NOT NULL,
+    created REAL NOT NULL,
+    seconds REAL,
+    folder TEXT NOT NULL,
+    source TEXT,
+    definition TEXT NOT NULL,
+    error TEXT,
+    stop_requested INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS tasks (
+    run INTEGER NOT NULL REFERENCES runs (id),
+    task TEXT NOT NULL,
+    step TEXT NOT NULL,
+    state TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    began REAL,
+    seconds REAL,
+    exit_code INTEGER,
+    cpu_s REAL,
+    max_rss_bytes INTEGER,
+    origin TEXT,
+    failure TEXT,
+    PRIMARY KEY (run, task)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cache (
+    key TEXT PRIMARY KEY,
+    run TEXT NOT NULL,
+    folder TEXT NOT NULL
+) WITHOUT ROWID;
+PRAGMA user_version = 1;
+"""
+_TASK_FIELDS = tuple(name for name in TaskRecord.model_fields)
+_WRITE_TASK = (
+    f"INSERT OR REPLACE INTO tasks (run, {', '.join(_TASK_FIELDS)}) VALUES ({', '.join('?' * (len(_TASK_FIELDS) + 1))})"
+)
+_RUN_FIELDS = "name, app, team, workflow, state, created, seconds, folder, source, error"
+
+
+class StoredRun:
+    """A run as the journal keeps it: its record, and what is needed to go on with it."""
+
+    def __init__(self, id: int, record: RunRecord, definition: str) -> None:
+        self.id = id
+        self.record = record
+        self.definition = definition
+
+
+class Journal:
+    """One process' connection to the journal. Not for several threads."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _translated(path):
+            self._path = path
+            self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
+                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make the changes inside one transaction: all of them are kept, or none."""
+        with _translated(self._path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def create_run(
+        self, *, app: str, team: str, workflow: str, parent: Path, source: str | None, definition: str, rng: random.Random
+    ) -> StoredRun:
+        """Enter a new run under a name that no other run of this home has."""
+        with self.together():
+            name = make_run_name(rng)
+            while self._db.execute("SELECT 1 FROM runs WHERE name = ?", (name,)).fetchone():
+                name = RunName(f"{make_run_name(rng)}-{rng.randrange(10**6)}")
+            self._db.execute(
+                "INSERT INTO runs (name, app, team, workflow, state, created, folder, source, definition)"
+                " VALUES (?, ?, ?, ?, 'running', ?, ?, ?, ?)",
+                (name, app, team, workflow, time.time(), str(parent / name), source, definition),
+            )
+        return self.run(name)
+
+    def run(self, name: str) -> StoredRun:
+        """Return a run; ``@latest`` is the newest, ``@latest-1`` the one before.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        query, argument = "name = ?", name
+        if name.startswith("@latest"):
+            back = name.removeprefix("@latest").removeprefix("-") or "0"
+            if not back.isdecimal():
+                raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
+            query, argument = "id = (SELECT id FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?)", back
+        with _translated(self._path):
+            row = self._db.execute(f"SELECT id, definition, {_RUN_FIELDS} FROM runs WHERE {query}", (argument,)).fetchone()
+            if row is None:
+                names = [known for (known,) in self._db.execute("SELECT name FROM runs ORDER BY id DESC LIMIT 200")]
+                if not names:
+                    raise NotFoundError("There is no run yet. Start one: scanflow run app.py")
+                hint = did_you_mean(name, names) if len(names) > 12 else f" Runs: {', '.join(names)}."
+                raise NotFoundError(f"There is no run {name!r}.{hint} See them all: scanflow runs")
+        return StoredRun(row[0], _run_record(row[2:]), row[1])
+
+    def runs(self, *, limit: int) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks."""
+        with _translated(self._path):
+            rows = self._db.execute(f"SELECT {_RUN_FIELDS} FROM runs ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+        return [_run_record(row) for row in rows]
+
+    def set_run(self, run: StoredRun, state: RunState, *, seconds: float | None = None, error: str | None = None) -> None:
+        """Record how a run stands; back to running also takes back a request to stop."""
+        with _translated(self._path):
+            self._db.execute(
+                "UPDATE runs SET state = ?, seconds = ?, error = ?,"
+                " stop_requested = CASE WHEN ? = 'running' THEN 0 ELSE stop_requested END WHERE id = ?",
+                (state, seconds, error, state, run.id),
+            )
+
+    def redefine(self, run: StoredRun, definition: str) -> None:
+        """Replace what a run goes on with."""
+        with _translated(self._path):
+            self._db.execute("UPDATE runs SET definition = ? WHERE id = ?", (definition, run.id))
+
+    def request_stop(self, run: StoredRun) -> None:
+        """Ask whoever drives the run to stop it."""
+        with _translated(self._path):
+            self._db.execute("UPDATE runs SET stop_requested = 1 WHERE id = ?", (run.id,))
+
+    def stop_requested(self, run: StoredRun) -> bool:
+        """Say whether somebody asked for the run to be stopped."""
+        with _translated(self._path):
+            return bool(self._db.execute("SELECT stop_requested FROM runs WHERE id = ?", (run.id,)).fetchone()[0])
+
+    def set_task(self, run: StoredRun, record: TaskRecord) -> None:
+        """Record how a task stands."""
+        values = [getattr(record, name) for name in _TASK_FIELDS]
+        if record.failure is not None:
+            values[_TASK_FIELDS.index("failure")] = record.failure.model_dump_json()
+        with _translated(self._path):
+            self._db.execute(_WRITE_TASK, (run.id, *values))
+
+    def tasks(self, run: StoredRun) -> dict[StepName, TaskRecord]:
+        """Return the tasks of a run that were ever more than pending."""
+        with _translated(self._path):
+            rows = self._db.execute(f"SELECT {', '.join(_TASK_FIELDS)} FROM tasks WHERE run = ?", (run.id,)).fetchall()
+        return {row[0]: _task_record(dict(zip(_TASK_FIELDS, row, strict=True))) for row in rows}
+
+    def cached(self, key: str) -> tuple[RunName, Path] | None:
+        """Return which run produced outputs under this key, and where they are."""
+        with _translated(self._path):
+            row = self._db.execute("SELECT run, folder FROM cache WHERE key = ?", (key,)).fetchone()
+        return None if row is None else (RunName(row[0]), Path(row[1]))
+
+    def remember(self, key: str, run: RunName, folder: Path) -> None:
+        """Keep where the outputs for a key are."""
+        with _translated(self._path):
+            self._db.execute("INSERT OR REPLACE INTO cache (key, run, folder) VALUES (?, ?, ?)", (key, run, str(folder)))
+
+
+def _run_record(row: tuple[Any, ...]) -> RunRecord:
+    return RunRecord.model_validate(dict(zip(_RUN_FIELDS.split(", "), row, strict=True)))
+
+
+def _task_record(row: Mapping[str, Any]) -> TaskRecord:
+    failure = row["failure"]
+    return TaskRecord.model_validate({**row, "failure": Failure.model_validate_json(failure) if failure else None})
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours: they come from outside (a full disk, a lock, a damaged file)."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise UnavailableError(
+            f"The journal {str(path)!r} cannot be used: {error}. Check that its disk has space and is writable."
+        ) from error

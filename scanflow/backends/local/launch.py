@@ -1,0 +1,197 @@
+"""Everything between "this task may start" and "it has started", but for the waiting."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from scanflow.app.application import Application
+from scanflow.app.executor import Executor
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local import call
+from scanflow.backends.local.cache import cache_key
+from scanflow.backends.local.environments import environment_python, normalised
+from scanflow.backends.local.layout import Home, RunFolder, split_task, task_name
+from scanflow.backends.local.resolve import items_of, resolve_parameters
+from scanflow.backends.local.shims import Spec, attempt_folder
+from scanflow.backends.local.tasks import Places, script_command, step_environment, write_request
+from scanflow.backends.local.values import pick_output, read_outputs
+from scanflow.errors import InternalError, NotFoundError
+from scanflow.loading import load_function
+from scanflow.names import RunName, StepName
+
+__all__ = ["Launcher", "Python", "can_fork"]
+
+SEEN_OUTPUTS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The interpreter a step runs with."""
+
+    path: Path
+    requirements: tuple[str, ...] | None = None
+    """What its environment must hold; None: it is this process' own."""
+
+    base: Path = Path()
+    """Where relative paths in the requirements start from."""
+
+
+def can_fork(node: Executor) -> bool:
+    """Say whether a step may be a fork of the warm spawner: a function, with this very interpreter, as it was started."""
+    changed = any(name.startswith(("PYTHON", "LD_")) for name in node.env)  # read when an interpreter starts
+    # Elsewhere (macOS), system libraries do not survive a fork without an exec.
+    return node.target is not None and node.requirements is None and not changed and sys.platform == "linux"
+
+
+class Launcher:
+    """Prepares the tasks of one run. It reads earlier outputs and writes attempt folders; it starts nothing."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        run: RunName,
+        folder: RunFolder,
+        app: Application,
+        workflow: Workflow,
+        tracking: Mapping[str, str],
+        max_fan_out: int,
+    ) -> None:
+        self._home, self._run, self._folder = home, run, folder
+        self._app, self._workflow, self._tracking = app, workflow, tracking
+        self._places = Places(app, workflow)
+        self._max_fan_out = max_fan_out
+        self._widths: dict[str, int | None] = {}
+        self._skipped: set[str] = set()
+        self._outputs = lru_cache(maxsize=SEEN_OUTPUTS)(self._read_outputs)
+
+    def skipped(self, step: str) -> None:
+        """Note that a step was skipped, so that references to it give None."""
+        self._skipped.add(step)
+
+    def tasks_of(self, node: Executor) -> list[tuple[StepName, Any]]:
+        """Return a step's tasks, each with its item; remembers how many, for those that use its outputs.
+
+        Raises:
+            InvalidError: its list is not one, or too long.
+        """
+        items = items_of(node, self._lookup, at_most=self._max_fan_out)
+        self._widths[node.name] = None if items is None else len(items)
+        if items is None:
+            return [(task_name(node.name, None), None)]
+        return [(task_name(node.name, index), item) for index, item in enumerate(items)]
+
+    def condition_holds(self, node: Executor) -> bool:
+        """Say whether a step's ``when`` is true, or it has none."""
+        if node.when is None:
+            return True
+        left = node.when.left
+        return node.when.holds(self._lookup(left.step or "", left.output))
+
+    def parameters(self, node: Executor, item: Any) -> dict[str, Any]:
+        """Return a task's parameters with the values they have now."""
+        return resolve_parameters(
+            node, item=item, lookup=self._lookup, output_dir=self._workflow.output_dir, outputs=self._folder.outputs
+        )
+
+    def python(self, node: Executor) -> Python:
+        """Return the interpreter a step needs; its environment may not be there yet."""
+        if node.requirements is None:
+            return Python(Path(sys.executable))
+        if isinstance(node.requirements, str):
+            file = self._places.find(node.requirements, node.name)
+            lines, base = file.read_text(encoding="utf-8").splitlines(), file.parent
+        else:
+            lines, base = list(node.requirements), self._places.app_dir
+        wanted = normalised(lines, with_runtime=node.target is not None)
+        return Python(environment_python(self._home.environments, wanted), wanted, base)
+
+    def cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> str:
+        """Return the key under which this task's outputs are kept."""
+        version = node.cache if isinstance(node.cache, str) else ""
+        code, name = self._code(node)
+        return cache_key(
+            code=code,
+            name=name,
+            parameters=parameters,
+            requirements="\n".join(python.requirements or ()),
+            version=version,
+            outputs=self._folder.outputs,
+        )
+
+    def prepare(self, node: Executor, task: StepName, attempt: int, parameters: Mapping[str, Any], python: Python) -> Path:
+        """Write the folder of an attempt in a process of its own, ready to be started."""
+        outputs = self.clean_outputs(task, attempt)
+        folder = self._folder.attempt(task, attempt)
+        folder.mkdir(parents=True)
+        request = None
+        if node.target is None:
+            mainfile = self._places.find(node.mainfile or "", node.name)
+            argv = script_command(mainfile, parameters, python=python.path, who=f"Executor {node.name!r}")
+        else:
+            request = write_request(
+                node.target,
+                parameters,
+                file=self._places.function_file(node.target, node.name),
+                folder=folder,
+                run=self._folder,
+                isolated=python.requirements is not None,
+                who=f"Step {node.name!r}",
+            )
+            argv = [str(python.path), call.__file__, str(request)]
+        env = step_environment(
+            self._app, self._workflow, node, run=self._run, task=task, outputs=outputs, tracking=self._tracking
+        )
+        by_fork = str(request) if request and can_fork(node) else None
+        cwd = str(self._places.app_dir)
+        return attempt_folder(folder, Spec(argv=argv, cwd=cwd, request=by_fork, env=env, timeout_s=node.timeout_s))
+
+    def clean_outputs(self, task: StepName, attempt: int) -> Path:
+        """Return a task's output folder, without what an earlier attempt left there."""
+        outputs = self._folder.outputs_of(task)
+        if attempt > 1:
+            shutil.rmtree(outputs, ignore_errors=True)
+        outputs.mkdir(parents=True, exist_ok=True)
+        return outputs
+
+    def function(self, node: Executor) -> Callable[..., Any]:
+        """Return the function of a step that runs in this process."""
+        target = node.target
+        if target is None:
+            raise InternalError(f"The step {node.name!r} is not a function.")
+        if target.call is not None:
+            return target.call
+        return load_function(str(target), self._places.function_file(target, node.name))
+
+    def _code(self, node: Executor) -> tuple[Path | bytes, str]:
+        if node.target is None:
+            return self._places.find(node.mainfile or "", node.name), node.mainfile or ""
+        file = self._places.function_file(node.target, node.name)
+        if file is not None:
+            return file, str(node.target)
+        function = self.function(node)
+        plain = getattr(function, "function", function)
+        own = getattr(sys.modules.get(plain.__module__), "__file__", None)
+        return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
+
+    def _lookup(self, step: str, output: str) -> Any:
+        if step in self._skipped:
+            return None
+        width = self._widths.get(step)
+        if width is None:
+            return pick_output(self._outputs(task_name(step, None)), output, step)
+        return [pick_output(self._outputs(task_name(step, index)), output, step) for index in range(width)]
+
+    def _read_outputs(self, task: StepName) -> dict[str, Any]:
+        folder = self._folder.outputs_of(task)
+        if not folder.exists():
+            raise NotFoundError(f"The outputs of {split_task(task)[0]!r} are gone: {str(folder)!r}. Start a new run.")
+        return read_outputs(folder)

@@ -1,0 +1,77 @@
+"""Where the embedded backend keeps things below its home folder. Paths only: nothing is read or made here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scanflow.names import StepName, environment_name
+
+__all__ = ["Home", "RunFolder", "split_task", "task_name"]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The home folder."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        """Which runs there are."""
+        return self.path / "journal.db"
+
+    @property
+    def environments(self) -> Path:
+        """Cached Python environments of steps with requirements."""
+        return self.path / "venvs"
+
+    def runs_of(self, app: str, team: str) -> Path:
+        """The runs of one application's environment."""
+        return self.path / "environments" / environment_name(app, team) / "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One run's folder."""
+
+    path: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever drives the run."""
+        return self.path / "lock"
+
+    @property
+    def outputs(self) -> Path:
+        """What steps left for later ones; scripts see it as the workflow's ``output_dir``."""
+        return self.path / "outputs"
+
+    @property
+    def functions(self) -> Path:
+        """Functions that no file defines (a notebook's), kept by value."""
+        return self.path / "functions"
+
+    def outputs_of(self, task: StepName) -> Path:
+        """A task's output folder: ``outputs/train``, or ``outputs/train/3`` for an item of a fan-out."""
+        step, index = split_task(task)
+        return self.outputs / step if index is None else self.outputs / step / str(index)
+
+    def attempts_of(self, task: StepName) -> Path:
+        """Where a task's attempts are, in folders numbered from 1."""
+        return self.path / "steps" / task
+
+    def attempt(self, task: StepName, number: int) -> Path:
+        """One attempt: what was run, how it ended, and its logs."""
+        return self.attempts_of(task) / str(number)
+
+
+def task_name(step: str, index: int | None) -> StepName:
+    """Return ``train`` or ``train.3``; a step's own name has no dot."""
+    return StepName(step if index is None else f"{step}.{index}")
+
+
+def split_task(task: StepName) -> tuple[str, int | None]:
+    """Return a task's step and its place in the fan-out, if it is in one."""
+    step, _, index = task.partition(".")
+    return step, int(index) if index else None

@@ -1,0 +1,11 @@
+"""All that a function step's process needs before the user's own code: imported once by the warm spawner, then forked."""
+
+from __future__ import annotations
+
+import cloudpickle
+
+from scanflow.app import application, steps, workflow
+from scanflow.backends.local import values
+from scanflow.loading import load_function
+
+__all__ = ["application", "cloudpickle", "load_function", "steps", "values", "workflow"]

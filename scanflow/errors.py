@@ -1,0 +1,77 @@
+"""The errors scanflow raises, in one tree ordered by who can act on them.
+
+Every message says what failed, why, and what to do next. Anyone may import this module; it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "AlreadyRunningError",
+    "InternalError",
+    "InvalidError",
+    "MissingExtraError",
+    "NotFoundError",
+    "ScanflowError",
+    "StepFailedError",
+    "UnavailableError",
+    "UnsupportedError",
+    "UsageError",
+    "did_you_mean",
+]
+
+
+class ScanflowError(Exception):
+    """Anything scanflow raises on purpose."""
+
+
+class UsageError(ScanflowError):
+    """Your input needs a change: the message says which."""
+
+
+class InvalidError(UsageError, ValueError):
+    """A value that cannot be accepted: a bad name, quantity, graph, parameter.
+
+    It is a ``ValueError`` too, so pydantic collects it while it checks a model.
+    """
+
+
+class NotFoundError(UsageError, LookupError):
+    """A run, step, workflow, file or model that does not exist under that name."""
+
+
+class UnsupportedError(UsageError):
+    """A field or a request that this backend cannot honour; it is never ignored silently."""
+
+
+class MissingExtraError(UsageError):
+    """An optional dependency is not installed; the message has the command that installs it."""
+
+
+class StepFailedError(UsageError):
+    """A run ended because a step of it failed."""
+
+
+class UnavailableError(ScanflowError):
+    """Something outside did not answer (a full disk, a tracker that is down). It may pass: try again."""
+
+
+class AlreadyRunningError(UnavailableError):
+    """Another process is driving this run."""
+
+
+class InternalError(ScanflowError):
+    """A defect of scanflow itself."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the nearest known word, else the known words, else nothing."""
+    words = list(known)
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    if words and len(words) <= 12:
+        return f" Known: {', '.join(sorted(words))}."
+    return ""

@@ -1,0 +1,65 @@
+"""Names and identifiers: which are allowed, and how new ones are made."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import NewType
+
+from scanflow.errors import InvalidError
+
+__all__ = ["RunName", "StepName", "check_name", "environment_name", "make_run_name", "slug"]
+
+RunName = NewType("RunName", str)
+"""A run's human name, unique in one home: ``calm-otter-417``."""
+
+StepName = NewType("StepName", str)
+"""A node's name inside its workflow, or one of its fanned-out tasks: ``train`` or ``train.3``."""
+
+MAX_NAME = 63  # a DNS-1123 label, which is what Kubernetes accepts for the objects we will make of these names
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+_ADJECTIVES = (
+    "able amber bold brave brisk calm clear crisp daring deft eager early fair fancy fleet fond frank fresh gentle glad "
+    "golden grand happy hardy honest humble jolly keen kind lively lucid lucky mellow merry mild neat nimble noble plain "
+    "polite prime proud quick quiet rapid ready sharp shiny silent smart solid spry steady still sunny swift tidy vivid "
+    "warm wise witty zesty"
+).split()
+_NOUNS = (
+    "acorn alder aspen badger beaver birch bison brook canyon cedar cliff comet coral crane creek dune eagle ember falcon "
+    "fern finch fjord fox glade grove harbor hawk heron hill ibis island jay lake larch lark lynx maple marten meadow "
+    "mesa moss oak ocean orca osprey otter owl pebble pine plover quail raven reef ridge river robin seal sparrow spruce "
+    "summit swan thrush tide trout tulip valley willow wolf wren"
+).split()
+
+
+def slug(text: str) -> str:
+    """Return the nearest allowed name to ``text``; it may be empty when nothing of it can be kept."""
+    lowered = re.sub(r"[^a-z0-9]+", "-", text.lower())
+    return lowered.strip("-")[:MAX_NAME].rstrip("-")
+
+
+def check_name(name: str, what: str, *, limit: int = MAX_NAME) -> str:
+    """Return ``name`` if Kubernetes would take it as a label, else raise with the name to write instead.
+
+    Raises:
+        InvalidError: the name is empty, longer than ``limit``, or has other than lower-case letters, digits and ``-``.
+    """
+    if len(name) <= limit and _LABEL.fullmatch(name):
+        return name
+    better = slug(name)[:limit].rstrip("-")
+    advice = f" Write {better!r} instead." if better and better != name else ""
+    raise InvalidError(
+        f"The {what} name {name!r} cannot be used: a name is 1 to {limit} lower-case letters, digits and '-', and begins "
+        f"and ends with a letter or digit.{advice}"
+    )
+
+
+def environment_name(app: str, team: str) -> str:
+    """Return the environment of an application: a Kubernetes namespace, or a folder (``scanflow-<app>-<team>``)."""
+    return f"scanflow-{app}-{team}"
+
+
+def make_run_name(rng: random.Random) -> RunName:
+    """Return a name a person can say and remember, such as ``calm-otter-417``."""
+    return RunName(f"{rng.choice(_ADJECTIVES)}-{rng.choice(_NOUNS)}-{rng.randrange(1000):03d}")

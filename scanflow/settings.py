@@ -1,0 +1,48 @@
+"""What can be set from the environment, read once where a program starts and handed on from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from scanflow.errors import InvalidError
+
+__all__ = ["Settings"]
+
+
+class Settings(BaseModel):
+    """Settings of one process. Each field is read from ``SCANFLOW_<FIELD>``."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
+
+    home: Path = Field(default_factory=lambda: Path.home() / ".scanflow")
+    """The one folder that holds runs, their logs, cached environments and the embedded tracker."""
+
+    tracker_uri: str | None = None
+    """An MLflow tracking server or database, as MLflow spells it. Unset: SQLite inside ``home``."""
+
+    slots: int | None = Field(default=None, ge=1)
+    """How many cores steps may hold at once. Unset: the cores this process may use."""
+
+    max_fan_out: int = Field(default=10_000, ge=1)
+    """The widest fan-out accepted at run time; a list longer than this fails its step and says so."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read the settings from ``environ`` (default: this process' own).
+
+        Raises:
+            InvalidError: a variable has a value that its field cannot take; the message names the variable.
+        """
+        source = os.environ if environ is None else environ
+        found = {field: source[name] for field in cls.model_fields if (name := f"SCANFLOW_{field.upper()}") in source}
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = f"SCANFLOW_{str(first['loc'][0]).upper()}"
+            raise InvalidError(f"The environment variable {name}={first['input']!r} is not usable: {first['msg']}.") from error
