@@ -147,6 +147,8 @@ class Workflow(Model):
         Raises:
             NotFoundError: no step has such a parameter.
         """
+        if not changes:
+            return self
         nodes = {node.name: node for node in self.nodes}
         for key, value in changes.items():
             step, _, parameter = key.rpartition(".")

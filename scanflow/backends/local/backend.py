@@ -20,9 +20,11 @@ from scanflow.backends.local.locks import is_held, only_driver
 from scanflow.backends.local.machine import this_machine
 from scanflow.backends.local.schedule import Budget
 from scanflow.backends.local.shims import stop_attempt
+from scanflow.backends.local.tasks import Tracking
+from scanflow.backends.local.values import read_outputs
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, TaskRecord
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError, did_you_mean
-from scanflow.names import StepName
+from scanflow.names import RunName, StepName
 from scanflow.settings import Settings
 
 __all__ = ["LocalBackend"]
@@ -45,7 +47,7 @@ class LocalBackend:
         *,
         parameters: Mapping[str, Any],
         source: Path | None,
-        tracking: Mapping[str, str],
+        tracking: Tracking,
         observe: Observer,
     ) -> RunRecord:
         """Run a workflow from its beginning to its end, and return how it ended.
@@ -53,14 +55,24 @@ class LocalBackend:
         Raises:
             UnsupportedError: this backend cannot honour a field of it.
         """
-        check_supported(workflow)
+        self.check(app, workflow)
         definition = Definition.of(app, workflow, parameters=parameters)
         with self._journal() as journal:
             run = self._enter(journal, app, workflow, definition, source)
             return self._drive(journal, run, app, workflow, tracking, observe)
 
+    def check(self, app: Application, workflow: Workflow) -> None:
+        """Refuse at once what would fail later: a field that cannot be honoured here, a file that is not there.
+
+        Raises:
+            UnsupportedError: names the field.
+            NotFoundError: names the file and where it was looked for.
+        """
+        check_supported(workflow)
+        self._launcher(RunName(""), RunFolder(self._home.path), app, workflow, lambda _: {}).check()
+
     def resume(
-        self, name: str, *, app: Application | None, workflow: Workflow | None, tracking: Mapping[str, str], observe: Observer
+        self, name: str, *, app: Application | None, workflow: Workflow | None, tracking: Tracking, observe: Observer
     ) -> RunRecord:
         """Go on with a run where it stands: finished tasks are kept, running ones adopted, failed ones run again.
 
@@ -78,7 +90,7 @@ class LocalBackend:
                 if definition.spun:
                     workflow = only_step(workflow, definition.spun)
                 definition = Definition.of(app, workflow, parameters=definition.parameters, spun=definition.spun)
-            check_supported(workflow)
+            self.check(app, workflow)
             if self._state(run.record) == "running":
                 raise AlreadyRunningError(f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}")
             journal.redefine(run, definition.model_dump_json())
@@ -93,7 +105,7 @@ class LocalBackend:
         workflow: Workflow,
         parameters: Mapping[str, Any],
         source: Path | None,
-        tracking: Mapping[str, str],
+        tracking: Tracking,
         observe: Observer,
     ) -> RunRecord:
         """Run one step anew on the inputs that a past run gave it, as a run of its own.
@@ -103,7 +115,7 @@ class LocalBackend:
             UsageError: what the step needs did not finish in that run.
         """
         cut = only_step(workflow, step)
-        check_supported(cut)
+        self.check(app, cut)
         definition = Definition.of(app, cut, parameters=parameters, spun=step)
         with self._journal() as journal:
             past = journal.run(name)
@@ -146,6 +158,21 @@ class LocalBackend:
         with self._journal() as journal:
             return [self._shown(record) for record in journal.runs(limit=limit)]
 
+    def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the named outputs of a step in a run; of a fanned-out step, a list in the order of its items.
+
+        Raises:
+            NotFoundError: no such run, or the step did not finish in it.
+        """
+        record = self.show(name)
+        tasks = [task for task in record.tasks if task.step == step]
+        if not tasks or any(task.state != "succeeded" for task in tasks):
+            done = {task.step for task in record.tasks if task.state == "succeeded"}
+            raise NotFoundError(f"The step {step!r} has no outputs in the run {record.name!r}.{did_you_mean(step, done)}")
+        folder = RunFolder(Path(record.folder))
+        found = [read_outputs(folder.outputs_of(task.task)) for task in tasks]
+        return found[0] if split_task(tasks[0].task)[1] is None else found
+
     def log_files(self, name: str, task: str, *, attempt: int | None = None) -> Mapping[Stream, Path]:
         """Return where a task's output is, of its last attempt unless another is named. The files may not exist yet.
 
@@ -182,7 +209,7 @@ class LocalBackend:
         run: StoredRun,
         app: Application,
         workflow: Workflow,
-        tracking: Mapping[str, str],
+        tracking: Tracking,
         observe: Observer,
     ) -> RunRecord:
         folder = RunFolder(Path(run.record.folder))
@@ -200,15 +227,7 @@ class LocalBackend:
                     journal=journal,
                     run=run,
                     workflow=workflow,
-                    launcher=Launcher(
-                        home=self._home,
-                        run=name,
-                        folder=folder,
-                        app=app,
-                        workflow=workflow,
-                        tracking=tracking,
-                        max_fan_out=self._settings.max_fan_out,
-                    ),
+                    launcher=self._launcher(name, folder, app, workflow, tracking),
                     budget=Budget(cores, machine.memory_bytes),
                     workers=cores,
                     observe=observe,
@@ -218,6 +237,19 @@ class LocalBackend:
         record = self._complete(journal, journal.run(name))
         observe(RunEnded(run=name, record=record))
         return record
+
+    def _launcher(
+        self, run: RunName, folder: RunFolder, app: Application, workflow: Workflow, tracking: Tracking
+    ) -> Launcher:
+        return Launcher(
+            home=self._home,
+            run=run,
+            folder=folder,
+            app=app,
+            workflow=workflow,
+            tracking=tracking,
+            max_fan_out=self._settings.max_fan_out,
+        )
 
     def _inputs_of_spin(self, journal: Journal, past: StoredRun, cut: Workflow, step: str) -> list[TaskRecord]:
         needed = set(cut.by_name) - {step}

@@ -14,6 +14,7 @@ import cloudpickle
 
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
+from scanflow.app.steps import check_parameters
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local import call
 from scanflow.backends.local.cache import cache_key
@@ -21,7 +22,7 @@ from scanflow.backends.local.environments import environment_python, normalised
 from scanflow.backends.local.layout import Home, RunFolder, split_task, task_name
 from scanflow.backends.local.resolve import items_of, resolve_parameters
 from scanflow.backends.local.shims import Spec, attempt_folder
-from scanflow.backends.local.tasks import Places, script_command, step_environment, write_request
+from scanflow.backends.local.tasks import Places, Tracking, script_command, step_environment, write_request
 from scanflow.backends.local.values import pick_output, read_outputs
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.loading import load_function
@@ -62,7 +63,7 @@ class Launcher:
         folder: RunFolder,
         app: Application,
         workflow: Workflow,
-        tracking: Mapping[str, str],
+        tracking: Tracking,
         max_fan_out: int,
     ) -> None:
         self._home, self._run, self._folder = home, run, folder
@@ -161,6 +162,22 @@ class Launcher:
             shutil.rmtree(outputs, ignore_errors=True)
         outputs.mkdir(parents=True, exist_ok=True)
         return outputs
+
+    def check(self) -> None:
+        """Look for every file that the workflow's steps name, so that a missing one is known before anything runs.
+
+        Raises:
+            NotFoundError: one is missing.
+            InvalidError: a step's parameters are not what its function takes, or its requirements cannot be read.
+        """
+        for node in self._workflow.steps:
+            if node.target is None:
+                self._places.find(node.mainfile or "", node.name)
+            elif (call := node.target.call) is not None:
+                check_parameters(call, node.parameters, who=f"Step {node.name!r}")
+            else:
+                self._places.function_file(node.target, node.name)
+            self.python(node)
 
     def function(self, node: Executor) -> Callable[..., Any]:
         """Return the function of a step that runs in this process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,10 @@ from scanflow.errors import InvalidError
 from scanflow.loading import find_file
 from scanflow.names import RunName, StepName
 
-__all__ = ["Places", "script_command", "step_environment", "thread_variables", "write_request"]
+__all__ = ["Places", "Tracking", "script_command", "step_environment", "thread_variables", "write_request"]
+
+Tracking = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From the tags that a step's tracked runs should carry to the variables that make them so; none without a tracker."""
 
 # Each library's own variable for the size of its thread pool.
 THREAD_VARIABLES = (
@@ -115,12 +118,13 @@ def write_request(
 
 
 def step_environment(
-    app: Application, workflow: Workflow, node: Executor, *, run: RunName, task: StepName, outputs: Path, tracking: Mapping[str, str]
+    app: Application, workflow: Workflow, node: Executor, *, run: RunName, task: StepName, outputs: Path, tracking: Tracking
 ) -> dict[str, str]:
     """Return the variables a step is given beside its runner's own."""
+    tags = {"scanflow.workflow": workflow.name, "scanflow.run": run, "scanflow.step": node.name, "scanflow.task": task}
     return {
         **thread_variables(node.resources),
-        **tracking,
+        **tracking(tags),
         "PYTHONUNBUFFERED": "1",  # so that the log shows what was printed, when it was
         "SCANFLOW_APP": app.name,
         "SCANFLOW_TEAM": app.team,

@@ -1,0 +1,1 @@
+"""The clients for people: Python, the thesis' spelling, and the command line."""

@@ -1,0 +1,48 @@
+"""The command line: ``scanflow``. Each command's own imports are inside it, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from scanflow.errors import (
+    ScanflowError,
+    StepFailedError,
+    UnavailableError,
+    UsageError,
+)
+
+__all__ = ["main"]
+
+EXIT_CODES = """\
+Exit codes: 0 done; 1 a step failed; 2 your input needs a change; 3 something did not answer, try again;
+4 a defect of scanflow; 130 stopped.
+"""
+
+
+def main() -> None:
+    """Run the command line; errors become one message and an exit code."""
+    from scanflow_client.cli.app import app
+
+    try:
+        app()
+    except StepFailedError as error:
+        _fail(str(error), 1)
+    except UsageError as error:
+        _fail(f"Error: {error}", 2)
+    except UnavailableError as error:
+        _fail(f"Error: {error}", 3)
+    except ScanflowError as error:
+        _fail(f"This is a defect of scanflow: {error}", 4)
+    except BrokenPipeError:
+        # Whoever read our output (head, a pager) has gone. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(message: str, code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(message + "\n")
+    sys.exit(code)

@@ -1,0 +1,109 @@
+"""Commands on applications and on this machine: demo, init, check, plan, doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scanflow_client.cli.app import (
+    JsonOption,
+    ParameterOption,
+    TargetArgument,
+    app,
+    deployer,
+    parse_parameters,
+    print_json,
+    table,
+)
+
+__all__: list[str] = []
+
+
+@app.command()
+def demo(
+    data: Annotated[
+        str, typer.Option("--data", metavar="NAME|FILE", help="digits (comes with scikit-learn), mnist, or an .npz file.")
+    ] = "digits",
+    parameter: ParameterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train two networks on handwritten digits, log both to MLflow, and register the better one."""
+    from scanflow_client.cli.runs import watch
+    from scanflow_client.demo import load_demo, where_to_look
+
+    where = deployer()
+    application, path, parameters = load_demo(data)
+    parameters |= parse_parameters(parameter)
+    if not as_json:
+        typer.echo(f"The demo is an application like yours: {path}")
+    record = watch(lambda observe: where.run(application, parameters=parameters, source=path, observe=observe), as_json)
+    if not as_json:
+        typer.echo("\n".join(where_to_look(record, where)))
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where. Default: here.")] = Path(),
+    name: Annotated[str | None, typer.Option("--name", help="The application's name. Default: the folder's.")] = None,
+) -> None:
+    """Write a small application to begin with. Nothing is overwritten."""
+    from scanflow_client.scaffold import write_application
+
+    path = write_application(folder, name)
+    typer.echo(f"Wrote {path}. Run it: scanflow run {path}")
+
+
+@app.command()
+def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
+    """Check an application without running it: graph, names, amounts, parameters, files."""
+    from scanflow.loading import load_application
+
+    where = deployer()
+    application, path, chosen = load_application(target)
+    plans = [where.plan(application, workflow.name) for workflow in application.workflows if chosen in {None, workflow.name}]
+    if chosen is not None:
+        application.workflow(chosen)
+    if as_json:
+        print_json(plans)
+        return
+    for plan in plans:
+        typer.echo(f"✓ {application.name}:{plan.workflow}  {len(plan.steps)} steps in {plan.waves} waves")
+    typer.echo(f"{path.name} is good. Run it: scanflow run {path.name}")
+
+
+@app.command()
+def plan(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
+    """Print what a workflow would run and the resources it would take, without running it."""
+    from scanflow.loading import load_application
+    from scanflow_client.words import format_bytes, plan_rows
+
+    application, _, workflow = load_application(target)
+    found = deployer().plan(application, workflow, parameters=parse_parameters(parameter))
+    if as_json:
+        print_json(found)
+        return
+    table(("wave", "step", "runs", "after", "cores", "memory", "notes"), plan_rows(found))
+    unsized = f", and {found.unsized} steps that ask for none" if found.unsized else ""
+    typer.echo(
+        f"At most {found.peak_cores:g} of {found.machine_cores:g} cores at once; "
+        f"{format_bytes(found.peak_memory_bytes)} of memory asked for{unsized}. Nothing was run."
+    )
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Check this machine: Python, cores, memory, disk, the home folder, and what is installed."""
+    import json
+
+    from scanflow.settings import Settings
+    from scanflow_client.doctor import examine
+
+    findings = examine(Settings.from_environment())
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        table(("", "what", "found", "do"), [(one.mark, one.what, one.found, one.advice) for one in findings])
+    if any(one.mark == "✗" for one in findings):
+        raise typer.Exit(3)

@@ -1,0 +1,76 @@
+"""``scanflow doctor``: what this machine offers, and what to do about what it does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from scanflow.backends.local.machine import this_machine
+from scanflow.settings import Settings
+from scanflow_client.words import format_bytes
+
+__all__ = ["Finding", "examine"]
+
+LEAST_DISK_BYTES = 2 * 2**30
+_OPTIONAL = (
+    ("mlflow", "tracks runs and models", "pip install 'scanflow[local]'"),
+    ("tensorflow", "trains in the demo", "pip install 'scanflow[tensorflow]'"),
+)
+
+
+class Finding(NamedTuple):
+    """One thing looked at."""
+
+    mark: str
+    """``✓`` good, ``–`` not there but not needed, ``✗`` a problem."""
+
+    what: str
+    found: str
+    advice: str = ""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Look at this machine and return what was found, in the order a person would fix it."""
+    return [_python(), _cores(), *_home(settings.home.expanduser().absolute()), _uv(), *map(_optional, _OPTIONAL)]
+
+
+def _python() -> Finding:
+    return Finding("✓", "Python", f"{platform.python_version()} at {sys.executable}")
+
+
+def _cores() -> Finding:
+    machine = this_machine()
+    installed = os.cpu_count() or machine.cores
+    limited = "" if machine.cores == installed else f" of {installed} (limited by affinity or cgroup)"
+    return Finding("✓", "machine", f"{machine.cores} cores{limited}, {format_bytes(machine.memory_bytes)} of memory")
+
+
+def _home(home: Path) -> list[Finding]:
+    existing = next(folder for folder in [home, *home.parents] if folder.exists())
+    if not os.access(existing, os.W_OK):
+        return [Finding("✗", "home folder", f"{home} cannot be written", "export SCANFLOW_HOME=a/folder/of/yours")]
+    free = shutil.disk_usage(existing).free
+    enough = free >= LEAST_DISK_BYTES
+    return [
+        Finding("✓", "home folder", str(home) + ("" if home.exists() else " (made by the first run)")),
+        Finding("✓" if enough else "✗", "disk", f"{format_bytes(free)} free", "" if enough else "free at least 2 GiB"),
+    ]
+
+
+def _uv() -> Finding:
+    found = shutil.which("uv") or (beside if (beside := Path(sys.executable).with_name("uv")).exists() else None)
+    if found:
+        return Finding("✓", "uv", f"makes the environments of steps with requirements ({found})")
+    return Finding("–", "uv", "not installed; steps with requirements need it", "pip install 'scanflow[local]'")
+
+
+def _optional(wanted: tuple[str, str, str]) -> Finding:
+    name, purpose, advice = wanted
+    if importlib.util.find_spec(name) is None:
+        return Finding("–", name, f"not installed; {purpose}", advice)
+    return Finding("✓", name, f"installed; {purpose}")

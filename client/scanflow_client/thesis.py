@@ -1,0 +1,191 @@
+"""The thesis' spelling (listings 5.1, 5.2 and 6.1) over the same models and the same deployer.
+
+Differences, all of them errors rather than silence: a backend or an option that this version does not have is refused by
+name; failures are exceptions, never ``False``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application, Tracker
+from scanflow.app.edges import Dependency
+from scanflow.app.executor import Executor
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.service import Service
+from scanflow.app.workflow import Workflow
+from scanflow.backends.records import RunRecord
+from scanflow.errors import UnsupportedError, did_you_mean
+from scanflow_client.client import Client
+
+__all__ = ["Awaited", "ScanflowClient", "ScanflowDeployClient", "ScanflowDeployerClient"]
+
+T = TypeVar("T")
+_MPI_NAMES = {"nTasks": "n_tasks", "nNodes": "n_nodes", "nWorkers": "n_workers"}
+_LOCAL = ("local", "embedded")
+
+
+class Awaited(Generic[T]):
+    """A value that is there already and may also be awaited, as the thesis' listings do."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[None, None, T]:
+        return self.value
+        yield  # makes this a generator, which is what await wants
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class ScanflowClient:
+    """Describes applications (thesis listing 5.1)."""
+
+    def __init__(
+        self,
+        builder: str | None = None,
+        registry: str | None = None,
+        scanflow_server_uri: str | None = None,
+        verbose: bool = True,
+    ) -> None:
+        """Make a client. ``registry`` and the server's address are kept for the backends that use them."""
+        if builder is not None:
+            raise UnsupportedError(f"builder={builder!r}: images are not built in this version. Remove it.")
+        self.registry = registry
+        self.scanflow_server_uri = scanflow_server_uri
+        self.verbose = verbose
+
+    def ScanflowExecutor(  # noqa: N802  the thesis' name
+        self, name: str, mainfile: str, parameters: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Executor:
+        """Return an executor; ``base_image`` is the modern ``image``."""
+        base_image = fields.pop("base_image", None)
+        if base_image is not None:
+            fields["image"] = base_image
+        return Executor(name=name, mainfile=mainfile, parameters=parameters or {}, **_given(fields))
+
+    def ScanflowService(self, name: str, **fields: Any) -> Service:  # noqa: N802
+        """Return a service."""
+        return Service(name=name, **_given(fields))
+
+    def ScanflowMPIWorkload(self, name: str, mainfile: str, **fields: Any) -> MPIWorkload:  # noqa: N802
+        """Return an MPI workload; ``nTasks`` and ``nNodes`` are the modern ``n_tasks`` and ``n_nodes``."""
+        modern = {_MPI_NAMES.get(key, key): value for key, value in fields.items()}
+        return MPIWorkload(name=name, mainfile=mainfile, **_given(modern))
+
+    def ScanflowDependency(self, dependee: str, depender: str) -> Dependency:  # noqa: N802
+        """Return an edge."""
+        return Dependency(dependee=dependee, depender=depender)
+
+    def ScanflowWorkflow(  # noqa: N802
+        self,
+        name: str,
+        nodes: Sequence[Executor | Service | MPIWorkload],
+        edges: Sequence[Dependency] | None = None,
+        type: str | None = None,
+        output_dir: str | None = None,
+    ) -> Workflow:
+        """Return a workflow."""
+        return Workflow(name=name, nodes=nodes, edges=edges or [], **_given({"type": type, "output_dir": output_dir}))
+
+    def ScanflowAgent(self, name: str, **fields: Any) -> Agent:  # noqa: N802
+        """Return an agent."""
+        return Agent(name=name, **_given(fields))
+
+    def ScanflowApplication(  # noqa: N802
+        self,
+        app_name: str,
+        app_dir: str,
+        team_name: str,
+        workflows: Sequence[Workflow] | None = None,
+        agents: Sequence[Agent] | None = None,
+        tracker: Tracker | None = None,
+    ) -> Application:
+        """Return an application."""
+        return Application(
+            name=app_name,
+            team=team_name,
+            app_dir=app_dir,
+            workflows=workflows or [],
+            agents=agents or [],
+            tracker=tracker,
+        )
+
+    def build_ScanflowApplication(self, app: Application, trackerPort: int | None = None) -> Application:  # noqa: N802, N803
+        """Return the application ready to deploy: with a tracker. Images are built by backends that run containers."""
+        tracker = app.tracker or Tracker(port=trackerPort)
+        return app.replace(tracker=tracker)
+
+
+class ScanflowDeployerClient:
+    """Runs applications (thesis listings 5.2 and 6.1), on the embedded backend so far.
+
+    What a method returns may also be awaited.
+    """
+
+    def __init__(
+        self,
+        user_type: str = "local",
+        deployer: str = "local",
+        *,
+        home: Path | str | None = None,
+        scanflow_server_uri: str | None = None,
+        verbose: bool = True,
+        **options: Any,
+    ) -> None:
+        """Make a client of a deployer.
+
+        Raises:
+            UnsupportedError: a deployer, or an option, that this version does not have.
+        """
+        if deployer not in _LOCAL:
+            raise UnsupportedError(
+                f"deployer={deployer!r} is not part of this version, which runs on this machine. Write deployer='local'."
+            )
+        if scanflow_server_uri is not None or user_type != "local":
+            raise UnsupportedError("This version has no server to deploy through. Write user_type='local' and no address.")
+        for name in options:
+            raise UnsupportedError(f"{name!r} is of no use to deployer='local'.{did_you_mean(name, ['home', 'verbose'])}")
+        self._client = Client(home=home, progress=verbose)
+
+    def create_environment(self, app: Application) -> Awaited[str]:
+        """Return the name of the application's environment; the embedded backend makes its folder when it first runs."""
+        return Awaited(app.environment)
+
+    def run_app(self, app: Application) -> Awaited[list[RunRecord]]:
+        """Run each of the application's batch workflows, one after the other.
+
+        Raises:
+            StepFailedError: a step failed.
+        """
+        return Awaited([self._client.run(app, workflow.name) for workflow in app.workflows])
+
+    def run_workflow(self, app_name: str, team_name: str, workflow: Workflow, app_dir: str = ".") -> Awaited[RunRecord]:
+        """Run one workflow of an application.
+
+        Raises:
+            StepFailedError: a step failed.
+        """
+        app = Application(name=app_name, team=team_name, app_dir=app_dir, workflows=[workflow])
+        return Awaited(self._client.run(app))
+
+    def delete_app(self, app: Application) -> Awaited[list[RunRecord]]:
+        """Stop what runs of the application. Its past runs, logs and models are kept."""
+        own = [run for run in self._client.runs(limit=1000) if (run.app, run.team) == (app.name, app.team)]
+        return Awaited([self._client.stop(run.name) for run in own if run.state in {"running", "interrupted"}])
+
+
+ScanflowDeployClient = ScanflowDeployerClient
+"""The name that the thesis' text uses."""
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what was not given: in the thesis' signatures None means that."""
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,123 @@
+"""What a workflow would do and take, without doing it. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import BaseModel, ConfigDict
+
+from scanflow.app.executor import Executor
+from scanflow.app.references import Ref
+from scanflow.app.workflow import Workflow
+
+__all__ = ["Plan", "PlannedStep", "plan_workflow"]
+
+
+class PlannedStep(BaseModel):
+    """One step as it would run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    wave: int
+    """Steps of one wave wait only for earlier waves."""
+
+    runs: str
+    """The script or the function."""
+
+    after: tuple[str, ...]
+    cores: float
+    """Counted for planning: one where nothing is asked for."""
+
+    memory_bytes: int | None
+    width: int | None = 1
+    """Tasks it fans out to; None: known only at run time."""
+
+    notes: tuple[str, ...] = ()
+
+
+class Plan(BaseModel):
+    """A workflow's steps in the order they would start, and the most they would hold at once on given cores."""
+
+    model_config = ConfigDict(frozen=True)
+
+    workflow: str
+    steps: tuple[PlannedStep, ...]
+    waves: int
+    machine_cores: float
+    peak_cores: float
+    """Never more than the machine has: what does not fit waits."""
+
+    peak_memory_bytes: int
+    """Of the wave that asks for most; steps that ask for nothing count nothing."""
+
+    unsized: int
+    """Steps that ask for no memory, so that the peak says nothing of them."""
+
+
+def plan_workflow(workflow: Workflow, *, machine_cores: float) -> Plan:
+    """Return the plan of a batch workflow on a machine with that many cores."""
+    planned: list[PlannedStep] = []
+    peak_cores, peak_memory = 0.0, 0
+    for wave, names in enumerate(workflow.levels):
+        steps = [_plan_step(workflow, name, wave) for name in names]
+        planned += steps
+        wanted = sum(step.cores * (math.inf if step.width is None else step.width) for step in steps)
+        peak_cores = max(peak_cores, min(wanted, machine_cores))
+        peak_memory = max(peak_memory, sum(_memory(step, machine_cores) for step in steps))
+    return Plan(
+        workflow=workflow.name,
+        steps=tuple(planned),
+        waves=len(workflow.levels),
+        machine_cores=machine_cores,
+        peak_cores=peak_cores,
+        peak_memory_bytes=peak_memory,
+        unsized=sum(step.memory_bytes is None for step in planned),
+    )
+
+
+def _memory(step: PlannedStep, machine_cores: float) -> int:
+    at_once = max(1, math.floor(machine_cores / step.cores))
+    return (step.memory_bytes or 0) * min(at_once, at_once if step.width is None else step.width)
+
+
+def _plan_step(workflow: Workflow, name: str, wave: int) -> PlannedStep:
+    node = workflow.by_name[name]
+    assert isinstance(node, Executor)
+    return PlannedStep(
+        name=name,
+        wave=wave,
+        runs=node.mainfile or str(node.function),
+        after=workflow.parents[name],
+        cores=node.resources.cores or 1.0,
+        memory_bytes=node.resources.memory_bytes,
+        width=_width(node),
+        notes=tuple(_notes(node)),
+    )
+
+
+def _width(node: Executor) -> int | None:
+    if node.for_each is None:
+        return 1
+    return None if isinstance(node.for_each, Ref) else len(node.for_each)
+
+
+def _notes(node: Executor) -> list[str]:
+    notes = []
+    if node.for_each is not None:
+        notes.append(f"for each {node.for_each}" if isinstance(node.for_each, Ref) else f"for each of {len(node.for_each)}")
+    if node.when is not None:
+        notes.append(f"when {node.when}")
+    if node.in_process:
+        notes.append("in process")
+    if node.requirements is not None:
+        notes.append("own environment")
+    if node.retry.limit:
+        notes.append(f"{node.retry.limit} {'retry' if node.retry.limit == 1 else 'retries'}")
+    if node.timeout_s is not None:
+        notes.append(f"at most {node.timeout_s:g} s")
+    if node.cache:
+        notes.append("cached")
+    if node.image is not None:
+        notes.append("image not used here")
+    return notes

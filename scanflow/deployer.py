@@ -1,0 +1,239 @@
+"""The one way to run applications: a port, and the deployer that works in this process and needs nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from scanflow.app.application import Application
+from scanflow.app.plan import Plan, plan_workflow
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.backend import LocalBackend
+from scanflow.backends.local.machine import this_machine
+from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
+from scanflow.errors import NotFoundError
+from scanflow.knowledge import open_knowledge, prepared_environment, tagged
+from scanflow.loading import load_application
+from scanflow.names import RunName
+from scanflow.settings import Settings
+
+__all__ = ["Deployer", "EmbeddedDeployer"]
+
+LOG_POLL_S = 0.2
+_BLOCK = 65_536
+
+
+class Deployer(Protocol):
+    """Runs batch workflows somewhere and tells of them. A run's name may be ``@latest`` everywhere.
+
+    All methods raise ``NotFoundError`` for what is not there and ``UnavailableError`` for what may pass.
+    """
+
+    def plan(self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] = ...) -> Plan:
+        """Check a workflow and return what running it would do, without doing it."""
+        ...
+
+    def run(
+        self,
+        app: Application,
+        workflow: str | None = None,
+        *,
+        parameters: Mapping[str, Any] = ...,
+        source: Path | None = None,
+        observe: Observer = ...,
+    ) -> RunRecord:
+        """Run a workflow to its end. ``source`` is the file it came from, which ``resume`` and ``spin`` read again."""
+        ...
+
+    def resume(self, run: str, *, app: Application | None = None, observe: Observer = ...) -> RunRecord:
+        """Go on with a run from where it stands; what finished is kept."""
+        ...
+
+    def spin(
+        self,
+        step: str,
+        *,
+        run: str,
+        app: Application | None = None,
+        parameters: Mapping[str, Any] = ...,
+        observe: Observer = ...,
+    ) -> RunRecord:
+        """Run one step anew on the inputs it had in a past run."""
+        ...
+
+    def stop(self, run: str) -> RunRecord:
+        """Ask a run to stop."""
+        ...
+
+    def show(self, run: str) -> RunRecord:
+        """Return a run with its tasks."""
+        ...
+
+    def runs(self, *, limit: int = ...) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks."""
+        ...
+
+    def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return what a step left for later ones."""
+        ...
+
+    def logs(
+        self,
+        run: str,
+        task: str,
+        *,
+        stream: Literal["stdout", "stderr"] = ...,
+        attempt: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[bytes]:
+        """Yield what a task wrote; with ``follow``, go on until it has ended."""
+        ...
+
+
+class EmbeddedDeployer:
+    """A :class:`Deployer` on the embedded backend. Application objects given to it may hold live functions."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._backend = LocalBackend(settings)
+
+    def plan(self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None) -> Plan:
+        """See :meth:`Deployer.plan`."""
+        chosen = _changed(app, workflow, parameters)
+        self._backend.check(app, chosen)
+        return plan_workflow(chosen, machine_cores=self._settings.slots or this_machine().cores)
+
+    def run(
+        self,
+        app: Application,
+        workflow: str | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        source: Path | None = None,
+        observe: Observer = lambda _: None,
+    ) -> RunRecord:
+        """See :meth:`Deployer.run`."""
+        chosen = _changed(app, workflow, parameters)
+        self._backend.check(app, chosen)
+        tracking = self._tracking(app, observe)
+        return self._backend.run(
+            app, chosen, parameters=parameters or {}, source=source, tracking=tracking, observe=observe
+        )
+
+    def resume(self, run: str, *, app: Application | None = None, observe: Observer = lambda _: None) -> RunRecord:
+        """See :meth:`Deployer.resume`. Without ``app``, the file that the run came from is read again, if it is there."""
+        record, definition = self._backend.definition(run)
+        found = app or _read_again(record)
+        workflow = None if found is None else found.workflow(record.workflow).with_parameters(definition.parameters)
+        tracking = self._tracking(found or definition.read()[0], observe)
+        return self._backend.resume(record.name, app=found, workflow=workflow, tracking=tracking, observe=observe)
+
+    def spin(
+        self,
+        step: str,
+        *,
+        run: str = "@latest",
+        app: Application | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        observe: Observer = lambda _: None,
+    ) -> RunRecord:
+        """See :meth:`Deployer.spin`."""
+        record, definition = self._backend.definition(run)
+        kept_app, kept_workflow = definition.read()
+        found = app or _read_again(record)
+        workflow = kept_workflow if found is None else found.workflow(record.workflow).with_parameters(definition.parameters)
+        workflow.node(step)
+        changes = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in (parameters or {}).items()}
+        changed = workflow.with_parameters(changes)
+        return self._backend.spin(
+            record.name,
+            step,
+            app=found or kept_app,
+            workflow=changed,
+            parameters={**definition.parameters, **changes},
+            source=None if record.source is None else Path(record.source),
+            tracking=self._tracking(found or kept_app, observe),
+            observe=observe,
+        )
+
+    def stop(self, run: str) -> RunRecord:
+        """See :meth:`Deployer.stop`."""
+        return self._backend.stop(run)
+
+    def show(self, run: str) -> RunRecord:
+        """See :meth:`Deployer.show`."""
+        return self._backend.show(run)
+
+    def runs(self, *, limit: int = 20) -> list[RunRecord]:
+        """See :meth:`Deployer.runs`."""
+        return self._backend.runs(limit=limit)
+
+    def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """See :meth:`Deployer.outputs`."""
+        return self._backend.outputs(run, step)
+
+    def logs(
+        self,
+        run: str,
+        task: str,
+        *,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        attempt: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[bytes]:
+        """See :meth:`Deployer.logs`."""
+        record = self._backend.show(run)
+        path = self._backend.log_files(record.name, task, attempt=attempt)[stream]
+        position = 0
+        while True:
+            # Asked before reading: what is written until the end is then read after it.
+            ended = not follow or self._task_ended(record.name, task)
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(position)
+                    while block := file.read(_BLOCK):
+                        position += len(block)
+                        yield block
+            if ended:
+                return
+            time.sleep(LOG_POLL_S)
+
+    def _task_ended(self, run: RunName, task: str) -> bool:
+        record = self._backend.show(run)
+        if record.state != "running":
+            return True
+        return any(one.task == task and one.state != "running" for one in record.tasks)
+
+    def _tracking(self, app: Application, observe: Observer) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+        """Make sure that the application's tracker is ready, and return what makes steps log to it."""
+        if app.tracker is None:
+            return lambda _tags: {}
+        uri = app.tracker.uri or self._settings.tracker_uri
+        home = self._settings.home.expanduser().absolute()
+        variables = prepared_environment(home, app.name, app.team, tracker_uri=uri)
+        if variables is None:
+            nobody = RunName("")
+            observe(Waiting(run=nobody, what="the tracker"))
+            began = time.monotonic()
+            variables = open_knowledge(home, uri).prepare(app.name, app.team)
+            observe(EnvironmentReady(run=nobody, what="the tracker", seconds=time.monotonic() - began))
+        return lambda tags: tagged(variables, tags)
+
+
+def _changed(app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
+    return app.workflow(workflow).with_parameters(parameters or {})
+
+
+def _read_again(record: RunRecord) -> Application | None:
+    """Return what the run's file says now; None if it came from no file, or that is gone."""
+    if record.source is None or not Path(record.source).is_file():
+        return None
+    app, _, _ = load_application(record.source)
+    if all(workflow.name != record.workflow for workflow in app.workflows):
+        raise NotFoundError(
+            f"{record.source!r} no longer has the workflow {record.workflow!r} of the run {record.name!r}. Put it back, or "
+            "start a new run."
+        )
+    return app
