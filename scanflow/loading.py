@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,10 @@ from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.app.files import load_json, load_yaml
-from scanflow.errors import InvalidError, NotFoundError, UsageError, did_you_mean
+from scanflow.app.workflow import Workflow
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
+from scanflow.failures import failure_from_text
+from scanflow.names import slug
 
 __all__ = ["find_file", "load_application", "load_function", "load_module"]
 
@@ -119,15 +123,19 @@ def _from_text(path: Path) -> Application:
 
 
 def _from_python(path: Path) -> Application:
-    module = load_module(path)
+    try:
+        module = load_module(path)
+    except ScanflowError as error:
+        where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        raise UsageError(f"{path.name}, line {where[-1] if where else '?'}: {error}") from error
+    except Exception as error:  # whatever a user's file raises is the user's to see, without our frames around it
+        failure = failure_from_text(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
+        raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.lines()])) from error
     apps = {id(value): value for value in vars(module).values() if isinstance(value, Application)}
     if len(apps) == 1:
         return next(iter(apps.values()))
     if apps:
         raise UsageError(f"{path.name} makes {len(apps)} applications: {', '.join(app.name for app in apps.values())}. Keep one.")
-    from scanflow.app.workflow import Workflow
-    from scanflow.names import slug
-
     workflows = {id(value): value for value in vars(module).values() if isinstance(value, Workflow)}
     if not workflows:
         raise NotFoundError(f"{path.name} makes no sf.Application and no sf.Workflow at its top level. See: scanflow init")

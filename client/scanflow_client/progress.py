@@ -36,7 +36,6 @@ class _FanOut:
     def __init__(self, width: int) -> None:
         self.width = width
         self.ended = 0
-        self.seconds = 0.0
         self.began = time.monotonic()
 
 
@@ -79,8 +78,8 @@ class Story:
         if event.width == 1 or record.state == "failed":
             return [task_line(record)]
         group = self.fan_outs.setdefault(record.step, _FanOut(event.width))
-        group.ended += 1
-        if group.ended < group.width:
+        group.ended = event.width - event.left
+        if event.left:
             return []
         whole = TaskRecord(
             task=StepName(record.step),

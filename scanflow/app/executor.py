@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -180,6 +181,13 @@ class Executor(Linkable):
     def target(self) -> Target | None:
         """The function, if the step is one."""
         return _target(self.function)
+
+    @property
+    def settable(self) -> tuple[str, ...]:
+        """The parameters that can be set: those given, and those that its function has where that is at hand."""
+        call = None if self.target is None else self.target.call
+        own = () if call is None else inspect.signature(getattr(call, "function", call)).parameters
+        return tuple(dict.fromkeys([*self.parameters, *own]))
 
     @property
     def retry(self) -> Retry:

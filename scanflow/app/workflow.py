@@ -153,11 +153,15 @@ class Workflow(Model):
         for key, value in changes.items():
             step, _, parameter = key.rpartition(".")
             hits = [
-                node for node in nodes.values() if parameter in node.parameters and (not step or node.name == step)
+                node for node in nodes.values() if parameter in _settable(node) and (not step or node.name == step)
             ]
             if not hits:
-                known = {name for node in self.nodes for own in node.parameters for name in (own, f"{node.name}.{own}")}
+                known = {name for node in self.nodes for own in _settable(node) for name in (own, f"{node.name}.{own}")}
                 raise NotFoundError(f"Workflow {self.name!r} has no parameter {key!r}.{did_you_mean(key, known)}")
             for node in hits:
                 nodes[node.name] = node.replace(parameters={**node.parameters, parameter: value})
         return self.replace(nodes=tuple(nodes.values()))
+
+
+def _settable(node: Executor | Service | MPIWorkload) -> Sequence[str]:
+    return node.settable if isinstance(node, Executor) else tuple(node.parameters)

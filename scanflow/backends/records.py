@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scanflow.backends.failures import Failure
+from scanflow.failures import Failure
 from scanflow.names import RunName, StepName
 
 __all__ = [
@@ -124,6 +124,9 @@ class TaskEnded(_Record):
     run: RunName
     record: TaskRecord
     width: int
+    left: int = 0
+    """Tasks of the same step that have not ended well yet."""
+
     retry_in_s: float | None = None
     """Not None: it failed and will be tried again after this long."""
 

@@ -70,7 +70,7 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
         return
     for plan in plans:
         typer.echo(f"✓ {application.name}:{plan.workflow}  {len(plan.steps)} steps in {plan.waves} waves")
-    typer.echo(f"{path.name} is good. Run it: scanflow run {path.name}")
+    typer.echo(f"{path.name} is good. Run it: scanflow run {target or ''}".rstrip())
 
 
 @app.command()

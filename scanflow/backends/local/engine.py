@@ -20,7 +20,7 @@ from typing import Any
 
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.failures import Failure
+from scanflow.failures import Failure
 from scanflow.backends.local.cache import copy_outputs
 from scanflow.backends.local.environments import is_ready, make_environment
 from scanflow.backends.local.inprocess import Outcome, captured_streams, run_function
@@ -325,11 +325,11 @@ class Engine:
     def _end(self, task: _Task, record: TaskRecord) -> None:
         """Note how a task ended, for good."""
         self._journal.set_task(self._run, record)
-        self._observe(self._ended_event(record))
         if record.state == "succeeded":
             self._count_off(task)
         elif record.state == "failed":
             self._failed = True
+        self._observe(self._ended_event(record))
 
     def _count_off(self, task: _Task) -> None:
         step = self._steps[task.node.name]
@@ -360,5 +360,7 @@ class Engine:
         )
 
     def _ended_event(self, record: TaskRecord, *, retry_in_s: float | None = None) -> TaskEnded:
-        width = self._steps[record.step].width
-        return TaskEnded(run=self._run.record.name, record=record, width=width, retry_in_s=retry_in_s)
+        step = self._steps[record.step]
+        return TaskEnded(
+            run=self._run.record.name, record=record, width=step.width, left=step.left, retry_in_s=retry_in_s
+        )

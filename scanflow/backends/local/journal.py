@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scanflow.backends.failures import Failure
+from scanflow.failures import Failure
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.errors import NotFoundError, UnavailableError, did_you_mean
 from scanflow.names import RunName, StepName, make_run_name

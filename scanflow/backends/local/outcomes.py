@@ -8,7 +8,7 @@ from pathlib import Path
 
 import scanflow
 from scanflow.app.quantities import format_duration
-from scanflow.backends.failures import Failure, failure_from_text
+from scanflow.failures import Failure, failure_from_text
 from scanflow.backends.local.shims import Exit
 from scanflow.backends.records import TaskRecord
 from scanflow.errors import ScanflowError
