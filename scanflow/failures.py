@@ -89,7 +89,7 @@ def _read_traceback(lines: Sequence[str]) -> tuple[list[tuple[str, str]], list[s
         elif line and not line.startswith(" "):
             if line in _CAUSES or line.startswith(_HEADER):
                 break
-            cause.append(line)
+            cause.append(line.removeprefix("scanflow.errors."))
         elif not line and cause:
             break
     return frames, cause

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, field_serializer, model_validator
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Model, as_tuple
@@ -123,6 +123,11 @@ class Executor(Linkable):
 
     in_process: bool = False
     """Run a cheap function inside the runner's process: no isolation, and no limit can be put on it."""
+
+    @field_serializer("for_each")
+    def _write_for_each(self, value: Ref | Sequence[Any] | None) -> Any:
+        # Left to itself, pydantic tries the reference's serializer on a list too, and writes its text.
+        return value.model_dump(mode="json") if isinstance(value, Ref) else value
 
     @model_validator(mode="before")
     @classmethod

@@ -125,12 +125,13 @@ class Engine:
 
     def _advance(self) -> bool:
         """Start all that may start; say whether there is anything to wait for."""
-        if not (self._failed or self._stopping):
+        while not (self._failed or self._stopping):
             while (step := self._progress.next_ready()) is not None:
                 self._open(step)
             self._requeue_due()
-            while self._queue and self._budget.take(self._queue[0].share):
-                self._begin(self._queue.popleft())
+            if not (self._queue and self._budget.take(self._queue[0].share)):
+                break
+            self._begin(self._queue.popleft())  # one at a time: a task found in the cache makes others ready at once
         busy = bool(self._running or self._threads or self._parked)
         return busy or (not (self._failed or self._stopping) and bool(self._retries or self._queue))
 

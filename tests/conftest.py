@@ -1,0 +1,46 @@
+"""What all tests share: a home folder of their own, and nothing of the person's who runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scanflow.settings import Settings
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+COMMAND = [sys.executable, "-c", "from scanflow_client.cli import main; main()"]
+COMMAND_TIMEOUT_S = 120
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder for this test alone, also for the processes it starts."""
+    folder = tmp_path / "home"
+    for name in [name for name in os.environ if name.startswith(("SCANFLOW_", "MLFLOW_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SCANFLOW_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def settings(home: Path) -> Settings:
+    """Settings with that home folder and two slots, whatever machine this is."""
+    return Settings(home=home, slots=2)
+
+
+@pytest.fixture
+def cli(home: Path, tmp_path: Path) -> Cli:
+    """Run the command line as a person would, in ``tmp_path``."""
+
+    def run(*arguments: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
+
+    return run

@@ -1,0 +1,204 @@
+"""A run whose driver is killed at any moment is resumed to its end, and every step has run exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from scanflow_client.client import Client
+from tests.conftest import COMMAND
+
+KILLS = 50
+SHARES = 5  # so that test runners may spread them
+
+_APP = '''
+import os, time
+import scanflow as sf
+
+LEDGER = os.environ["TEST_LEDGER"]
+
+def note(what):
+    # One write of a short line to a file opened for appending is whole or not there.
+    with open(LEDGER, "a") as ledger:
+        ledger.write(what + "\\n")
+
+@sf.step
+def load(count: int = 3) -> list[int]:
+    note("load begins")
+    time.sleep(0.02)
+    note("load ends")
+    return list(range(count))
+
+@sf.step
+def work(item: int) -> int:
+    note(f"work.{item} begins")
+    time.sleep(0.03)
+    note(f"work.{item} ends")
+    return item
+
+@sf.step
+def total(values: list[int]) -> int:
+    note("total begins")
+    note("total ends")
+    return sum(values)
+
+first = load.bind()
+middle = work.map(first)
+last = total.bind(middle)
+script = sf.Executor(name="script", mainfile="script.py")
+beside = sf.Executor(name="beside", mainfile="script.py")
+app = sf.Application(
+    name="killed",
+    workflows=[sf.Workflow(name="w", nodes=[first, middle, last, script, beside], edges=[script >> last])],
+)
+'''
+_SCRIPT = '''
+import os, time
+name = os.environ["SCANFLOW_TASK"]
+with open(os.environ["TEST_LEDGER"], "a") as ledger:
+    ledger.write(name + " begins\\n")
+    ledger.flush()
+    time.sleep(0.05)
+    ledger.write(name + " ends\\n")
+'''
+TASKS = ("load", "work.0", "work.1", "work.2", "total", "script", "beside")
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environ = {**os.environ, "TEST_LEDGER": str(folder / "ledger"), "SCANFLOW_SLOTS": "2"}
+    return subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def kill_after(process: subprocess.Popen[str], delay_s: float) -> bool:
+    """Kill a process at a moment of its life; say whether it still lived then."""
+    try:
+        process.communicate(timeout=delay_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(share: int, home: Path, tmp_path: Path) -> None:
+    rng = random.Random(share)
+    (tmp_path / "app.py").write_text(_APP)
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    ledger = tmp_path / "ledger"
+    client = Client()
+    longest = 1.0
+    kills = 0
+    while kills < KILLS // SHARES:
+        ledger.unlink(missing_ok=True)
+        before = client.runs(limit=1000)
+        kills += kill_after(start(tmp_path, "run"), rng.uniform(0.05, longest))
+        if len(client.runs(limit=1000)) == len(before):
+            continue  # killed before the run had a name: there is nothing to resume, and nothing may have run
+        if rng.random() < 0.5:  # and the one who resumes is killed too
+            kills += kill_after(start(tmp_path, "resume", "@latest"), rng.uniform(0.05, longest))
+        _finish(tmp_path)
+        lines = ledger.read_text().splitlines()
+        assert Counter(lines) == Counter(f"{task} {what}" for task in TASKS for what in ("begins", "ends"))
+        record = client.show()
+        assert record.state == "succeeded"
+        assert {task.task: task.state for task in record.tasks} == dict.fromkeys(TASKS, "succeeded")
+
+
+def _finish(folder: Path) -> None:
+    process = start(folder, "resume", "@latest")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+
+
+def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(
+        "import os, pathlib, time\nprint(os.getpid(), flush=True)\n"
+        "while not pathlib.Path('go').exists():\n    time.sleep(0.01)\n"
+    )
+    (tmp_path / "app.py").write_text(
+        "import scanflow as sf\n"
+        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[sf.Executor(name='x', mainfile='wait.py')])])"
+    )
+    driver = start(tmp_path, "run")
+    log = _wait_for_log(home)
+    pid = log.read_text()
+    driver.kill()
+    driver.communicate()
+    shown = start(tmp_path, "show").communicate(timeout=60)[0]
+    assert "interrupted" in shown
+    assert "scanflow resume" in shown
+    resumed = start(tmp_path, "resume")
+    assert resumed.stdout is not None
+    for line in resumed.stdout:
+        if "adopted" in line:
+            break
+    (tmp_path / "go").touch()
+    resumed.communicate(timeout=60)
+    assert resumed.returncode == 0
+    assert log.read_text() == pid
+
+
+def _wait_for_log(home: Path) -> Path:
+    """Wait until the only step of the only run has said something."""
+    waiting = subprocess.run(
+        ["sh", "-c", f"for i in $(seq 1000); do find {home} -name stdout.log -size +0 | grep . && exit; sleep 0.02; done; exit 1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return Path(waiting.stdout.strip())
+
+
+def test_two_may_not_drive_one_run(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(
+        "import pathlib, time\nprint('here', flush=True)\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)\n"
+    )
+    (tmp_path / "app.py").write_text(
+        "import scanflow as sf\n"
+        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[sf.Executor(name='x', mainfile='wait.py')])])"
+    )
+    driver = start(tmp_path, "run")
+    _wait_for_log(home)
+    second = start(tmp_path, "resume")
+    said, _ = second.communicate(timeout=60)
+    assert second.returncode == 3
+    assert "is running. Watch it: scanflow show" in said
+    (tmp_path / "go").touch()
+    driver.communicate(timeout=60)
+    assert driver.returncode == 0
+
+
+@pytest.mark.parametrize("driven", [True, False])
+def test_a_run_can_be_stopped_by_another_process_and_resumed(home: Path, tmp_path: Path, driven: bool) -> None:
+    (tmp_path / "wait.py").write_text(
+        "import pathlib, time\nprint('here', flush=True)\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)\n"
+    )
+    (tmp_path / "app.py").write_text(
+        "import scanflow as sf\n"
+        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[sf.Executor(name='x', mainfile='wait.py')])])"
+    )
+    driver = start(tmp_path, "run")
+    _wait_for_log(home)
+    if not driven:
+        driver.kill()
+        driver.communicate()
+    stopped = start(tmp_path, "stop")
+    assert "top" in stopped.communicate(timeout=60)[0]
+    assert stopped.returncode == 0
+    if driven:
+        said, _ = driver.communicate(timeout=60)
+        assert driver.returncode == 130
+        assert "stopped" in said
+    assert "■ stopped" in start(tmp_path, "runs").communicate(timeout=60)[0]
+    (tmp_path / "go").touch()
+    _finish(tmp_path)

@@ -1,0 +1,482 @@
+"""What a user of ``sf.Client`` on this machine sees."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.records import RunRecord
+from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError, UsageError
+from scanflow.settings import Settings
+from scanflow_client.client import Client
+
+
+@pytest.fixture
+def client(home: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    monkeypatch.setenv("SCANFLOW_SLOTS", "2")
+    return Client()
+
+
+def script(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return name
+
+
+def app_of(folder: Path, *nodes: sf.Executor, edges: Any = ()) -> sf.Application:
+    workflow = sf.Workflow(name="w", nodes=nodes, edges=edges)
+    return sf.Application(name="a", app_dir=folder, workflows=[workflow])
+
+
+def states(record: RunRecord) -> dict[str, str]:
+    return {task.task: task.state for task in record.tasks}
+
+
+@sf.step
+def numbers(count: int = 3) -> list[int]:
+    return list(range(count))
+
+
+@sf.step
+def double(number: int) -> int:
+    print(f"doubling {number}")
+    return number * 2
+
+
+@sf.step(in_process=True)
+def total(values: list[int]) -> int:
+    print("adding up")
+    return sum(values)
+
+
+@sf.step(in_process=True)
+def label(value: Any, text: str = "it is") -> str:
+    return f"{text} {value}"
+
+
+def test_functions_pass_values_on_and_fan_out_over_what_they_find(client: Client) -> None:
+    found = numbers.bind(4)
+    doubled = double.map(found)
+    workflow = sf.Workflow(name="w", nodes=[found, doubled, total.bind(doubled)])
+    record = client.run(workflow)
+    assert record.state == "succeeded"
+    assert client.output("double") == [0, 2, 4, 6]
+    assert client.output("total") == 12
+    assert client.logs("double.3") == "doubling 3\n"
+    assert client.logs("total") == "adding up\n"
+
+
+def test_an_empty_fan_out_is_an_empty_list(client: Client) -> None:
+    found = numbers.bind(0)
+    doubled = double.map(found)
+    client.run(sf.Workflow(name="w", nodes=[found, doubled, total.bind(doubled)]))
+    assert client.output("total") == 0
+
+
+def test_a_script_gets_its_parameters_as_options_and_a_folder_for_its_outputs(client: Client, tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "load.py",
+        "import argparse, os, pathlib\nimport scanflow as sf\n"
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--count', type=int)\nparser.add_argument('--name')\n"
+        "args = parser.parse_args()\n"
+        "pathlib.Path(os.environ['SCANFLOW_OUTPUT_DIR'], 'data.txt').write_text(args.name * args.count)\n"
+        "sf.output('lines', list(range(args.count)))\n",
+    )
+    script(
+        tmp_path,
+        "use.py",
+        "import argparse, pathlib\nimport scanflow as sf\n"
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--data')\nparser.add_argument('--line', type=int)\n"
+        "args = parser.parse_args()\nsf.output('text', pathlib.Path(args.data).read_text() + str(args.line))\n",
+    )
+    load = sf.Executor(name="load", mainfile="load.py", parameters={"count": 2, "name": "ab", "unset": None})
+    use = sf.Executor(
+        name="use",
+        mainfile="use.py",
+        parameters={"data": "/workflow/load/data.txt", "line": sf.item},
+        for_each=load["lines"],
+    )
+    record = client.run(app_of(tmp_path, load, use))
+    assert client.output("use", "text") == ["abab0", "abab1"]
+    assert Path(record.folder, "outputs", "load", "data.txt").read_text() == "abab"
+
+
+def test_a_step_in_any_language_can_name_outputs(client: Client, tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "any.py",
+        "import subprocess\n"
+        "subprocess.run(['sh', '-c', 'mkdir -p $SCANFLOW_OUTPUT_DIR/.outputs; "
+        "echo 0.75 > $SCANFLOW_OUTPUT_DIR/.outputs/accuracy'], check=True)\n",
+    )
+    any_ = sf.Executor(name="any", mainfile="any.py")
+    client.run(app_of(tmp_path, any_, label.options(when=any_["accuracy"] > 0.7).bind(any_["accuracy"], "good:")))
+    assert client.output("label") == "good: 0.75"
+
+
+def test_the_layouts_of_the_prototype_are_found(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "workflows" / "load-data").mkdir(parents=True)
+    (tmp_path / "workflows" / "modeling_cnn1").mkdir(parents=True)
+    script(tmp_path / "workflows" / "load-data", "loaddata.py", "print('load')")
+    script(tmp_path / "workflows" / "modeling_cnn1", "modeling.py", "print('model')")
+    load = sf.Executor(name="load-data", mainfile="loaddata.py")
+    model = sf.Executor(name="modeling-cnn1", mainfile="modeling.py")
+    client.run(app_of(tmp_path, load, model, edges=load >> model))
+    assert client.logs("modeling-cnn1") == "model\n"
+
+
+def test_one_branch_runs_and_the_other_is_skipped_and_a_join_sees_both(client: Client) -> None:
+    found = numbers.bind(5)
+    high = label.options(name="high", when=found.output.differs([])).bind(1)
+    low = label.options(name="low", when=found.output.equals([])).bind(2)
+    after_low = label.options(name="after-low").bind(low)
+    join = pair.bind(high, low)
+    record = client.run(sf.Workflow(name="w", nodes=[found, high, low, after_low, join]))
+    assert states(record)["low"] == states(record)["after-low"] == "skipped"
+    assert client.output("pair") == ["it is 1", None]
+
+
+@sf.step(in_process=True)
+def pair(left: str | None, right: str | None) -> list[str | None]:
+    return [left, right]
+
+
+def test_a_failure_shows_the_users_frames_and_the_root_cause_in_at_most_twelve_lines(
+    client: Client, tmp_path: Path
+) -> None:
+    script(
+        tmp_path,
+        "bad.py",
+        "def read(row):\n    return row['age']\n\ndef main():\n    try:\n        read({})\n"
+        "    except KeyError as error:\n        raise ValueError('row 3 is bad') from error\n\nmain()\n",
+    )
+    with pytest.raises(StepFailedError) as caught:
+        client.run(app_of(tmp_path, sf.Executor(name="bad", mainfile="bad.py")))
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 12
+    assert any("bad.py:2 in read: return row['age']" in line for line in lines)
+    assert any("KeyError: 'age'" in line for line in lines)
+    assert any("row 3 is bad" in line for line in lines)
+    assert lines[-1].startswith("Go on from here: scanflow resume ")
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_failing_function_shows_no_frame_of_ours(client: Client, in_process: bool) -> None:
+    with pytest.raises(StepFailedError) as caught:
+        client.run(sf.Workflow(name="w", nodes=[divide.options(in_process=in_process).bind(0)]))
+    text = str(caught.value)
+    assert "test_runs.py" in text
+    assert "ZeroDivisionError: division by zero" in text
+    assert "inprocess.py" not in text
+    assert "call.py" not in text
+
+
+@sf.step
+def divide(by: int) -> float:
+    return 1 / by
+
+
+def test_a_step_that_fails_is_tried_again_with_waits_and_starts_clean(client: Client, tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "flaky.py",
+        "import os, pathlib, sys\nfolder = pathlib.Path(os.environ['SCANFLOW_OUTPUT_DIR'])\n"
+        "assert not any(folder.iterdir()), 'left over'\n(folder / 'half').touch()\n"
+        "tries = pathlib.Path('tries'); tries.write_text(tries.read_text() + 'x' if tries.exists() else 'x')\n"
+        "sys.exit(0 if len(tries.read_text()) == 3 else 1)\n",
+    )
+    flaky = sf.Executor(name="flaky", mainfile="flaky.py", retries=sf.Retry(limit=2, delay="10ms", factor=1))
+    record = client.run(app_of(tmp_path, flaky))
+    assert (record.tasks[0].state, record.tasks[0].attempts) == ("succeeded", 3)
+
+
+def test_retries_come_to_an_end(client: Client) -> None:
+    with pytest.raises(StepFailedError, match="failed after 3 tries"):
+        client.run(sf.Workflow(name="w", nodes=[divide.options(retries=sf.Retry(limit=2, delay="1ms")).bind(0)]))
+
+
+def test_a_time_limit_ends_a_step_and_says_so(client: Client, tmp_path: Path) -> None:
+    script(tmp_path, "slow.py", "import time; print('begun', flush=True); time.sleep(60)")
+    with pytest.raises(StepFailedError, match=r"timed out after 0\.50 s"):
+        client.run(app_of(tmp_path, sf.Executor(name="slow", mainfile="slow.py", timeout=0.5)))
+    assert client.logs("slow") == "begun\n"
+
+
+def test_a_failure_stops_what_comes_after_and_resume_goes_on_from_there(client: Client, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    script(tmp_path, "note.py", f"import os; open({str(ledger)!r}, 'a').write(os.environ['SCANFLOW_STEP'] + '\\n')")
+    script(tmp_path, "fix-me.py", "raise SystemExit('not yet')")
+    first = sf.Executor(name="first", mainfile="note.py")
+    broken = sf.Executor(name="broken", mainfile="fix-me.py")
+    last = sf.Executor(name="last", mainfile="note.py")
+    app = app_of(tmp_path, first, broken, last, edges=first >> broken >> last)
+    with pytest.raises(StepFailedError, match="not yet"):
+        client.run(app)
+    assert states(client.show()) == {"first": "succeeded", "broken": "failed", "last": "pending"}
+    script(tmp_path, "fix-me.py", "pass")
+    assert client.resume(app=app).state == "succeeded"
+    assert ledger.read_text() == "first\nlast\n"
+
+
+def test_a_fan_out_resumes_only_the_items_that_failed(client: Client, tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "item.py",
+        "import pathlib, sys\nitem = sys.argv[2]\nwith open('ledger', 'a') as ledger:\n    ledger.write(item)\n"
+        "sys.exit(item == '1' and not pathlib.Path('fixed').exists())\n",
+    )
+    node = sf.Executor(name="item", mainfile="item.py", parameters={"item": sf.item}, for_each=[0, 1, 2, 3])
+    app = app_of(tmp_path, node)
+    with pytest.raises(StepFailedError):
+        client.run(app)
+    (tmp_path / "fixed").touch()
+    assert client.resume(app=app).state == "succeeded"
+    written = (tmp_path / "ledger").read_text()
+    assert sorted(written) == sorted("0123" + "1")
+
+
+def test_a_cached_step_is_reused_until_its_code_or_input_changes(client: Client, tmp_path: Path) -> None:
+    script(tmp_path, "source.py", "import os, pathlib\npathlib.Path(os.environ['SCANFLOW_OUTPUT_DIR'], 'x').write_text('1')")
+    script(
+        tmp_path,
+        "slow.py",
+        "import argparse, pathlib\nimport scanflow as sf\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--x')\ntext = pathlib.Path(parser.parse_args().x).read_text()\n"
+        "(sf.output_dir() / 'copy').write_text(text)\nsf.output('path', sf.output_dir() / 'copy')\n",
+    )
+    source = sf.Executor(name="source", mainfile="source.py")
+    slow = sf.Executor(name="slow", mainfile="slow.py", parameters={"x": "/workflow/source/x"}, cache=True)
+    read = sf.Executor(name="read", mainfile="read.py", parameters={"path": slow["path"]})
+    script(tmp_path, "read.py", "import sys; print(open(sys.argv[2]).read())")
+    app = app_of(tmp_path, source, slow, read, edges=source >> slow)
+
+    def origin() -> str | None:
+        return next(task.origin for task in client.run(app).tasks if task.task == "slow")
+
+    assert origin() is None
+    first = client.show().name
+    assert origin() == first
+    assert client.logs("read") == "1\n"
+    assert client.output("slow", "path").is_relative_to(client.show().folder)
+    script(tmp_path, "source.py", (tmp_path / "source.py").read_text().replace("'1'", "'2'"))
+    assert origin() is None
+    script(tmp_path, "slow.py", (tmp_path / "slow.py").read_text() + "# changed\n")
+    assert origin() is None
+
+
+def test_a_step_can_be_spun_on_the_inputs_of_a_past_run(client: Client, tmp_path: Path) -> None:
+    found = numbers.bind(3)
+    doubled = double.map(found)
+    app = app_of(tmp_path, found, doubled, total.bind(doubled))
+    past = client.run(app)
+    spun = client.spin("double", app=app)
+    assert spun.name != past.name
+    assert client.output("double") == [0, 2, 4]
+    assert {task.origin for task in spun.tasks if task.step == "numbers"} == {past.name}
+    assert "total" not in states(spun)
+    client.spin("total", run=past.name, app=app, parameters={"values": [1, 1]})
+    assert client.output("total") == 2
+
+
+def test_a_step_cannot_be_spun_on_what_did_not_finish(client: Client, tmp_path: Path) -> None:
+    broken = divide.bind(0)
+    app = app_of(tmp_path, broken, label.bind(broken))
+    with pytest.raises(StepFailedError):
+        client.run(app)
+    with pytest.raises(UsageError, match="'label' needs divide, which did not finish in the run"):
+        client.spin("label", app=app)
+    with pytest.raises(NotFoundError, match="no node 'lable'. Did you mean 'label'"):
+        client.spin("lable", app=app)
+
+
+def test_parameters_can_be_changed_for_one_run(client: Client, tmp_path: Path) -> None:
+    app = app_of(tmp_path, numbers.bind())
+    client.run(app, parameters={"count": 1})
+    assert client.output("numbers") == [0]
+    client.run(app, parameters={"numbers.count": 2})
+    assert client.output("numbers") == [0, 1]
+    with pytest.raises(NotFoundError, match="Did you mean 'count'"):
+        client.run(app, parameters={"cuont": 1})
+    with pytest.raises(InvalidError, match="'count' is 'many', which is not int"):
+        client.run(app, parameters={"count": "many"})
+
+
+def test_a_missing_script_is_known_before_anything_runs(client: Client, tmp_path: Path) -> None:
+    script(tmp_path, "load.py", "pass")
+    load = sf.Executor(name="load", mainfile="load.py")
+    train = sf.Executor(name="train", mainfile="laod.py")
+    with pytest.raises(NotFoundError, match=r"no file 'laod.py'.*Did you mean 'load.py'"):
+        client.run(app_of(tmp_path, load, train, edges=load >> train))
+    assert client.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"resources": {"gpu": 1}}, "resources.gpu"),
+        ({"affinity": "cpumem"}, "affinity"),
+        ({"affinity": {"node_selector": {"zone": "a"}}}, "affinity"),
+    ],
+)
+def test_what_this_backend_cannot_honour_is_refused_by_name(
+    client: Client, tmp_path: Path, fields: dict[str, Any], field: str
+) -> None:
+    script(tmp_path, "x.py", "pass")
+    with pytest.raises(UnsupportedError, match=f"'x': the embedded backend cannot honour {field}"):
+        client.plan(app_of(tmp_path, sf.Executor(name="x", mainfile="x.py", **fields)))
+
+
+def test_a_workflow_that_is_not_a_batch_is_refused(client: Client) -> None:
+    service = sf.Service(name="model", model="models:/m/1")
+    with pytest.raises(UnsupportedError, match="type 'online'"):
+        client.run(sf.Workflow(name="w", type="online", nodes=[service]))
+
+
+def test_a_wrong_value_at_run_time_names_the_step_and_the_parameter(client: Client) -> None:
+    found = numbers.bind(2)
+    with pytest.raises(StepFailedError, match="Step 'double': the parameter 'number' is \\[0, 1\\], which is not int"):
+        client.run(sf.Workflow(name="w", nodes=[found, double.bind(found)]))
+
+
+def test_a_result_of_another_type_than_promised_is_a_failure(client: Client) -> None:
+    with pytest.raises(StepFailedError, match="Step 'liar': its result is 'text', which is not int"):
+        client.run(sf.Workflow(name="w", nodes=[liar.bind()]))
+
+
+@sf.step(in_process=True)
+def liar() -> int:
+    return "text"  # type: ignore[return-value]
+
+
+def test_a_fan_out_over_something_else_than_a_list_says_what_it_was(client: Client) -> None:
+    found = label.bind(3)
+    with pytest.raises(StepFailedError, match="turned out to be 'it is 3', not a list"):
+        client.run(sf.Workflow(name="w", nodes=[found, double.map(found)]))
+
+
+def test_a_fan_out_wider_than_allowed_names_the_limit_and_how_to_raise_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCANFLOW_MAX_FAN_OUT", "10")
+    found = numbers.bind(11)
+    with pytest.raises(StepFailedError, match=r"11 tasks, more than the 10 allowed.*SCANFLOW_MAX_FAN_OUT=11"):
+        Client().run(sf.Workflow(name="w", nodes=[found, double.map(found)]))
+
+
+def test_a_thousand_tasks_in_process_come_back_in_order(client: Client) -> None:
+    found = numbers.options(in_process=True).bind(1000)
+    doubled = double.options(in_process=True).map(found)
+    client.run(sf.Workflow(name="w", nodes=[found, doubled, total.bind(doubled)]))
+    assert client.output("total") == 999_000
+    assert client.logs("double.999") == "doubling 999\n"
+
+
+def test_threads_are_sized_to_the_cores_asked_for(client: Client, tmp_path: Path) -> None:
+    script(tmp_path, "x.py", "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['TF_NUM_INTRAOP_THREADS'])")
+    client.run(app_of(tmp_path, sf.Executor(name="x", mainfile="x.py", resources=sf.Resources(cpu="1500m"))))
+    assert client.logs("x") == "2 2\n"
+
+
+def test_each_step_sees_its_own_variables_and_no_others(client: Client, tmp_path: Path) -> None:
+    script(tmp_path, "x.py", "import os; print(os.environ.get('MINE'), os.environ['SCANFLOW_STEP'])")
+    first = sf.Executor(name="first", mainfile="x.py", env={"MINE": "1"})
+    second = sf.Executor(name="second", mainfile="x.py")
+    client.run(app_of(tmp_path, first, second))
+    assert (client.logs("first"), client.logs("second")) == ("1 first\n", "None second\n")
+
+
+def wheel(folder: Path, name: str, version: str) -> Path:
+    """Write the smallest installable package."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", f"version = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def test_requirements_get_an_environment_of_their_own_once(client: Client, tmp_path: Path, home: Path) -> None:
+    package = wheel(tmp_path, "tiny_thing", "1.5")
+    (tmp_path / "req.txt").write_text(f"# what it needs\ntiny-thing @ file://{package}\n")
+    script(
+        tmp_path,
+        "uses.py",
+        "import sys, tiny_thing\nimport scanflow as sf\nprint(tiny_thing.version)\nsf.output('python', sys.prefix)\n"
+        "try:\n    import pytest\nexcept ImportError:\n    print('alone')\n",
+    )
+    node = sf.Executor(name="uses", mainfile="uses.py", requirements="req.txt", for_each=[1, 2])
+    record = client.run(app_of(tmp_path, node))
+    assert client.logs("uses.0", run=record.name) == "1.5\nalone\n"
+    (prefix,) = set(client.output("uses", "python"))
+    assert Path(prefix).parent == home / "venvs"
+    client.run(app_of(tmp_path, node))
+    assert len([one for one in (home / "venvs").iterdir() if one.is_dir()]) == 1
+
+
+def test_requirements_that_cannot_be_met_fail_the_step_with_the_installers_words(client: Client, tmp_path: Path) -> None:
+    script(tmp_path, "x.py", "pass")
+    node = sf.Executor(name="x", mainfile="x.py", requirements=[f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"])
+    with pytest.raises(StepFailedError, match="requirements cannot be installed.*nope"):
+        client.run(app_of(tmp_path, node))
+
+
+def test_runs_at_the_same_time_do_not_mix(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANFLOW_SLOTS", "1")
+    errors: list[BaseException] = []
+    names: dict[int, str] = {}
+
+    def one(number: int) -> None:
+        try:
+            client = Client()
+            app = sf.Application(name=f"app{number}", workflows=[sf.Workflow(name="w", nodes=[double.bind(number)])])
+            record = client.run(app)
+            names[number] = record.name
+            assert client.output("double", run=record.name) == number * 2
+        except BaseException as error:  # noqa: BLE001  handed to the test's own thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert errors == []
+    assert len(set(names.values())) == 8
+
+
+def test_a_plan_says_what_would_run_and_runs_nothing(client: Client, tmp_path: Path) -> None:
+    found = numbers.bind(3)
+    wide = double.options(resources={"cpu": 1, "memory": "1Gi"}).map(found)
+    plan = client.plan(app_of(tmp_path, found, wide, total.bind(wide)))
+    assert [(step.name, step.wave, step.width) for step in plan.steps] == [("numbers", 0, 1), ("double", 1, None), ("total", 2, 1)]
+    assert (plan.peak_cores, plan.peak_memory_bytes, plan.unsized) == (2, 2 * 2**30, 2)
+    assert client.runs() == []
+
+
+def test_a_server_address_is_refused_as_long_as_there_is_no_server() -> None:
+    with pytest.raises(UnsupportedError, match="Write Client"):
+        Client("http://localhost:46666")
+
+
+def test_settings_come_from_the_environment(home: Path) -> None:
+    assert Settings.from_environment().home == home
+    assert Settings.from_environment({"SCANFLOW_SLOTS": "3"}).slots == 3
+
+
+def test_a_functions_child_sees_the_same_python(client: Client) -> None:
+    client.run(sf.Workflow(name="w", nodes=[interpreter.bind()]))
+    assert client.output("interpreter") == [sys.executable, os.getcwd()]
+
+
+@sf.step
+def interpreter() -> list[str]:
+    return [sys.executable, os.getcwd()]

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scanflow.backends.local.journal import Journal, StoredRun
+from scanflow.backends.records import TaskRecord
+from scanflow.errors import NotFoundError, UnavailableError
+from scanflow.failures import Failure
+from scanflow.names import StepName
+
+
+def enter(journal: Journal, rng: random.Random) -> StoredRun:
+    return journal.create_run(
+        app="a", team="t", workflow="w", parent=Path("/runs"), source=None, definition="{}", rng=rng
+    )
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal.db")
+
+
+def test_runs_get_names_of_their_own_even_from_the_same_dice(journal: Journal) -> None:
+    names = {enter(journal, random.Random(1)).record.name for _ in range(20)}
+    assert len(names) == 20
+
+
+def test_latest_is_the_newest_and_can_be_counted_back_from(journal: Journal) -> None:
+    rng = random.Random(1)
+    first, second = enter(journal, rng), enter(journal, rng)
+    assert journal.run("@latest").record.name == second.record.name
+    assert journal.run("@latest-1").record.name == first.record.name
+    assert [record.name for record in journal.runs(limit=1)] == [second.record.name]
+
+
+def test_an_unknown_run_says_what_there_is(journal: Journal) -> None:
+    with pytest.raises(NotFoundError, match="There is no run yet"):
+        journal.run("@latest")
+    run = enter(journal, random.Random(1))
+    with pytest.raises(NotFoundError, match=f"There is no run 'nope'.*{run.record.name}"):
+        journal.run("nope")
+    with pytest.raises(NotFoundError, match="'@latest-x' cannot be read"):
+        journal.run("@latest-x")
+
+
+def test_a_task_comes_back_as_it_was_written(journal: Journal) -> None:
+    run = enter(journal, random.Random(1))
+    record = TaskRecord(
+        task=StepName("train.3"),
+        step="train",
+        state="failed",
+        attempts=2,
+        began=1.5,
+        seconds=0.25,
+        exit_code=1,
+        cpu_s=0.5,
+        max_rss_bytes=10,
+        failure=Failure(summary="exit code 1", frames=("a", "b"), cause="boom"),
+    )
+    journal.set_task(run, record)
+    assert journal.tasks(run) == {"train.3": record}
+
+
+def test_changes_made_together_are_kept_together_or_not_at_all(journal: Journal) -> None:
+    run = enter(journal, random.Random(1))
+
+    def half() -> None:
+        with journal.together():
+            journal.set_task(run, TaskRecord(task=StepName("a"), step="a", state="running"))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        half()
+    assert journal.tasks(run) == {}
+
+
+def test_a_request_to_stop_is_seen_by_others_and_taken_back_by_going_on(journal: Journal, tmp_path: Path) -> None:
+    run = enter(journal, random.Random(1))
+    other = Journal(tmp_path / "journal.db")
+    other.request_stop(run)
+    assert journal.stop_requested(run)
+    journal.set_run(run, "running")
+    assert not other.stop_requested(run)
+
+
+def test_a_damaged_journal_says_what_to_look_at(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"this is not a database" * 100)
+    with pytest.raises(UnavailableError, match="cannot be used: file is not a database"):
+        Journal(tmp_path / "journal.db")
+
+
+def test_a_full_disk_is_an_error_of_the_outside(journal: Journal) -> None:
+    run = enter(journal, random.Random(1))
+    journal._db.execute(f"PRAGMA max_page_count = {journal._db.execute('PRAGMA page_count').fetchone()[0]}")
+    long = Failure(summary="x" * 100_000)
+    with pytest.raises(UnavailableError, match="database or disk is full"):
+        journal.set_task(run, TaskRecord(task=StepName("a"), step="a", state="failed", failure=long))
+    assert journal.tasks(run) == {}
+
+
+def test_eight_processes_write_at_once_and_none_is_turned_away(tmp_path: Path) -> None:
+    program = """
+import random, sys
+from pathlib import Path
+from scanflow.backends.local.journal import Journal
+from scanflow.backends.records import TaskRecord
+journal = Journal(Path(sys.argv[1]))
+run = journal.create_run(app="a", team="t", workflow="w", parent=Path("/r"), source=None, definition="{}",
+                         rng=random.Random(int(sys.argv[2])))
+for index in range(100):
+    journal.set_task(run, TaskRecord(task=f"s.{index}", step="s", state="running"))
+"""
+    path = tmp_path / "home" / "journal.db"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)], env={**os.environ}) for number in range(8)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0] * 8
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM tasks").fetchone() == (800,)
+        assert db.execute("SELECT count(*) FROM runs").fetchone() == (8,)

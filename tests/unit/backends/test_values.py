@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.backends.local.cache import cache_key, copy_outputs
+from scanflow.backends.local.values import as_argument, pick_output, read_outputs, write_result
+from scanflow.errors import InvalidError, NotFoundError
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5).filter(lambda k: "$" not in k), inner),
+    max_leaves=12,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    weights: tuple[float, ...]
+
+
+@given(plain)
+def test_plain_values_come_back_as_they_were(value: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_result(value, Path(folder))
+        assert read_outputs(Path(folder)) == {"result": value}
+
+
+def test_what_is_not_plain_comes_back_too(tmp_path: Path) -> None:
+    value = {"model": Model((1.0, 2.0)), "also": [Model(()), {1, 2}]}
+    write_result(value, tmp_path)
+    assert read_outputs(tmp_path)["result"] == value
+
+
+def test_a_path_in_the_output_folder_is_right_after_a_move(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / "data.txt").write_text("here")
+    write_result([first / "data.txt", Path("/elsewhere")], first)
+    copy_outputs(first, second)
+    found = read_outputs(second)["result"]
+    assert found == [second / "data.txt", Path("/elsewhere")]
+    assert found[0].read_text() == "here"
+
+
+def test_text_that_is_not_json_is_that_text(tmp_path: Path) -> None:
+    (tmp_path / ".outputs").mkdir()
+    (tmp_path / ".outputs" / "verdict").write_text("good enough\n")
+    assert read_outputs(tmp_path) == {"verdict": "good enough"}
+
+
+def test_what_cannot_be_kept_says_what_to_do(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("w") as file, pytest.raises(InvalidError, match="Write a file and return its path"):
+        write_result(file, tmp_path)
+
+
+def test_an_output_is_found_by_name_before_it_is_looked_for_in_the_result() -> None:
+    outputs = {"accuracy": 1, "result": {"accuracy": 2, "loss": 3}}
+    assert pick_output(outputs, "accuracy", "train") == 1
+    assert pick_output(outputs, "loss", "train") == 3
+
+
+def test_an_unknown_output_says_which_was_meant() -> None:
+    with pytest.raises(NotFoundError, match="'train' left no output 'acuracy'. Did you mean 'accuracy'"):
+        pick_output({"accuracy": 1}, "acuracy", "train")
+
+
+def test_an_argument_too_long_for_a_command_line_is_refused() -> None:
+    with pytest.raises(InvalidError, match="Give it a file's path"):
+        as_argument(["x" * 200_000], who="Executor 'a': the parameter 'xs'")
+
+
+def test_text_is_an_argument_as_it_is_and_the_rest_is_json() -> None:
+    given_ = ["a b", 3, 0.5, True, ["x", 1], {"k": Path("/p")}, Path("/q")]
+    expected = ["a b", "3", "0.5", "true", '["x", 1]', '{"k": "/p"}', "/q"]
+    assert [as_argument(value, who="x") for value in given_] == expected
+
+
+def key(tmp_path: Path, **changes: Any) -> str:
+    code = tmp_path / "code.py"
+    if not code.exists():
+        code.write_text("pass")
+    fields: dict[str, Any] = {
+        "code": code,
+        "name": "code.py",
+        "parameters": {"n": 1},
+        "requirements": "",
+        "version": "",
+        "outputs": tmp_path / "outputs",
+    }
+    return cache_key(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"name": "other"}, {"parameters": {"n": 2}}, {"requirements": "numpy"}, {"version": "v2"}, {"code": b"other"}],
+)
+def test_a_cache_key_changes_with_all_that_the_outcome_depends_on(tmp_path: Path, change: dict[str, Any]) -> None:
+    assert key(tmp_path, **change) != key(tmp_path)
+
+
+def test_a_cache_key_changes_with_the_code_itself(tmp_path: Path) -> None:
+    before = key(tmp_path)
+    (tmp_path / "code.py").write_text("changed")
+    assert key(tmp_path) != before
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_file_of_the_run_stands_for_its_content_not_its_place(tmp_path: Path, as_text: bool) -> None:
+    def of(run: str, content: str) -> str:
+        file = tmp_path / run / "load" / "data"
+        file.parent.mkdir(parents=True)
+        file.write_text(content)
+        return key(tmp_path, parameters={"data": str(file) if as_text else file}, outputs=tmp_path / run)
+
+    assert of("first", "same") == of("second", "same")
+    assert of("third", "other") != of("fourth", "same")
