@@ -295,9 +295,10 @@ class Engine:
 
     def _process_ended(self, task: _Task, folder: Path, exit_: Exit) -> None:
         self._budget.give_back(task.share)
-        if exit_.reason == "void":
+        if exit_.reason == "void" or (exit_.reason == "stopped" and not self._stopping):
+            # It never began, or it was stopped before this drive: neither is a failure of its own.
             if not self._stopping:
-                self._queue.appendleft(task)  # it never began, so this is no failure of its own
+                self._queue.appendleft(task)
             return
         failure = None if exit_.succeeded else failed_process(exit_, folder, task.node.timeout_s)
         self._attempt_ended(task, task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_))

@@ -1,0 +1,297 @@
+"""What only the MLflow adapter promises: fresh homes, steps that use plain MLflow, trackers that are down, killed writers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scanflow.app.application import Application
+from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
+from scanflow.knowledge import open_knowledge, prepared_environment, tagged
+
+pytest.importorskip("mlflow")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the warnings are MLflow's
+
+TIMEOUT_S = 120
+
+
+def _python(code: str, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that two processes have prepared at the same time, for two environments."""
+    home = tmp_path_factory.mktemp("hömé 数据")
+    code = (
+        "import sys; from pathlib import Path; from scanflow.knowledge import open_knowledge;"
+        "sys.stdin.readline();"
+        "print(open_knowledge(Path(sys.argv[1])).prepare('shop', sys.argv[2])['MLFLOW_EXPERIMENT_NAME'])"
+    )
+    command = [sys.executable, "-c", code, str(home)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    racers = [subprocess.Popen([*command, team], text=True, **pipes) for team in ("data", "data", "science")]
+    try:
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        told = [racer.communicate(timeout=TIMEOUT_S) for racer in racers]
+    finally:
+        for racer in racers:
+            racer.kill()
+    assert [out.strip() for out, _ in told] == ["scanflow-shop-data", "scanflow-shop-data", "scanflow-shop-science"]
+    assert [err for _, err in told] == ["", "", ""]
+    return home
+
+
+def test_processes_that_prepare_a_fresh_home_at_once_agree(home: Path) -> None:
+    for team in ("data", "science"):
+        known = prepared_environment(home, "shop", team)
+        assert known is not None
+        assert known == open_knowledge(home).prepare("shop", team)
+    assert [path.name for path in (home / "tracker").glob(".mlflow.db.new*")] == []
+
+
+def test_preparing_again_does_not_load_mlflow(home: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from scanflow.knowledge import open_knowledge;"
+        "open_knowledge(Path(sys.argv[1])).prepare('shop', 'data'); print('mlflow' in sys.modules)"
+    )
+    assert _python(code, str(home)) == "False"
+
+
+def test_plain_mlflow_in_a_step_logs_to_the_environment(home: Path, tmp_path: Path) -> None:
+    knowledge = open_knowledge(home)
+    parent = knowledge.log_run("shop", "data", name="workflow")
+    tags = {"scanflow.step": "train", "mlflow.parentRunId": parent.run_id}
+    code = (
+        "import mlflow, pathlib\n"
+        "with mlflow.start_run(run_name='fit'):\n"
+        "    mlflow.log_param('depth', 3)\n"
+        "    mlflow.log_metric('accuracy', 0.5)\n"
+        "    mlflow.log_metric('accuracy', 0.97)\n"
+        "    mlflow.log_text('hello', 'notes/läufe.txt')\n"
+    )
+    step = tmp_path / "step"
+    step.mkdir()
+    _python(code, env=tagged(knowledge.prepare("shop", "data"), tags), cwd=step)
+    (run,) = knowledge.search_runs("shop", "data", "tags.`scanflow.step` = 'train' and metrics.accuracy > 0.9")
+    assert (run.name, run.status, run.parent) == ("fit", "finished", parent.run_id)
+    assert run.params == {"depth": "3"}
+    assert run.tags["scanflow.app"] == "shop"
+    knowledge.fetch_run_artifacts(run.run_id, tmp_path / "out")
+    assert (tmp_path / "out" / "notes" / "läufe.txt").read_text() == "hello"
+    assert list(step.iterdir()) == []
+
+
+def test_a_model_logged_by_plain_mlflow_can_be_registered(home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    knowledge = open_knowledge(home)
+    code = (
+        "import mlflow, sys\n"
+        "from sklearn.linear_model import LinearRegression\n"
+        "with mlflow.start_run() as run:\n"
+        "    mlflow.sklearn.log_model(LinearRegression().fit([[0], [1]], [0, 2]), name='double', pip_requirements=['x'])\n"
+        "print(run.info.run_id)\n"
+    )
+    environment = knowledge.prepare("shop", "data")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    run_id = done.stdout.split()[-1]
+    made = knowledge.register_logged_model("doubler", f"runs:/{run_id}/double")
+    assert made.run_id == run_id
+    knowledge.set_model_alias("doubler", "champion", made.version)
+    knowledge.fetch_model("doubler", tmp_path / "out", version="champion")
+    assert (tmp_path / "out" / "MLmodel").is_file()
+    read_back = "import mlflow; print(mlflow.sklearn.load_model('models:/doubler@champion').predict([[4]])[0].round(6))"
+    assert subprocess.run(
+        [sys.executable, "-c", read_back],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    ).stdout.split()[-1] == "8.0"  # fmt: skip
+
+
+def test_a_model_registered_from_a_folder_can_be_read_by_plain_mlflow(home: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "weights").write_text("1")
+    made = open_knowledge(home).register_model("plain", source, app="shop", team="data")
+    code = "import mlflow, sys, os; print(os.listdir(mlflow.artifacts.download_artifacts(sys.argv[1], dst_path=sys.argv[2])))"
+    out = _python(code, made.uri, str(tmp_path / "out"), env=open_knowledge(home).prepare("shop", "data"))
+    assert "'weights'" in out
+
+
+@pytest.mark.parametrize("kind", ["run", "application", "artifacts", "model"])
+def test_what_a_killed_process_had_not_finished_is_not_seen(home: Path, tmp_path: Path, kind: str) -> None:
+    team = f"killed-{kind}"
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "x").write_text("1")
+    saves = {
+        "run": "k.log_run('shop', team, params={'a': 1}, artifacts=source)",
+        "application": "k.save_application(Application(name='shop', team=team))",
+        "artifacts": "k.save_artifacts('shop', team, 'data', source)",
+        "model": "k.register_model('killed model', source, app='shop', team=team)",
+    }
+    dies_at = "create_model_version" if kind == "model" else "set_terminated"
+    code = (
+        "import os, signal, sys; from pathlib import Path; from scanflow.knowledge import open_knowledge;"
+        "from scanflow.app.application import Application; from mlflow import MlflowClient;"
+        f"MlflowClient.{dies_at} = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL);"
+        "k, source, team = open_knowledge(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3];" + saves[kind]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(home), str(source), team], capture_output=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    knowledge = open_knowledge(home)
+    assert knowledge.search_runs("shop", team) == []
+    with pytest.raises(NotFoundError, match="never saved"):
+        knowledge.get_application("shop", team)
+    with pytest.raises(NotFoundError, match="no artifacts"):
+        knowledge.fetch_artifacts("shop", team, "data", tmp_path / "out")
+    assert "killed model" not in knowledge.list_models()
+    with pytest.raises(NotFoundError, match="no model"):
+        knowledge.get_model("killed model")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_save_that_fails_leaves_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    knowledge = open_knowledge(home)
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_artifact", full)
+        with pytest.raises(UnavailableError, match="No space left"):
+            knowledge.save_application(Application(name="shop", team="full"))
+        with pytest.raises(UnavailableError, match="No space left"):
+            knowledge.log_run("shop", "full", artifacts=Path(__file__))
+    assert knowledge.search_runs("shop", "full") == []
+    with pytest.raises(NotFoundError):
+        knowledge.get_application("shop", "full")
+
+
+def test_a_server_that_is_down_is_unavailable_within_seconds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    knowledge = open_knowledge(tmp_path, f"http://user:secret@127.0.0.1:{port}")
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match=r"does not answer: .*Connection refused.*try again") as caught:
+        knowledge.get_model("mnist")
+    assert time.monotonic() - began < 5
+    assert "secret" not in str(caught.value)
+    with pytest.raises(UnavailableError):
+        knowledge.prepare("shop", "data")
+    assert prepared_environment(tmp_path, "shop", "data", tracker_uri=f"http://127.0.0.1:{port}") is None
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port where somebody listens and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_server_that_hangs_is_unavailable_within_the_time_given(tmp_path: Path, silent_port: int) -> None:
+    knowledge = open_knowledge(tmp_path, f"http://127.0.0.1:{silent_port}", connect_timeout_s=0.3)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match="timed out"):
+        knowledge.search_runs("shop", "data")
+    assert time.monotonic() - began < 5
+
+
+def test_a_database_server_that_is_down_is_unavailable_within_seconds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(UnavailableError, match=r"postgresql://me:\*\*\*@127"):
+        open_knowledge(tmp_path, f"postgresql://me:secret@127.0.0.1:{port}/db").list_models()
+
+
+def test_a_file_that_is_no_database_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "tracker").mkdir()
+    (tmp_path / "tracker" / "mlflow.db").write_bytes(b"these are not the bytes of a database" * 100)
+    with pytest.raises(UsageError, match="is not a tracker's database.*Move it away"):
+        open_knowledge(tmp_path).list_models()
+
+
+def test_a_home_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file in the way")
+    with pytest.raises(UnavailableError, match="choose another home"):
+        open_knowledge(tmp_path / "home").prepare("shop", "data")
+
+
+def test_a_deleted_experiment_says_how_to_bring_it_back(home: Path) -> None:
+    from mlflow import MlflowClient
+
+    knowledge = open_knowledge(home)
+    made = knowledge.prepare("shop", "gone")
+    MlflowClient(made["MLFLOW_TRACKING_URI"]).delete_experiment(made["MLFLOW_EXPERIMENT_ID"])
+    with pytest.raises(UsageError, match=f"mlflow experiments restore --experiment-id {made['MLFLOW_EXPERIMENT_ID']}"):
+        knowledge.prepare("shop", "gone")
+    assert knowledge.search_runs("shop", "gone") == []
+
+
+def test_threads_may_log_at_once(home: Path) -> None:
+    knowledge = open_knowledge(home)
+    failures: list[BaseException] = []
+
+    def log(number: int) -> None:
+        try:
+            knowledge.log_run("shop", "threads", name=f"n{number}")
+        except Exception as error:  # noqa: BLE001 - told below, in the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=log, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=TIMEOUT_S)
+    assert failures == []
+    assert {run.name for run in knowledge.search_runs("shop", "threads")} == {f"n{number}" for number in range(8)}
+
+
+def test_nothing_is_said_on_the_terminal(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from scanflow.knowledge import open_knowledge;"
+        "k = open_knowledge(Path(sys.argv[1])); k.register_model('m', Path(sys.argv[2]), app='shop', team='data');"
+        "k.fetch_model('m', Path(sys.argv[1], 'out'))"
+    )
+    assert _python(code, str(tmp_path), __file__) == ""
+
+
+def test_without_mlflow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'scanflow\[local\]'"):
+        open_knowledge(tmp_path)
