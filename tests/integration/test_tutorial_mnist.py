@@ -1,0 +1,424 @@
+"""The MNIST tutorial: what its loader accepts and refuses, and, marked slow, its steps run as a backend runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scanflow.app.references import Ref
+from scanflow.app.workflow import Workflow
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TUTORIAL = REPOSITORY / "tutorials" / "mnist"
+DATA = Path(os.environ.get("SCANFLOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+LONGEST_STEP_S = 300
+
+needs_sklearn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
+needs_tensorflow = pytest.mark.skipif(
+    find_spec("tensorflow") is None or find_spec("mlflow") is None, reason="tensorflow or mlflow is not installed"
+)
+
+
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tutorial_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def digits() -> ModuleType:
+    return module(TUTORIAL / "steps" / "digits.py")
+
+
+@pytest.fixture(scope="module")
+def workflow() -> Workflow:
+    train = module(TUTORIAL / "app.py").train
+    assert isinstance(train, Workflow)
+    return train
+
+
+def pictures(count: int = 20) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+
+
+def labels(count: int = 20) -> np.ndarray[Any, Any]:
+    return np.arange(count) % 10
+
+
+def npz(folder: Path, **arrays: Any) -> str:
+    path = folder / "data.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def as_bytes(picture: np.ndarray[Any, Any]) -> bytes:
+    return picture.astype(np.uint8).tobytes()
+
+
+# What is accepted
+
+
+@pytest.mark.slow
+@needs_sklearn
+def test_the_bundled_digits_are_scikit_learns_enlarged(digits: ModuleType) -> None:
+    from sklearn.datasets import load_digits
+
+    data, description = digits.load("digits")
+
+    assert "scikit-learn" in description
+    assert data.x_train.shape == (1437, 28, 28)
+    assert data.x_test.shape == (360, 28, 28)
+    assert data.x_train.dtype == data.y_train.dtype == np.uint8
+    small, numbers = load_digits(return_X_y=True)
+    theirs = Counter(zip(map(as_bytes, small * 255 / 16), numbers.tolist(), strict=True))
+    x, y = np.concatenate([data.x_train, data.x_test]), np.concatenate([data.y_train, data.y_test])
+    ours = Counter(zip(map(as_bytes, x[:, 3:27:3, 3:27:3]), y.tolist(), strict=True))
+    assert ours == theirs
+
+
+@needs_sklearn
+def test_everybody_gets_the_same_split(digits: ModuleType) -> None:
+    first, _ = digits.load("digits")
+    second, _ = digits.load("digits")
+
+    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_a_file_that_is_split_already_is_taken_as_it_is(digits: ModuleType, tmp_path: Path) -> None:
+    x, y = pictures(), labels()
+    path = npz(tmp_path, x_train=x[:15], y_train=y[:15], x_test=x[15:], y_test=y[15:], extra=np.ones(3))
+
+    data, description = digits.load(path)
+
+    assert description == path
+    assert np.array_equal(data.x_train, x[:15])
+    assert np.array_equal(data.y_test, y[15:])
+
+
+def test_a_file_of_one_piece_is_split_four_to_one_and_keeps_pictures_with_their_labels(
+    digits: ModuleType, tmp_path: Path
+) -> None:
+    x, y = pictures(50), labels(50)
+
+    data, _ = digits.load(npz(tmp_path, x=x, y=y))
+
+    assert (len(data.x_train), len(data.x_test)) == (40, 10)
+    label_of = {picture.tobytes(): number for picture, number in zip(x, y, strict=True)}
+    both = [*zip(data.x_train, data.y_train, strict=True), *zip(data.x_test, data.y_test, strict=True)]
+    assert len({picture.tobytes() for picture, _ in both}) == 50
+    assert all(label_of[picture.tobytes()] == number for picture, number in both)
+
+
+@pytest.mark.parametrize(
+    "convert", [lambda x: x[..., None], lambda x: x.astype(np.int64), lambda x: (x / 255).astype("f4")]
+)
+def test_other_ways_to_write_the_same_pictures_give_the_same_pictures(
+    convert: Any, digits: ModuleType, tmp_path: Path
+) -> None:
+    plain, _ = digits.load(npz(tmp_path, x=pictures(), y=labels()))
+    other, _ = digits.load(npz(tmp_path, x=convert(pictures()), y=labels().astype(np.int32)))
+
+    assert all(np.array_equal(one, two) for one, two in zip(plain, other, strict=True))
+
+
+# What is refused
+
+
+def bad(**changes: Any) -> dict[str, Any]:
+    return {"x": pictures(), "y": labels(), **changes}
+
+
+def with_nan() -> np.ndarray[Any, Any]:
+    x = pictures() / 255
+    x[7, 3, 3] = np.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        pytest.param(
+            {"images": pictures(), "y": labels()},
+            ["images, y", "x_train, y_train, x_test, y_test", "x and y"],
+            id="keys",
+        ),
+        pytest.param({}, ["(none)"], id="no arrays"),
+        pytest.param({"x_train": pictures(), "y_train": labels()}, ["x_train, y_train; needed"], id="half the keys"),
+        pytest.param(bad(x=pictures().reshape(20, 784)), ["(20, 784)", "(n, 28, 28)"], id="flat"),
+        pytest.param(bad(x=np.zeros((20, 32, 32), np.uint8)), ["(20, 32, 32)"], id="large"),
+        pytest.param(bad(x=np.zeros((20, 28, 28, 3), np.uint8)), ["(20, 28, 28, 3)"], id="colour"),
+        pytest.param(bad(y=labels(19)), ["(19,)", "(20,)"], id="a label short"),
+        pytest.param(bad(y=np.eye(10)[labels()]), ["(20, 10)", "(20,)"], id="one-hot"),
+        pytest.param(bad(x=pictures(0), y=labels(0)), ["empty"], id="empty"),
+        pytest.param(bad(x=pictures(1), y=labels(1)), ["one picture"], id="nothing to test on"),
+        pytest.param(bad(x=with_nan()), ["NaN", "1 of 20", "first in 7"], id="NaN"),
+        pytest.param(bad(x=pictures() / 1.0), ["float64 from 0 to 255"], id="fractions above 1"),
+        pytest.param(bad(x=pictures().astype(np.int16) - 9), ["from -9 to 246"], id="negative"),
+        pytest.param(bad(x=pictures().astype(np.int32) * 9), ["to 2295"], id="above 255"),
+        pytest.param(bad(x=pictures() // 255), ["all is black"], id="cut down to 0 and 1"),
+        pytest.param(bad(x=np.zeros((20, 28, 28))), ["all is black"], id="black"),
+        pytest.param(bad(x=pictures() > 9), ["bool"], id="booleans"),
+        pytest.param(bad(x=np.full((20, 28, 28), "a")), ["<U1"], id="text"),
+        pytest.param(bad(x=np.full((20, 28, 28), None)), ["cannot be read", "numpy.savez"], id="pickled objects"),
+        pytest.param(bad(x=np.float64(3)), ["shape ()"], id="a number"),
+        pytest.param(bad(y=labels() / 1.0), ["float64", "integers from 0 to 9"], id="fractional labels"),
+        pytest.param(bad(y=labels() + 1), ["1 to 10"], id="labels from 1"),
+        pytest.param(bad(y=labels() - 1), ["-1 to 8"], id="negative labels"),
+        pytest.param(
+            {"x_train": pictures(), "y_train": labels(), "x_test": pictures() / 1.0, "y_test": labels()},
+            ["x_test"],
+            id="test half",
+        ),
+    ],
+)
+def test_bad_arrays_are_refused_in_words_that_name_file_and_fault(
+    arrays: Mapping[str, Any], said: list[str], digits: ModuleType, tmp_path: Path
+) -> None:
+    path = npz(tmp_path, **arrays)
+
+    with pytest.raises(digits.BadDataError) as refused:
+        digits.load(path)
+
+    assert path in str(refused.value)
+    assert [words for words in said if words not in str(refused.value)] == []
+
+
+def whole() -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, x=pictures(), y=labels())
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello", whole()[:-400], whole()[:3000], whole()[:500] + b"\0" * 50 + whole()[550:], b"\x93NUMPY\x01\x00"],
+    ids=["empty", "text", "end cut off", "cut in half", "damaged inside", "half an npy"],
+)
+def test_a_damaged_file_is_refused(content: bytes, digits: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    path.write_bytes(content)
+
+    with pytest.raises(digits.BadDataError, match=r"data\.npz cannot be read as an \.npz file"):
+        digits.load(str(path))
+
+
+def test_a_single_array_under_the_wrong_name_is_refused(digits: ModuleType, tmp_path: Path) -> None:
+    with (tmp_path / "data.npz").open("wb") as file:
+        np.save(file, pictures())
+
+    with pytest.raises(digits.BadDataError, match="cannot be read"):
+        digits.load(str(tmp_path / "data.npz"))
+
+
+def test_a_file_that_is_not_there_is_named_with_its_whole_path(digits: ModuleType) -> None:
+    with pytest.raises(digits.BadDataError, match=f"no file {Path.cwd()}/no/such.npz"):
+        digits.load("no/such.npz")
+
+
+@pytest.mark.parametrize("source", ["", "cifar", "digits.csv", "/tmp"])
+def test_an_unknown_source_is_told_the_known_ones(source: str, digits: ModuleType) -> None:
+    with pytest.raises(digits.BadDataError, match=r"'digits', 'mnist', or the path of a file that ends in \.npz"):
+        digits.load(source)
+
+
+# The application
+
+
+def test_the_networks_are_trained_side_by_side_between_loading_and_selecting(workflow: Workflow) -> None:
+    assert [set(wave) for wave in workflow.levels] == [{"load-data"}, {"modeling-cnn1", "modeling-cnn2"}, {"select"}]
+
+
+def test_the_data_is_chosen_in_one_place(workflow: Workflow) -> None:
+    changed = workflow.with_parameters({"data": "mnist"})
+
+    assert [step.name for step, before in zip(changed.steps, workflow.steps, strict=True) if step != before] == [
+        "load-data"
+    ]
+
+
+# The steps, run as a backend runs them
+
+
+class Runs:
+    """One run of the workflow: a folder, an MLflow database in it, and the steps started by hand."""
+
+    def __init__(self, folder: Path, workflow: Workflow) -> None:
+        self.folder = folder
+        self.workflow = workflow
+        self.tracking_uri = f"sqlite:///{folder}/mlflow.db"
+
+    def start(self, name: str, **changes: str) -> subprocess.Popen[str]:
+        step = next(step for step in self.workflow.steps if step.name == name)
+        command = [sys.executable, str(step.mainfile)]
+        for key, value in {**step.parameters, **changes}.items():
+            command += [f"--{key}", str(self.value(value))]
+        output = self.folder / name
+        output.mkdir(exist_ok=True)
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "client")]),
+            "SCANFLOW_RUN": "calm-otter-417",
+            "SCANFLOW_STEP": name,
+            "SCANFLOW_OUTPUT_DIR": str(output),
+            "MLFLOW_TRACKING_URI": self.tracking_uri,
+            "MLFLOW_EXPERIMENT_NAME": "mnist",
+            "TF_NUM_INTRAOP_THREADS": "1",
+            "TF_NUM_INTEROP_THREADS": "1",
+        }
+        return subprocess.Popen(
+            command, cwd=TUTORIAL, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def finish(self, *steps: subprocess.Popen[str]) -> list[str]:
+        """Return what the steps printed, once all of them have ended well."""
+        try:
+            logs = [step.communicate(timeout=LONGEST_STEP_S)[0] for step in steps]
+        finally:
+            for step in steps:
+                step.kill()
+        assert [step.returncode for step in steps] == [0] * len(steps), "\n".join(logs)
+        return logs
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            return self.output(str(value.step), value.output)
+        if isinstance(value, str) and value.startswith(f"{self.workflow.output_dir}/"):
+            return self.folder / value.removeprefix(f"{self.workflow.output_dir}/")
+        return value
+
+    def output(self, step: str, name: str) -> Any:
+        return json.loads((self.folder / step / ".outputs" / name).read_text())
+
+
+@needs_sklearn
+def test_loading_leaves_four_arrays_and_says_what_they_are(workflow: Workflow, tmp_path: Path) -> None:
+    runs = Runs(tmp_path, workflow)
+
+    (log,) = runs.finish(runs.start("load-data"))
+
+    assert "1,437 digits to train on, 360 to test on" in log
+    assert runs.output("load-data", "source") == "scikit-learn's digits, enlarged from 8x8 to 28x28"
+    assert np.load(tmp_path / "load-data" / "x_train.npy").shape == (1437, 28, 28)
+
+
+def test_loading_bad_data_fails_with_one_line_and_leaves_nothing(workflow: Workflow, tmp_path: Path) -> None:
+    step = Runs(tmp_path, workflow).start("load-data", data=npz(tmp_path, pixels=pictures()))
+    log, _ = step.communicate(timeout=LONGEST_STEP_S)
+
+    assert step.returncode == 1
+    assert log.startswith("Error: ")
+    assert log.count("\n") == 1
+    assert "pixels" in log
+    assert list((tmp_path / "load-data").iterdir()) == []
+
+
+@pytest.mark.slow
+@needs_tensorflow
+def test_without_a_network_mnist_says_what_to_use_instead(
+    workflow: Workflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:9")  # where nobody listens
+
+    step = Runs(tmp_path, workflow).start("load-data", data="mnist")
+    log, _ = step.communicate(timeout=LONGEST_STEP_S)
+
+    assert step.returncode == 1
+    assert "Error: MNIST could not be downloaded" in log
+    assert "data=digits" in log
+    assert "Traceback" not in log
+
+
+@pytest.fixture(scope="module")
+def trained(workflow: Workflow, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The whole workflow, run on MNIST where it is at hand and else on scikit-learn's digits."""
+    import mlflow
+
+    runs = Runs(tmp_path_factory.mktemp("mnist"), workflow)
+    artifacts = (runs.folder / "artifacts").as_uri()
+    mlflow.MlflowClient(runs.tracking_uri).create_experiment("mnist", artifact_location=artifacts)
+    source = DATA / "mnist_10k.npz"
+    runs.finish(runs.start("load-data", data=str(source) if source.is_file() else "digits"))
+    runs.finish(runs.start("modeling-cnn1"), runs.start("modeling-cnn2"))
+    runs.finish(runs.start("select"))
+    return runs
+
+
+@pytest.mark.slow
+@needs_tensorflow
+@pytest.mark.filterwarnings("default")
+class TestTraining:
+    def test_the_better_network_is_good(self, trained: Runs) -> None:
+        accuracies = [trained.output(step, "accuracy") for step in ("modeling-cnn1", "modeling-cnn2")]
+
+        assert trained.output("select", "accuracy") == max(accuracies)
+        assert max(accuracies) >= (0.97 if (DATA / "mnist_10k.npz").is_file() else 0.93)
+
+    def test_both_networks_are_on_record_with_every_epoch(self, trained: Runs) -> None:
+        import mlflow
+
+        client = mlflow.MlflowClient(trained.tracking_uri)
+        runs = client.search_runs([client.get_experiment_by_name("mnist").experiment_id])
+
+        assert {run.info.run_name for run in runs} == {"modeling-cnn1", "modeling-cnn2"}
+        assert {run.data.params["architecture"] for run in runs} == {"lenet", "vgg"}
+        for run in runs:
+            assert run.info.status == "FINISHED"
+            assert run.data.params["data"] == run.data.tags["data"] == trained.output("load-data", "source")
+            assert run.data.metrics["test_accuracy"] == trained.output(run.info.run_name, "accuracy")
+            history = client.get_metric_history(run.info.run_id, "val_accuracy")
+            assert [metric.step for metric in history] == list(range(int(run.data.params["epochs"])))
+            assert [artifact.path for artifact in client.list_artifacts(run.info.run_id)] == ["confusion.png"]
+
+    def test_the_champion_in_the_registry_is_the_better_network(self, trained: Runs) -> None:
+        import mlflow
+
+        version = mlflow.MlflowClient(trained.tracking_uri).get_model_version_by_alias("mnist_cnn", "champion")
+
+        best = max(("modeling-cnn1", "modeling-cnn2"), key=lambda step: trained.output(step, "accuracy"))
+        assert version.source == trained.output(best, "model_uri")
+        assert version.tags["accuracy"] == f"{trained.output(best, 'accuracy'):.4f}"
+        assert version.tags["scanflow.run"] == "calm-otter-417"
+
+    def test_selecting_again_registers_nothing_twice(self, trained: Runs) -> None:
+        import mlflow
+
+        trained.finish(trained.start("select"))
+
+        client = mlflow.MlflowClient(trained.tracking_uri)
+        assert len(client.search_model_versions("name='mnist_cnn'")) == 1
+
+    def test_the_champion_answers_raw_pictures_as_well_as_it_was_tested(self, trained: Runs) -> None:
+        program = (
+            "import sys, mlflow, numpy as np\n"
+            "model = mlflow.pyfunc.load_model('models:/mnist_cnn@champion')\n"
+            "x, y = (np.load(f'{sys.argv[1]}/{name}_test.npy') for name in 'xy')\n"
+            "print('accuracy', float((np.asarray(model.predict(x)).argmax(axis=1) == y).mean()))\n"
+        )
+        answer = subprocess.run(
+            [sys.executable, "-c", program, str(trained.folder / "load-data")],
+            env=os.environ | {"MLFLOW_TRACKING_URI": trained.tracking_uri},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_STEP_S,
+            check=True,
+        )
+
+        accuracy = float(answer.stdout.rsplit("accuracy", 1)[1])
+        assert accuracy == pytest.approx(trained.output("select", "accuracy"), abs=1e-9)

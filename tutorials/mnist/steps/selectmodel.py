@@ -1,0 +1,53 @@
+"""Compare the trained networks by test accuracy and register the better one as the champion."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import mlflow
+
+import scanflow as sf
+
+ALIAS = "champion"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model_name", default="mnist_cnn", help="the name in MLflow's model registry")
+    parser.add_argument("--trained_on", default="unknown", help="what the data is, for the record")
+    for name in ("cnn1", "cnn2"):
+        parser.add_argument(f"--accuracy_{name}", type=float, required=True)
+        parser.add_argument(f"--model_{name}", required=True)
+    arguments = parser.parse_args()
+
+    candidates = {
+        "cnn1": (arguments.accuracy_cnn1, arguments.model_cnn1),
+        "cnn2": (arguments.accuracy_cnn2, arguments.model_cnn2),
+    }
+    best = max(candidates, key=lambda name: candidates[name][0])
+    accuracy, model_uri = candidates[best]
+    run = os.environ.get("SCANFLOW_RUN", "")
+    tags = {"accuracy": f"{accuracy:.4f}", "data": arguments.trained_on, "scanflow.run": run}
+
+    client = mlflow.MlflowClient()
+    known = client.search_model_versions(f"name='{arguments.model_name}'")
+    version = next((old.version for old in known if old.source == model_uri), None)
+    if version is None:  # else this step was interrupted right after it registered the model
+        version = mlflow.register_model(model_uri, arguments.model_name, tags=tags).version
+    client.set_registered_model_alias(arguments.model_name, ALIAS, version)
+
+    print(f"{'network':10}{'test accuracy':>15}")
+    for name, (score, _) in candidates.items():
+        print(f"{name:10}{score:15.4f}{'   <- ' + ALIAS if name == best else ''}")
+    print(f"Registered as models:/{arguments.model_name}@{ALIAS} (version {version})")
+    if mlflow.get_tracking_uri().startswith("sqlite:"):
+        print(f"Look at it: mlflow ui --backend-store-uri {mlflow.get_tracking_uri()}")
+    sf.output("best", best)
+    sf.output("accuracy", accuracy)
+    sf.output("model", f"models:/{arguments.model_name}@{ALIAS}")
+    sf.output("version", version)
+
+
+if __name__ == "__main__":
+    main()
