@@ -99,7 +99,9 @@ class EmbeddedDeployer:
         self._settings = settings
         self._backend = LocalBackend(settings)
 
-    def plan(self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None) -> Plan:
+    def plan(
+        self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
+    ) -> Plan:
         """See :meth:`Deployer.plan`."""
         chosen = _changed(app, workflow, parameters)
         self._backend.check(app, chosen)
@@ -123,7 +125,8 @@ class EmbeddedDeployer:
         )
 
     def resume(self, run: str, *, app: Application | None = None, observe: Observer = lambda _: None) -> RunRecord:
-        """See :meth:`Deployer.resume`. Without ``app``, the file that the run came from is read again, if it is there."""
+        """See :meth:`Deployer.resume`. Without ``app``, the file that the run came from is read again, if it is
+        there."""
         record, definition = self._backend.definition(run)
         found = app or _read_again(record)
         workflow = None if found is None else found.workflow(record.workflow).with_parameters(definition.parameters)
@@ -143,7 +146,9 @@ class EmbeddedDeployer:
         record, definition = self._backend.definition(run)
         kept_app, kept_workflow = definition.read()
         found = app or _read_again(record)
-        workflow = kept_workflow if found is None else found.workflow(record.workflow).with_parameters(definition.parameters)
+        workflow = (
+            kept_workflow if found is None else found.workflow(record.workflow).with_parameters(definition.parameters)
+        )
         workflow.node(step)
         changes = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in (parameters or {}).items()}
         changed = workflow.with_parameters(changes)
@@ -233,7 +238,7 @@ def _read_again(record: RunRecord) -> Application | None:
     app, _, _ = load_application(record.source)
     if all(workflow.name != record.workflow for workflow in app.workflows):
         raise NotFoundError(
-            f"{record.source!r} no longer has the workflow {record.workflow!r} of the run {record.name!r}. Put it back, or "
-            "start a new run."
+            f"{record.source!r} no longer has the workflow {record.workflow!r} of the run {record.name!r}. "
+            "Put it back, or start a new run."
         )
     return app

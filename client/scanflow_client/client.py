@@ -22,8 +22,8 @@ __all__ = ["Client"]
 class Client:
     """Runs workflows on this machine and looks at past runs.
 
-    ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``). A run that fails
-    raises :class:`~scanflow.errors.StepFailedError`; the run is kept, and ``resume`` goes on with it.
+    ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``). A run that
+    fails raises :class:`~scanflow.errors.StepFailedError`; the run is kept, and ``resume`` goes on with it.
     """
 
     def __init__(self, url: str | None = None, *, home: Path | str | None = None, progress: bool | None = None) -> None:

@@ -48,7 +48,7 @@ def where_to_look(record: RunRecord, deployer: Deployer) -> list[str]:
         "",
         f"  the run    scanflow show {record.name}",
         f"  its logs   scanflow logs {record.name}",
-        f"  try again  scanflow spin modeling-cnn1 -p epochs=5",
+        "  try again  scanflow spin modeling-cnn1 -p epochs=5",
         f"  in MLflow  mlflow ui --backend-store-uri sqlite:///{tracker / 'mlflow.db'}",
     ]
 

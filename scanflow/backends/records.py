@@ -20,8 +20,8 @@ __all__ = [
     "RunState",
     "TaskEnded",
     "TaskRecord",
-    "TaskState",
     "TaskStarted",
+    "TaskState",
     "Waiting",
 ]
 
@@ -84,6 +84,8 @@ class RunRecord(_Record):
 
 
 class RunStarted(_Record):
+    """A run is being driven, from its beginning or from where it stood."""
+
     kind: Literal["run-started"] = "run-started"
     run: RunName
     folder: str
@@ -101,6 +103,8 @@ class Waiting(_Record):
 
 
 class EnvironmentReady(_Record):
+    """What was waited for is there."""
+
     kind: Literal["environment-ready"] = "environment-ready"
     run: RunName
     what: str
@@ -108,6 +112,8 @@ class EnvironmentReady(_Record):
 
 
 class TaskStarted(_Record):
+    """An attempt at a task began, or was adopted from an earlier driver."""
+
     kind: Literal["task-started"] = "task-started"
     run: RunName
     task: StepName
@@ -120,6 +126,8 @@ class TaskStarted(_Record):
 
 
 class TaskEnded(_Record):
+    """An attempt at a task ended."""
+
     kind: Literal["task-ended"] = "task-ended"
     run: RunName
     record: TaskRecord
@@ -132,6 +140,8 @@ class TaskEnded(_Record):
 
 
 class RunEnded(_Record):
+    """A run ended."""
+
     kind: Literal["run-ended"] = "run-ended"
     run: RunName
     record: RunRecord

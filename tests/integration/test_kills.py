@@ -17,7 +17,7 @@ from tests.conftest import COMMAND
 KILLS = 50
 SHARES = 5  # so that test runners may spread them
 
-_APP = '''
+_APP = """
 import os, time
 import scanflow as sf
 
@@ -57,8 +57,8 @@ app = sf.Application(
     name="killed",
     workflows=[sf.Workflow(name="w", nodes=[first, middle, last, script, beside], edges=[script >> last])],
 )
-'''
-_SCRIPT = '''
+"""
+_SCRIPT = """
 import os, time
 name = os.environ["SCANFLOW_TASK"]
 with open(os.environ["TEST_LEDGER"], "a") as ledger:
@@ -66,7 +66,7 @@ with open(os.environ["TEST_LEDGER"], "a") as ledger:
     ledger.flush()
     time.sleep(0.05)
     ledger.write(name + " ends\\n")
-'''
+"""
 TASKS = ("load", "work.0", "work.1", "work.2", "total", "script", "beside")
 
 
@@ -89,7 +89,9 @@ def kill_after(process: subprocess.Popen[str], delay_s: float) -> bool:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(share: int, home: Path, tmp_path: Path) -> None:
+def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(
+    share: int, home: Path, tmp_path: Path
+) -> None:
     rng = random.Random(share)
     (tmp_path / "app.py").write_text(_APP)
     (tmp_path / "script.py").write_text(_SCRIPT)
@@ -119,15 +121,20 @@ def _finish(folder: Path) -> None:
     assert process.returncode == 0, said
 
 
-def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "wait.py").write_text(
+def write_waiting_app(folder: Path) -> None:
+    """Write an application whose one step says its process id, and ends once there is a file ``go``."""
+    (folder / "wait.py").write_text(
         "import os, pathlib, time\nprint(os.getpid(), flush=True)\n"
         "while not pathlib.Path('go').exists():\n    time.sleep(0.01)\n"
     )
-    (tmp_path / "app.py").write_text(
-        "import scanflow as sf\n"
-        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[sf.Executor(name='x', mainfile='wait.py')])])"
+    (folder / "app.py").write_text(
+        "import scanflow as sf\nx = sf.Executor(name='x', mainfile='wait.py')\n"
+        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[x])])"
     )
+
+
+def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated(home: Path, tmp_path: Path) -> None:
+    write_waiting_app(tmp_path)
     driver = start(tmp_path, "run")
     log = _wait_for_log(home)
     pid = log.read_text()
@@ -150,7 +157,11 @@ def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated
 def _wait_for_log(home: Path) -> Path:
     """Wait until the only step of the only run has said something."""
     waiting = subprocess.run(
-        ["sh", "-c", f"for i in $(seq 1000); do find {home} -name stdout.log -size +0 | grep . && exit; sleep 0.02; done; exit 1"],
+        [
+            "sh",
+            "-c",
+            f"for i in $(seq 1000); do find {home} -name stdout.log -size +0 | grep . && exit; sleep .02; done",
+        ],
         capture_output=True,
         text=True,
         timeout=60,
@@ -160,13 +171,7 @@ def _wait_for_log(home: Path) -> Path:
 
 
 def test_two_may_not_drive_one_run(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "wait.py").write_text(
-        "import pathlib, time\nprint('here', flush=True)\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)\n"
-    )
-    (tmp_path / "app.py").write_text(
-        "import scanflow as sf\n"
-        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[sf.Executor(name='x', mainfile='wait.py')])])"
-    )
+    write_waiting_app(tmp_path)
     driver = start(tmp_path, "run")
     _wait_for_log(home)
     second = start(tmp_path, "resume")
@@ -180,13 +185,7 @@ def test_two_may_not_drive_one_run(home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driven", [True, False])
 def test_a_run_can_be_stopped_by_another_process_and_resumed(home: Path, tmp_path: Path, driven: bool) -> None:
-    (tmp_path / "wait.py").write_text(
-        "import pathlib, time\nprint('here', flush=True)\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)\n"
-    )
-    (tmp_path / "app.py").write_text(
-        "import scanflow as sf\n"
-        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[sf.Executor(name='x', mainfile='wait.py')])])"
-    )
+    write_waiting_app(tmp_path)
     driver = start(tmp_path, "run")
     _wait_for_log(home)
     if not driven:

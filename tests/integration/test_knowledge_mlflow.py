@@ -1,15 +1,18 @@
-"""What only the MLflow adapter promises: fresh homes, steps that use plain MLflow, trackers that are down, killed writers."""
+"""What only the MLflow adapter promises: fresh homes, plain MLflow in steps, trackers that are down, killed writers."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,8 +51,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "print(open_knowledge(Path(sys.argv[1])).prepare('shop', sys.argv[2])['MLFLOW_EXPERIMENT_NAME'])"
     )
     command = [sys.executable, "-c", code, str(home)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    racers = [subprocess.Popen([*command, team], text=True, **pipes) for team in ("data", "data", "science")]
+    racers = [
+        subprocess.Popen(
+            [*command, team], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for team in ("data", "data", "science")
+    ]
     try:
         for racer in racers:
             assert racer.stdin is not None
@@ -111,7 +118,8 @@ def test_a_model_logged_by_plain_mlflow_can_be_registered(home: Path, tmp_path: 
         "import mlflow, sys\n"
         "from sklearn.linear_model import LinearRegression\n"
         "with mlflow.start_run() as run:\n"
-        "    mlflow.sklearn.log_model(LinearRegression().fit([[0], [1]], [0, 2]), name='double', pip_requirements=['x'])\n"
+        "    model = LinearRegression().fit([[0], [1]], [0, 2])\n"
+        "    mlflow.sklearn.log_model(model, name='double', pip_requirements=['x'])\n"
         "print(run.info.run_id)\n"
     )
     environment = knowledge.prepare("shop", "data")
@@ -131,13 +139,14 @@ def test_a_model_logged_by_plain_mlflow_can_be_registered(home: Path, tmp_path: 
     knowledge.fetch_model("doubler", tmp_path / "out", version="champion")
     assert (tmp_path / "out" / "MLmodel").is_file()
     read_back = "import mlflow; print(mlflow.sklearn.load_model('models:/doubler@champion').predict([[4]])[0].round(6))"
-    assert subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", read_back],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-    ).stdout.split()[-1] == "8.0"  # fmt: skip
+    )
+    assert done.stdout.split()[-1:] == ["8.0"], done.stderr
 
 
 def test_a_model_registered_from_a_folder_can_be_read_by_plain_mlflow(home: Path, tmp_path: Path) -> None:
@@ -145,7 +154,10 @@ def test_a_model_registered_from_a_folder_can_be_read_by_plain_mlflow(home: Path
     source.mkdir()
     (source / "weights").write_text("1")
     made = open_knowledge(home).register_model("plain", source, app="shop", team="data")
-    code = "import mlflow, sys, os; print(os.listdir(mlflow.artifacts.download_artifacts(sys.argv[1], dst_path=sys.argv[2])))"
+    code = (
+        "import mlflow, sys, os;"
+        "print(os.listdir(mlflow.artifacts.download_artifacts(sys.argv[1], dst_path=sys.argv[2])))"
+    )
     out = _python(code, made.uri, str(tmp_path / "out"), env=open_knowledge(home).prepare("shop", "data"))
     assert "'weights'" in out
 
@@ -242,7 +254,7 @@ def test_a_database_server_that_is_down_is_unavailable_within_seconds(tmp_path: 
 def test_a_file_that_is_no_database_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "tracker").mkdir()
     (tmp_path / "tracker" / "mlflow.db").write_bytes(b"these are not the bytes of a database" * 100)
-    with pytest.raises(UsageError, match="is not a tracker's database.*Move it away"):
+    with pytest.raises(UsageError, match=r"is not a tracker's database.*Move it away"):
         open_knowledge(tmp_path).list_models()
 
 
@@ -250,6 +262,28 @@ def test_a_home_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file in the way")
     with pytest.raises(UnavailableError, match="choose another home"):
         open_knowledge(tmp_path / "home").prepare("shop", "data")
+
+
+def test_a_database_of_another_mlflow_says_how_to_upgrade_it(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "tracker").mkdir()
+    database = shutil.copy(home / "tracker" / "mlflow.db", tmp_path / "tracker")
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'cfd24bdc0731'")
+        connection.commit()
+    with pytest.raises(UsageError, match="mlflow db upgrade 'sqlite:///"):
+        open_knowledge(tmp_path).prepare("shop", "data")
+
+
+def test_a_database_that_fails_is_unavailable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+    from sqlalchemy.exc import OperationalError
+
+    def locked(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("database is locked"))
+
+    monkeypatch.setattr(MlflowClient, "search_registered_models", locked)
+    with pytest.raises(UnavailableError, match="database is locked"):
+        open_knowledge(home).list_models()
 
 
 def test_a_deleted_experiment_says_how_to_bring_it_back(home: Path) -> None:

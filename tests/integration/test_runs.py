@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import zipfile
@@ -243,7 +242,11 @@ def test_a_fan_out_resumes_only_the_items_that_failed(client: Client, tmp_path: 
 
 
 def test_a_cached_step_is_reused_until_its_code_or_input_changes(client: Client, tmp_path: Path) -> None:
-    script(tmp_path, "source.py", "import os, pathlib\npathlib.Path(os.environ['SCANFLOW_OUTPUT_DIR'], 'x').write_text('1')")
+    script(
+        tmp_path,
+        "source.py",
+        "import os, pathlib\npathlib.Path(os.environ['SCANFLOW_OUTPUT_DIR'], 'x').write_text('1')",
+    )
     script(
         tmp_path,
         "slow.py",
@@ -292,7 +295,7 @@ def test_a_step_cannot_be_spun_on_what_did_not_finish(client: Client, tmp_path: 
         client.run(app)
     with pytest.raises(UsageError, match="'label' needs divide, which did not finish in the run"):
         client.spin("label", app=app)
-    with pytest.raises(NotFoundError, match="no node 'lable'. Did you mean 'label'"):
+    with pytest.raises(NotFoundError, match=r"no node 'lable'. Did you mean 'label'"):
         client.spin("lable", app=app)
 
 
@@ -341,7 +344,7 @@ def test_a_workflow_that_is_not_a_batch_is_refused(client: Client) -> None:
 
 def test_a_wrong_value_at_run_time_names_the_step_and_the_parameter(client: Client) -> None:
     found = numbers.bind(2)
-    with pytest.raises(StepFailedError, match="Step 'double': the parameter 'number' is \\[0, 1\\], which is not int"):
+    with pytest.raises(StepFailedError, match=r"Step 'double': the parameter 'number' is \[0, 1\], which is not int"):
         client.run(sf.Workflow(name="w", nodes=[found, double.bind(found)]))
 
 
@@ -399,7 +402,9 @@ def wheel(folder: Path, name: str, version: str) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}.py", f"version = {version!r}\n")
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{info}/RECORD", "")
     return path
 
@@ -422,10 +427,12 @@ def test_requirements_get_an_environment_of_their_own_once(client: Client, tmp_p
     assert len([one for one in (home / "venvs").iterdir() if one.is_dir()]) == 1
 
 
-def test_requirements_that_cannot_be_met_fail_the_step_with_the_installers_words(client: Client, tmp_path: Path) -> None:
+def test_requirements_that_cannot_be_met_fail_the_step_with_the_installers_words(
+    client: Client, tmp_path: Path
+) -> None:
     script(tmp_path, "x.py", "pass")
     node = sf.Executor(name="x", mainfile="x.py", requirements=[f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"])
-    with pytest.raises(StepFailedError, match="requirements cannot be installed.*nope"):
+    with pytest.raises(StepFailedError, match=r"requirements cannot be installed.*nope"):
         client.run(app_of(tmp_path, node))
 
 
@@ -457,7 +464,11 @@ def test_a_plan_says_what_would_run_and_runs_nothing(client: Client, tmp_path: P
     found = numbers.bind(3)
     wide = double.options(resources={"cpu": 1, "memory": "1Gi"}).map(found)
     plan = client.plan(app_of(tmp_path, found, wide, total.bind(wide)))
-    assert [(step.name, step.wave, step.width) for step in plan.steps] == [("numbers", 0, 1), ("double", 1, None), ("total", 2, 1)]
+    assert [(step.name, step.wave, step.width) for step in plan.steps] == [
+        ("numbers", 0, 1),
+        ("double", 1, None),
+        ("total", 2, 1),
+    ]
     assert (plan.peak_cores, plan.peak_memory_bytes, plan.unsized) == (2, 2 * 2**30, 2)
     assert client.runs() == []
 
@@ -474,9 +485,9 @@ def test_settings_come_from_the_environment(home: Path) -> None:
 
 def test_a_functions_child_sees_the_same_python(client: Client) -> None:
     client.run(sf.Workflow(name="w", nodes=[interpreter.bind()]))
-    assert client.output("interpreter") == [sys.executable, os.getcwd()]
+    assert client.output("interpreter") == [sys.executable, str(Path.cwd())]
 
 
 @sf.step
 def interpreter() -> list[str]:
-    return [sys.executable, os.getcwd()]
+    return [sys.executable, str(Path.cwd())]

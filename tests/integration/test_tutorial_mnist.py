@@ -374,12 +374,15 @@ class TestTraining:
         import mlflow
 
         client = mlflow.MlflowClient(trained.tracking_uri)
-        runs = client.search_runs([client.get_experiment_by_name("mnist").experiment_id])
+        experiment = client.get_experiment_by_name("mnist")
+        assert experiment is not None
+        runs = client.search_runs([experiment.experiment_id])
 
         assert {run.info.run_name for run in runs} == {"modeling-cnn1", "modeling-cnn2"}
         assert {run.data.params["architecture"] for run in runs} == {"lenet", "vgg"}
         for run in runs:
             assert run.info.status == "FINISHED"
+            assert run.info.run_name is not None
             assert run.data.params["data"] == run.data.tags["data"] == trained.output("load-data", "source")
             assert run.data.metrics["test_accuracy"] == trained.output(run.info.run_name, "accuracy")
             history = client.get_metric_history(run.info.run_id, "val_accuracy")

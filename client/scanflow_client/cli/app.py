@@ -16,12 +16,25 @@ if TYPE_CHECKING:
 
     from scanflow.deployer import Deployer
 
-__all__ = ["JsonOption", "ParameterOption", "RunArgument", "TargetArgument", "app", "deployer", "parse_parameters", "print_json", "table"]
+__all__ = [
+    "JsonOption",
+    "ParameterOption",
+    "RunArgument",
+    "TargetArgument",
+    "app",
+    "deployer",
+    "parse_parameters",
+    "print_json",
+    "table",
+]
 
 # rich_markup_mode=None: plain help, in half the time.
 app = typer.Typer(
     name="scanflow",
-    help="Run machine-learning workflows on this machine, and look at what they did.\n\nBegin with: scanflow demo, or scanflow init.",
+    help=(
+        "Run machine-learning workflows on this machine, and look at what they did.\n\n"
+        "Begin with: scanflow demo, or scanflow init."
+    ),
     epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,

@@ -24,7 +24,8 @@ __all__: list[str] = []
 @app.command()
 def demo(
     data: Annotated[
-        str, typer.Option("--data", metavar="NAME|FILE", help="digits (comes with scikit-learn), mnist, or an .npz file.")
+        str,
+        typer.Option("--data", metavar="NAME|FILE", help="digits (comes with scikit-learn), mnist, or an .npz file."),
     ] = "digits",
     parameter: ParameterOption = None,
     as_json: JsonOption = False,
@@ -62,7 +63,9 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
 
     where = deployer()
     application, path, chosen = load_application(target)
-    plans = [where.plan(application, workflow.name) for workflow in application.workflows if chosen in {None, workflow.name}]
+    plans = [
+        where.plan(application, workflow.name) for workflow in application.workflows if chosen in {None, workflow.name}
+    ]
     if chosen is not None:
         application.workflow(chosen)
     if as_json:

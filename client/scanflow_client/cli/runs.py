@@ -35,7 +35,9 @@ def run(target: TargetArgument = None, parameter: ParameterOption = None, as_jso
     where = deployer()
     application, path, workflow = load_application(target)
     parameters = parse_parameters(parameter)
-    watch(lambda observe: where.run(application, workflow, parameters=parameters, source=path, observe=observe), as_json)
+    watch(
+        lambda observe: where.run(application, workflow, parameters=parameters, source=path, observe=observe), as_json
+    )
 
 
 @app.command()
@@ -85,7 +87,10 @@ def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
         print_json(record)
         return
     took = "" if record.seconds is None else f" in {format_duration(record.seconds)}"
-    typer.echo(f"{MARKS[record.state]} {record.name}  {record.app}:{record.workflow}  {record.state}{took}, {ago(record.created)}")
+    typer.echo(
+        f"{MARKS[record.state]} {record.name}  {record.app}:{record.workflow}  "
+        f"{record.state}{took}, {ago(record.created)}"
+    )
     table(("step", "state", "tries", "took", "cpu", "peak memory"), step_rows(record))
     typer.echo(f"Outputs: {record.folder}/outputs")
     if record.state == "failed":

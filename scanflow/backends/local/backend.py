@@ -92,7 +92,9 @@ class LocalBackend:
                 definition = Definition.of(app, workflow, parameters=definition.parameters, spun=definition.spun)
             self.check(app, workflow)
             if self._state(run.record) == "running":
-                raise AlreadyRunningError(f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}")
+                raise AlreadyRunningError(
+                    f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
+                )
             journal.redefine(run, definition.model_dump_json())
             return self._drive(journal, run, app, workflow, tracking, observe)
 
@@ -168,7 +170,9 @@ class LocalBackend:
         tasks = [task for task in record.tasks if task.step == step]
         if not tasks or any(task.state != "succeeded" for task in tasks):
             done = {task.step for task in record.tasks if task.state == "succeeded"}
-            raise NotFoundError(f"The step {step!r} has no outputs in the run {record.name!r}.{did_you_mean(step, done)}")
+            raise NotFoundError(
+                f"The step {step!r} has no outputs in the run {record.name!r}.{did_you_mean(step, done)}"
+            )
         folder = RunFolder(Path(record.folder))
         found = [read_outputs(folder.outputs_of(task.task)) for task in tasks]
         return found[0] if split_task(tasks[0].task)[1] is None else found
@@ -323,5 +327,3 @@ def _disk_errors(folder: Path) -> Iterator[None]:
             f"{str(folder)!r} cannot be used: {error.strerror or error}. Free space or fix its permissions, then: "
             "scanflow resume @latest"
         ) from error
-
-

@@ -29,7 +29,8 @@ def cache_key(
 
 
 def digest_path(path: Path) -> str:
-    """Return a digest of a file's bytes, or of every file below a folder with its name; ``missing`` if there is none."""
+    """Return a digest of a file's bytes, or of every file below a folder with its name; ``missing`` if there is
+    none."""
     if path.is_dir():
         inner = [(str(file.relative_to(path)), digest_path(file)) for file in sorted(path.rglob("*")) if file.is_file()]
         return hashlib.sha256(json.dumps(inner).encode()).hexdigest()

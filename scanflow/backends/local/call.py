@@ -1,8 +1,10 @@
 """A function step's own process: loads the function, calls it, keeps what it returned.
 
-Run as ``python call.py <request>`` where the step has an environment of its own, and in a fork of the warm spawner elsewhere.
+Run as ``python call.py <request>`` where the step has an environment of its own, and in a fork of the warm spawner
+elsewhere.
 
-What the function raises is left to the interpreter: its traceback goes to the step's standard error, its exit code is 1.
+What the function raises is left to the interpreter: its traceback goes to the step's standard error, its exit code is
+1.
 """
 
 from __future__ import annotations

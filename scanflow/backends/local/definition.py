@@ -33,7 +33,9 @@ class Definition(BaseModel):
     """The one step to run, where the run is a spin; the outputs of the others came from another run."""
 
     @classmethod
-    def of(cls, app: Application, workflow: Workflow, *, parameters: Mapping[str, Any], spun: str | None = None) -> Self:
+    def of(
+        cls, app: Application, workflow: Workflow, *, parameters: Mapping[str, Any], spun: str | None = None
+    ) -> Self:
         """Describe a run of ``workflow`` (of ``app``, parameters already changed)."""
         text = dump_json(app.replace(workflows=(workflow,), agents=()))
         return cls(app=text, workflow=workflow.name, parameters=parameters, spun=spun)
@@ -62,7 +64,7 @@ def check_supported(workflow: Workflow) -> None:
     """
     if workflow.type != "batch":
         raise UnsupportedError(
-            f"Workflow {workflow.name!r} is of type {workflow.type!r}; the embedded backend runs 'batch' workflows so far."
+            f"Workflow {workflow.name!r} is of type {workflow.type!r}; the embedded backend runs 'batch' only."
         )
     for node in workflow.steps:
         for field, problem in _problems(node):

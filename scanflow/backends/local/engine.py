@@ -1,8 +1,8 @@
 """The loop that drives one run: start what may start, wait for what ends, decide what follows.
 
-It is level-triggered. What it knows it takes from the journal and the attempts' folders, so a run that was cut short at any
-instant is driven on by calling it again: tasks that finished are kept, attempts that still run are adopted, an attempt of
-which nobody knows whether it began is settled by who claims it first (see ``shim.py``).
+It is level-triggered. What it knows it takes from the journal and the attempts' folders, so a run that was cut short
+at any instant is driven on by calling it again: tasks that finished are kept, attempts that still run are adopted, an
+attempt of which nobody knows whether it began is settled by who claims it first (see ``shim.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.failures import Failure
 from scanflow.backends.local.cache import copy_outputs
 from scanflow.backends.local.environments import is_ready, make_environment
 from scanflow.backends.local.inprocess import Outcome, captured_streams, run_function
@@ -214,7 +213,9 @@ class Engine:
             if task.node.cache and self._reuse(task, parameters, python):
                 return
             task.attempt += 1
-            began = TaskRecord(task=task.name, step=task.node.name, state="running", attempts=task.attempt, began=time.time())
+            began = TaskRecord(
+                task=task.name, step=task.node.name, state="running", attempts=task.attempt, began=time.time()
+            )
             self._journal.set_task(self._run, began)
             if task.node.in_process:
                 self._begin_in_thread(task, parameters)
@@ -237,7 +238,12 @@ class Engine:
 
         def work() -> None:
             outcome = run_function(
-                function, parameters, who=f"Step {task.node.name!r}", output_dir=outputs, log_folder=logs, log_to=self._log_to
+                function,
+                parameters,
+                who=f"Step {task.node.name!r}",
+                output_dir=outputs,
+                log_folder=logs,
+                log_to=self._log_to,
             )
             self._hand_in(lambda: self._thread_ended(task, outcome))
 
@@ -287,7 +293,14 @@ class Engine:
         self._budget.give_back(task.share)
         self._end(
             task,
-            TaskRecord(task=task.name, step=task.node.name, state="succeeded", seconds=0.0, origin=origin, attempts=task.attempt),
+            TaskRecord(
+                task=task.name,
+                step=task.node.name,
+                state="succeeded",
+                seconds=0.0,
+                origin=origin,
+                attempts=task.attempt,
+            ),
         )
         return True
 

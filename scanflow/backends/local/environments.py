@@ -49,7 +49,9 @@ def is_ready(python: Path) -> bool:
     return python.exists()
 
 
-def make_environment(python: Path, requirements: Sequence[str], *, base: Path, timeout_s: float = BUILD_TIMEOUT_S) -> None:
+def make_environment(
+    python: Path, requirements: Sequence[str], *, base: Path, timeout_s: float = BUILD_TIMEOUT_S
+) -> None:
     """Make the environment that ``python`` belongs to, unless another process just did.
 
     ``base`` is the folder that relative paths in the requirements start from.
@@ -88,18 +90,31 @@ def _find_uv() -> str:
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if beside.exists() else shutil.which("uv")
     if found is None:
-        raise MissingExtraError("A step with requirements needs uv to make its environment: pip install 'scanflow[local]'")
+        raise MissingExtraError(
+            "A step with requirements needs uv to make its environment: pip install 'scanflow[local]'"
+        )
     return found
 
 
 def _run(command: Sequence[str], base: Path, timeout_s: float) -> None:
-    clean = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH", "UV_PYTHON"}}
+    clean = {
+        name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH", "UV_PYTHON"}
+    }
     try:
         done = subprocess.run(
-            command, cwd=base, env=clean, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False
+            command,
+            cwd=base,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"The environment was not ready after {timeout_s:.0f} s. Run again to go on with it.") from error
+        raise UnavailableError(
+            f"The environment was not ready after {timeout_s:.0f} s. Run again to go on with it."
+        ) from error
     if done.returncode:
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise InvalidError("The requirements cannot be installed: " + " ".join(said[-4:]))

@@ -34,6 +34,7 @@ class _PerThread(io.TextIOBase):
 
     def __init__(self, usual: TextIO) -> None:
         self.usual = usual
+        self.encoding = "utf-8"
         self.logs = threading.local()
 
     def write(self, text: str) -> int:
@@ -50,24 +51,21 @@ class _PerThread(io.TextIOBase):
     def isatty(self) -> bool:
         return getattr(self.logs, "path", None) is None and self.usual.isatty()
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
-
     def fileno(self) -> int:
         return self.usual.fileno()
 
 
 @contextmanager
 def captured_streams() -> Iterator[Callable[[Path | None], None]]:
-    """Make ``sys.stdout`` and ``sys.stderr`` follow threads; gives a function that names the calling thread's log folder."""
+    """Make ``sys.stdout`` and ``sys.stderr`` follow threads; gives a function that names the calling thread's log
+    folder."""
     out, err = _PerThread(sys.stdout), _PerThread(sys.stderr)
 
     def log_to(folder: Path | None) -> None:
         out.logs.path = folder / "stdout.log" if folder else None
         err.logs.path = folder / "stderr.log" if folder else None
 
-    sys.stdout, sys.stderr = out, err  # type: ignore[assignment]
+    sys.stdout, sys.stderr = out, err
     try:
         yield log_to
     finally:

@@ -1,7 +1,8 @@
 """The journal of the embedded backend: which runs and tasks there are, and how they stand, in one SQLite file.
 
-It says what was decided; how an attempt ended is in its own folder (see ``shim.py``), so nothing here is needed to know it.
-Every change is one transaction in write-ahead mode: a process may be killed at any instant, and many may write.
+It says what was decided; how an attempt ended is in its own folder (see ``shim.py``), so nothing here is needed to
+know it. Every change is one transaction in write-ahead mode: a process may be killed at any instant, and many may
+write.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from scanflow.failures import Failure
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.errors import NotFoundError, UnavailableError, did_you_mean
+from scanflow.failures import Failure
 from scanflow.names import RunName, StepName, make_run_name
 
 __all__ = ["Journal", "StoredRun"]
@@ -60,11 +60,11 @@ CREATE TABLE IF NOT EXISTS cache (
 ) WITHOUT ROWID;
 PRAGMA user_version = 1;
 """
-_TASK_FIELDS = tuple(name for name in TaskRecord.model_fields)
-_WRITE_TASK = (
-    f"INSERT OR REPLACE INTO tasks (run, {', '.join(_TASK_FIELDS)}) VALUES ({', '.join('?' * (len(_TASK_FIELDS) + 1))})"
+_WRITE_TASK = """
+INSERT OR REPLACE INTO tasks VALUES (
+    :run, :task, :step, :state, :attempts, :began, :seconds, :exit_code, :cpu_s, :max_rss_bytes, :origin, :failure
 )
-_RUN_FIELDS = "name, app, team, workflow, state, created, seconds, folder, source, error"
+"""
 
 
 class StoredRun:
@@ -84,6 +84,7 @@ class Journal:
         with _translated(path):
             self._path = path
             self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
@@ -106,7 +107,15 @@ class Journal:
             self._db.execute("COMMIT")
 
     def create_run(
-        self, *, app: str, team: str, workflow: str, parent: Path, source: str | None, definition: str, rng: random.Random
+        self,
+        *,
+        app: str,
+        team: str,
+        workflow: str,
+        parent: Path,
+        source: str | None,
+        definition: str,
+        rng: random.Random,
     ) -> StoredRun:
         """Enter a new run under a name that no other run of this home has."""
         with self.together():
@@ -126,29 +135,27 @@ class Journal:
         Raises:
             NotFoundError: there is none of that name.
         """
-        query, argument = "name = ?", name
-        if name.startswith("@latest"):
-            back = name.removeprefix("@latest").removeprefix("-") or "0"
-            if not back.isdecimal():
-                raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
-            query, argument = "id = (SELECT id FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?)", back
         with _translated(self._path):
-            row = self._db.execute(f"SELECT id, definition, {_RUN_FIELDS} FROM runs WHERE {query}", (argument,)).fetchone()
+            row = self._latest(name) if name.startswith("@latest") else self._named(name)
             if row is None:
-                names = [known for (known,) in self._db.execute("SELECT name FROM runs ORDER BY id DESC LIMIT 200")]
+                names = [
+                    known["name"] for known in self._db.execute("SELECT name FROM runs ORDER BY id DESC LIMIT 200")
+                ]
                 if not names:
                     raise NotFoundError("There is no run yet. Start one: scanflow run app.py")
                 hint = did_you_mean(name, names) if len(names) > 12 else f" Runs: {', '.join(names)}."
                 raise NotFoundError(f"There is no run {name!r}.{hint} See them all: scanflow runs")
-        return StoredRun(row[0], _run_record(row[2:]), row[1])
+        return StoredRun(row["id"], _run_record(row), row["definition"])
 
     def runs(self, *, limit: int) -> list[RunRecord]:
         """Return the newest runs first, without their tasks."""
         with _translated(self._path):
-            rows = self._db.execute(f"SELECT {_RUN_FIELDS} FROM runs ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+            rows = self._db.execute("SELECT * FROM runs ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
         return [_run_record(row) for row in rows]
 
-    def set_run(self, run: StoredRun, state: RunState, *, seconds: float | None = None, error: str | None = None) -> None:
+    def set_run(
+        self, run: StoredRun, state: RunState, *, seconds: float | None = None, error: str | None = None
+    ) -> None:
         """Record how a run stands; back to running also takes back a request to stop."""
         with _translated(self._path):
             self._db.execute(
@@ -174,37 +181,52 @@ class Journal:
 
     def set_task(self, run: StoredRun, record: TaskRecord) -> None:
         """Record how a task stands."""
-        values = [getattr(record, name) for name in _TASK_FIELDS]
-        if record.failure is not None:
-            values[_TASK_FIELDS.index("failure")] = record.failure.model_dump_json()
+        failure = None if record.failure is None else record.failure.model_dump_json()
         with _translated(self._path):
-            self._db.execute(_WRITE_TASK, (run.id, *values))
+            self._db.execute(_WRITE_TASK, {**dict(record), "run": run.id, "failure": failure})
 
     def tasks(self, run: StoredRun) -> dict[StepName, TaskRecord]:
         """Return the tasks of a run that were ever more than pending."""
         with _translated(self._path):
-            rows = self._db.execute(f"SELECT {', '.join(_TASK_FIELDS)} FROM tasks WHERE run = ?", (run.id,)).fetchall()
-        return {row[0]: _task_record(dict(zip(_TASK_FIELDS, row, strict=True))) for row in rows}
+            rows = self._db.execute("SELECT * FROM tasks WHERE run = ?", (run.id,)).fetchall()
+        return {StepName(row["task"]): _task_record(row) for row in rows}
 
     def cached(self, key: str) -> tuple[RunName, Path] | None:
         """Return which run produced outputs under this key, and where they are."""
         with _translated(self._path):
             row = self._db.execute("SELECT run, folder FROM cache WHERE key = ?", (key,)).fetchone()
-        return None if row is None else (RunName(row[0]), Path(row[1]))
+        return None if row is None else (RunName(row["run"]), Path(row["folder"]))
 
     def remember(self, key: str, run: RunName, folder: Path) -> None:
         """Keep where the outputs for a key are."""
         with _translated(self._path):
-            self._db.execute("INSERT OR REPLACE INTO cache (key, run, folder) VALUES (?, ?, ?)", (key, run, str(folder)))
+            self._db.execute(
+                "INSERT OR REPLACE INTO cache (key, run, folder) VALUES (?, ?, ?)", (key, run, str(folder))
+            )
+
+    def _latest(self, name: str) -> sqlite3.Row | None:
+        back = name.removeprefix("@latest").removeprefix("-") or "0"
+        if not back.isdecimal():
+            raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
+        row: sqlite3.Row | None = self._db.execute(
+            "SELECT * FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?", (int(back),)
+        ).fetchone()
+        return row
+
+    def _named(self, name: str) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = self._db.execute("SELECT * FROM runs WHERE name = ?", (name,)).fetchone()
+        return row
 
 
-def _run_record(row: tuple[Any, ...]) -> RunRecord:
-    return RunRecord.model_validate(dict(zip(_RUN_FIELDS.split(", "), row, strict=True)))
+def _run_record(row: sqlite3.Row) -> RunRecord:
+    return RunRecord.model_validate(dict(row))
 
 
-def _task_record(row: Mapping[str, Any]) -> TaskRecord:
+def _task_record(row: sqlite3.Row) -> TaskRecord:
     failure = row["failure"]
-    return TaskRecord.model_validate({**row, "failure": Failure.model_validate_json(failure) if failure else None})
+    return TaskRecord.model_validate(
+        {**dict(row), "failure": Failure.model_validate_json(failure) if failure else None}
+    )
 
 
 @contextmanager

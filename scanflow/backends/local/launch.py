@@ -46,7 +46,8 @@ class Python:
 
 
 def can_fork(node: Executor) -> bool:
-    """Say whether a step may be a fork of the warm spawner: a function, with this very interpreter, as it was started."""
+    """Say whether a step may be a fork of the warm spawner: a function, with this very interpreter, as it was
+    started."""
     changed = any(name.startswith(("PYTHON", "LD_")) for name in node.env)  # read when an interpreter starts
     # Elsewhere (macOS), system libraries do not survive a fork without an exec.
     return node.target is not None and node.requirements is None and not changed and sys.platform == "linux"
@@ -128,7 +129,9 @@ class Launcher:
             outputs=self._folder.outputs,
         )
 
-    def prepare(self, node: Executor, task: StepName, attempt: int, parameters: Mapping[str, Any], python: Python) -> Path:
+    def prepare(
+        self, node: Executor, task: StepName, attempt: int, parameters: Mapping[str, Any], python: Python
+    ) -> Path:
         """Write the folder of an attempt in a process of its own, ready to be started."""
         outputs = self.clean_outputs(task, attempt)
         folder = self._folder.attempt(task, attempt)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import scanflow
 from scanflow.app.quantities import format_duration
-from scanflow.failures import Failure, failure_from_text
 from scanflow.backends.local.shims import Exit
-from scanflow.backends.records import TaskRecord
+from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import ScanflowError
+from scanflow.failures import Failure, failure_from_text
 from scanflow.names import StepName
 
 __all__ = ["failed_function", "failed_process", "refused", "task_record"]
@@ -48,7 +48,7 @@ def task_record(
     seconds: float | None = None,
 ) -> TaskRecord:
     """Return the record of an ended task: succeeded without a failure, stopped where it was asked to end."""
-    state = "succeeded" if failure is None else "failed"
+    state: TaskState = "succeeded" if failure is None else "failed"
     if exit_ is None:
         began = None if seconds is None else time.time() - seconds
         return TaskRecord(

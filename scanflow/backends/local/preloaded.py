@@ -1,4 +1,5 @@
-"""All that a function step's process needs before the user's own code: imported once by the warm spawner, then forked."""
+"""All that a function step's process needs before the user's own code: imported once by the warm spawner, then
+forked."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import cloudpickle
 
 from scanflow.app import application, steps, workflow
 from scanflow.backends.local import values
+from scanflow.backends.local.call import main
 from scanflow.loading import load_function
 
-__all__ = ["application", "cloudpickle", "load_function", "steps", "values", "workflow"]
+__all__ = ["application", "cloudpickle", "load_function", "main", "steps", "values", "workflow"]

@@ -16,9 +16,7 @@ Lookup = Callable[[str, str], Any]
 """``(step, output) -> value``; None where the step was skipped, a list where it was fanned out."""
 
 
-def resolve_parameters(
-    node: Executor, *, item: Any, lookup: Lookup, output_dir: str, outputs: Path
-) -> dict[str, Any]:
+def resolve_parameters(node: Executor, *, item: Any, lookup: Lookup, output_dir: str, outputs: Path) -> dict[str, Any]:
     """Return the parameters of one task; ``<output_dir>/...`` in text becomes the real path below ``outputs``."""
     return {name: _resolve(value, item, lookup, output_dir, outputs) for name, value in node.parameters.items()}
 
@@ -67,4 +65,6 @@ def _item_part(ref: Ref, item: Any) -> Any:
     try:
         return item[ref.output]
     except (KeyError, TypeError, IndexError) as error:
-        raise NotFoundError(f"The item {item!r:.60} has no {ref.output!r}, which sf.item[{ref.output!r}] asks for.") from error
+        raise NotFoundError(
+            f"The item {item!r:.60} has no {ref.output!r}, which sf.item[{ref.output!r}] asks for."
+        ) from error

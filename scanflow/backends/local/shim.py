@@ -1,23 +1,23 @@
 """The process between a runner and a step: it outlives the runner and writes on disk how the step went.
 
 It is run as a file with ``python -IS``, so it imports only the standard library, and little of that. One *spawner* a
-runner reads the names of attempt folders from its standard input and forks a shim for each: a fork of this small process
-costs a millisecond where a new interpreter costs ten. The spawner ends with its runner; the shims, each in a session of its
-own, do not.
+runner reads the names of attempt folders from its standard input and forks a shim for each: a fork of this small
+process costs a millisecond where a new interpreter costs ten. The spawner ends with its runner; the shims, each in a
+session of its own, do not.
 
-With ``--warm`` the spawner first imports what function steps need, and such a step is a fork that calls its function rather
-than a new interpreter that imports all of it again: tens of milliseconds instead of hundreds.
+With ``--warm`` the spawner first imports what function steps need, and such a step is a fork that calls its function
+rather than a new interpreter that imports all of it again: tens of milliseconds instead of hundreds.
 
 An attempt folder, and who writes what in it:
 
 ==============  ========  =====================================================================================
-``spec.json``   runner    the command (or the request of a function step), working folder, added environment, time limit
-``alive``       runner    a FIFO. The shim holds it open, so its reader sees the end of the shim at once, however it ended
-``claim``       either    made by exactly one of them: by the shim before it does anything, or by a later runner to say
-                          that this attempt will never start
+``spec.json``   runner    the command (or a function step's request), working folder, environment, time limit
+``alive``       runner    a FIFO. The shim holds it open, so its reader sees at once when the shim is gone
+``claim``       either    made by exactly one of them: by the shim before it does anything, or by a later runner
+                          to say that this attempt will never start
 ``started``     shim      the step's process id and when it began, written before the step's first instruction
-``exit``        shim      exit code, signal, reason, resources used. Its space is reserved at the start, so that a disk
-                          that fills up meanwhile does not lose it
+``exit``        shim      exit code, signal, reason, resources used. Its space is reserved at the start, so that a
+                          disk that fills up meanwhile does not lose it
 ``stdout.log``  step      from the first byte
 ``stderr.log``  step      from the first byte
 ==============  ========  =====================================================================================
@@ -202,10 +202,10 @@ def _warm_up(path: list[str]) -> Callable[[str], None]:
     sys.path[:] = path
     import gc
 
-    from scanflow.backends.local import call, preloaded  # noqa: F401
+    from scanflow.backends.local.preloaded import main
 
     gc.freeze()  # so that a collection in a fork does not copy all that was imported
-    return call.main
+    return main
 
 
 def _main(arguments: list[str]) -> None:

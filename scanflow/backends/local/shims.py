@@ -1,7 +1,7 @@
 """The runner's side of the shims: start them, see them end, adopt those that an earlier runner started.
 
-One FIFO an attempt is both the bell and the proof of life: the shim holds it open until its last instruction, so waiting
-needs no polling, and no process id has to be believed.
+One FIFO an attempt is both the bell and the proof of life: the shim holds it open until its last instruction, so
+waiting needs no polling, and no process id has to be believed.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class Shims:
                 pass  # the spawner was killed: wait() sees that and voids what it had not begun
 
     def adopt(self, folder: Path) -> Exit | None:
-        """Take over an attempt of an earlier runner: return how it ended, or None when it runs on and is now watched."""
+        """Take over an attempt of an earlier runner: return how it ended, or None when it runs on and is now
+        watched."""
         if not (folder / "claim").exists() and _void(folder):
             return Exit(exit_code=None, reason="void")
         if ended := read_exit(folder):
@@ -198,7 +199,7 @@ class Shims:
     def _ensure_spawner(self) -> subprocess.Popen[bytes]:
         if self._spawner is None:
             cold = [sys.executable, "-IS", shim.__file__]
-            warm = [sys.executable, shim.__file__, "--warm", *(entry or os.getcwd() for entry in sys.path)]
+            warm = [sys.executable, shim.__file__, "--warm", *(entry or str(Path.cwd()) for entry in sys.path)]
             self._spawner = subprocess.Popen(
                 warm if self._warm else cold,
                 stdin=subprocess.PIPE,

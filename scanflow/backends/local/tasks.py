@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -104,21 +103,30 @@ def write_request(
             run.functions.mkdir(exist_ok=True)
             by_value.write_bytes(cloudpickle.dumps(getattr(target.call, "function", target.call)))
         elif not by_value.exists():
-            raise InvalidError(f"{who}: its function lived in a notebook that is gone. Run the workflow again from there.")
+            raise InvalidError(
+                f"{who}: its function lived in a notebook that is gone. Run the workflow again from there."
+            )
     request = folder / "request.json"
     call.Request(
         name=str(target),
         who=who,
         file=str(file) if file else None,
         by_value=str(by_value) if by_value else None,
-        path=None if isolated else [entry or os.getcwd() for entry in sys.path],
+        path=None if isolated else [entry or str(Path.cwd()) for entry in sys.path],
         parameters=encode(dict(parameters), folder),
     ).write(request)
     return request
 
 
 def step_environment(
-    app: Application, workflow: Workflow, node: Executor, *, run: RunName, task: StepName, outputs: Path, tracking: Tracking
+    app: Application,
+    workflow: Workflow,
+    node: Executor,
+    *,
+    run: RunName,
+    task: StepName,
+    outputs: Path,
+    tracking: Tracking,
 ) -> dict[str, str]:
     """Return the variables a step is given beside its runner's own."""
     tags = {"scanflow.workflow": workflow.name, "scanflow.run": run, "scanflow.step": node.name, "scanflow.task": task}

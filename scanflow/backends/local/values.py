@@ -1,8 +1,8 @@
 """Values between steps, on disk: JSON where they are plain, pickles where they are not, paths that survive a move.
 
 A task's output folder holds ``.outputs/<name>``, one JSON file for each named output; what a function returned is named
-``result``. Inside, ``{"$path": ...}`` is a path, relative to the output folder where it lies in it, and ``{"$pickle": ...}``
-a file beside it.
+``result``. Inside, ``{"$path": ...}`` is a path, relative to the output folder where it lies in it, and ``{"$pickle":
+...}`` a file beside it.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ def encode(value: Any, folder: Path) -> Any:
     """Return ``value`` as JSON can hold it; what it cannot is pickled into ``folder``."""
     if isinstance(value, _PLAIN):
         return value
+    if _is_numpy_scalar(value):
+        return value.item()
     if isinstance(value, PurePath):
         path = Path(value)
         return {"$path": str(path.relative_to(folder) if path.is_relative_to(folder) else path.absolute())}
@@ -69,8 +71,6 @@ def encode(value: Any, folder: Path) -> Any:
         return [encode(inner, folder) for inner in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: encode(inner, folder) for key, inner in value.items()}
-    if _is_numpy_scalar(value):
-        return value.item()
     return {"$pickle": _pickle(value, folder / OUTPUTS_FOLDER)}
 
 
@@ -102,7 +102,9 @@ def as_argument(value: Any, *, who: str) -> str:
         try:
             text = json.dumps(value, default=_path_text)
         except TypeError as error:
-            raise InvalidError(f"{who} is a {type(value).__name__}, which a script cannot be given. Give it a file.") from error
+            raise InvalidError(
+                f"{who} is a {type(value).__name__}, which a script cannot be given. Give it a file."
+            ) from error
     if len(text.encode()) > LONGEST_ARGUMENT:
         raise InvalidError(
             f"{who} is {len(text):,} characters long; a command line takes {LONGEST_ARGUMENT:,}. Give it a file's path."
@@ -132,10 +134,12 @@ def _pickle(value: Any, outputs: Path) -> str:
         (outputs / name).write_bytes(cloudpickle.dumps(value))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise InvalidError(
-            f"The result holds a {type(value).__name__}, which cannot be kept ({error}). Write a file and return its path."
+            f"The result holds a {type(value).__name__}, which cannot be kept: {error}. "
+            "Write a file and return its path."
         ) from error
     return name
 
 
 def _is_numpy_scalar(value: Any) -> bool:
+    """``numpy.float64(0.9)`` and its like: what a computed accuracy usually is, and what a condition compares."""
     return type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "shape", None) == ()

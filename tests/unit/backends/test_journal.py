@@ -119,7 +119,8 @@ for index in range(100):
 """
     path = tmp_path / "home" / "journal.db"
     writers = [
-        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)], env={**os.environ}) for number in range(8)
+        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)], env={**os.environ})
+        for number in range(8)
     ]
     assert [writer.wait(60) for writer in writers] == [0] * 8
     with sqlite3.connect(path) as db:

@@ -15,7 +15,9 @@ from scanflow.errors import InvalidError, NotFoundError
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5).filter(lambda k: "$" not in k), inner),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5).filter(lambda k: "$" not in k), inner)
+    ),
     max_leaves=12,
 )
 
@@ -67,7 +69,7 @@ def test_an_output_is_found_by_name_before_it_is_looked_for_in_the_result() -> N
 
 
 def test_an_unknown_output_says_which_was_meant() -> None:
-    with pytest.raises(NotFoundError, match="'train' left no output 'acuracy'. Did you mean 'accuracy'"):
+    with pytest.raises(NotFoundError, match=r"'train' left no output 'acuracy'. Did you mean 'accuracy'"):
         pick_output({"accuracy": 1}, "acuracy", "train")
 
 
