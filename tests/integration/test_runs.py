@@ -231,7 +231,7 @@ def test_a_fan_out_resumes_only_the_items_that_failed(client: Client, tmp_path: 
         "import pathlib, sys\nitem = sys.argv[2]\nwith open('ledger', 'a') as ledger:\n    ledger.write(item)\n"
         "sys.exit(item == '1' and not pathlib.Path('fixed').exists())\n",
     )
-    node = sf.Executor(name="item", mainfile="item.py", parameters={"item": sf.item}, for_each=[0, 1, 2, 3])
+    node = sf.Executor(name="work", mainfile="item.py", parameters={"item": sf.item}, for_each=[0, 1, 2, 3])
     app = app_of(tmp_path, node)
     with pytest.raises(StepFailedError):
         client.run(app)

@@ -32,9 +32,10 @@ class Outcome:
 class _PerThread(io.TextIOBase):
     """Standard output or error that goes to the log of the step whose thread writes, and elsewhere to where it went."""
 
+    encoding = "utf-8"
+
     def __init__(self, usual: TextIO) -> None:
         self.usual = usual
-        self.encoding = "utf-8"
         self.logs = threading.local()
 
     def write(self, text: str) -> int:

@@ -1,0 +1,77 @@
+# Everything a person or CI does here, by name. `make` alone lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+LOCK := $(shell command -v uv || echo .uv/bin/uv) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+CODE := scanflow client tests tutorials
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+.PHONY: demo
+demo: ## Install into .venv and run the demo; DATA=digits|mnist|PATH chooses the data, DEMO_ARGS passes more
+	@requirements/install demo .venv
+	@$(BIN)/scanflow demo $(if $(DATA),--data '$(DATA)') $(DEMO_ARGS)
+
+.PHONY: env
+env: ## Install what the targets below need into .venv
+	@requirements/install dev .venv
+
+.PHONY: check
+check: lint types imports test ## What a change must pass: lint, types, imports and test
+
+.PHONY: test
+test: env ## Run the tests that need no cluster and are not slow; PYTEST_ARGS passes more
+	@$(BIN)/pytest -q -n 2 -m 'not slow and not benchmark' $(PYTEST_ARGS)
+
+.PHONY: test-slow
+test-slow: env ## Run the tests marked slow
+	@$(BIN)/pytest -q -n 2 -m 'slow and not benchmark' $(PYTEST_ARGS) || [ $$? = 5 ] # pytest's 5: there is none
+
+.PHONY: lint
+lint: env ## Check style (ruff check, ruff format)
+	@$(BIN)/ruff check --quiet $(CODE)
+	@$(BIN)/ruff format --quiet --check $(CODE) || { echo "Not formatted as ruff does it. Run: make format"; exit 1; }
+
+.PHONY: format
+format: env ## Rewrite the code as lint wants it, where that can be done by machine
+	@$(BIN)/ruff check --quiet --fix-only $(CODE)
+	@$(BIN)/ruff format --quiet $(CODE)
+
+.PHONY: types mypy pyright
+types: mypy pyright ## Check types, twice: mypy (strict) and pyright
+mypy: env
+	@$(BIN)/mypy --no-error-summary
+pyright: env
+	@$(BIN)/basedpyright --warnings
+
+.PHONY: imports
+imports: env ## Check which part may import which
+	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+.PHONY: wheel
+wheel: env ## Build the wheel, install it alone in an empty environment, and use it from there
+	@$(BIN)/python -m tests.wheel
+
+.PHONY: docs
+docs: env ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+.PHONY: bench
+bench: env ## Measure against Metaflow and Prefect, side by side, and write docs/benchmarks.md; BENCH_ARGS passes more
+	@requirements/install bench .cache/bench
+	@$(BIN)/python -m tests.benchmarks --peers .cache/bench $(BENCH_ARGS)
+
+.PHONY: lock
+lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
+	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:dev --group ../pyproject.toml:uv -o dev.txt
+	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:build -c dev.txt -o demo.txt
+	@cd requirements && $(LOCK) --group ../pyproject.toml:uv -c dev.txt -o uv.txt
+	@cd requirements && $(LOCK) --group ../pyproject.toml:bench -o bench.txt
+
+.PHONY: clean
+clean: ## Remove what the targets above made, .venv included
+	rm -rf .venv .uv .cache dist site .pytest_cache .ruff_cache .hypothesis

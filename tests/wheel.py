@@ -1,0 +1,108 @@
+"""What is shipped, tried: the wheel alone in an empty environment. Run it: ``python -m tests.wheel``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+HELLO = """
+import scanflow as sf
+
+@sf.step
+def greet(name: str) -> str:
+    return f"hello, {name}"
+
+@sf.step(in_process=True)
+def shout(text: str) -> str:
+    return text.upper()
+
+greeting = greet.bind("world")
+app = sf.Application(
+    name="hello", team="wheel", workflows=[sf.Workflow(name="hello", nodes=[greeting, shout.bind(greeting)])]
+)
+"""
+
+IMPORT_ALL = """
+import importlib, pathlib, sys, warnings
+warnings.simplefilter("error")
+failed, names = [], []
+for package in sys.argv[1:]:
+    folder = pathlib.Path(importlib.import_module(package).__file__).parent
+    assert folder.is_relative_to(sys.prefix), f"{package} was imported from {folder}, not from the wheel"
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        if parts[0] != "tutorials" and parts[-1] != "__main__":
+            names.append(".".join((package, *parts)).removesuffix(".__init__"))
+for name in names:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not (name.startswith("scanflow.testing.") and error.name == "pytest"):  # those are pytest's suites
+            failed.append(f"{name}: {error}")
+    except BaseException as error:
+        failed.append(f"{name}: {type(error).__name__}: {error}")
+if failed:
+    sys.exit("\\n".join(failed))
+print(f"{len(names)} modules of the wheel import without any extra")
+"""
+
+
+def main() -> None:
+    """Build, install and use the wheel; the first thing that fails ends it."""
+    with tempfile.TemporaryDirectory(prefix="wheel-") as name:
+        folder = Path(name)
+        wheel = _build(folder)
+        python = _install(wheel, folder / "venv")
+        packages = [path.name for path in (CHECKOUT / "scanflow", *CHECKOUT.glob("*/scanflow_*")) if path.is_dir()]
+        _run([python, "-I", "-c", IMPORT_ALL, *packages], folder)
+        elsewhere = folder / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "hello.py").write_text(HELLO)
+        scanflow = python.with_name("scanflow")
+        _run([scanflow, "--help"], elsewhere, quiet=True)
+        _run([scanflow, "run", "hello.py"], elsewhere)
+    print(f"{wheel.name}: built, installed alone, imported and run")
+
+
+def _build(folder: Path) -> Path:
+    """Build the source archive from the checkout, and the wheel from that archive, so that both are complete."""
+    dist = CHECKOUT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    _run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", dist], CHECKOUT, quiet=True)
+    (archive,) = dist.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+    source = folder / archive.name.removesuffix(".tar.gz")
+    _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", dist], source, quiet=True)
+    (wheel,) = dist.glob("*.whl")
+    return wheel
+
+
+def _install(wheel: Path, venv: Path) -> Path:
+    """Install the wheel with nothing but what it asks for, in the versions of the lock."""
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") or "uv"
+    _run([uv, "venv", "--quiet", "--python", Path(sys.executable).resolve(), venv], CHECKOUT)
+    python = venv / "bin" / "python"
+    lock = CHECKOUT / "requirements" / "dev.txt"
+    _run([uv, "pip", "install", "--quiet", "--python", python, "--constraint", lock, wheel], CHECKOUT)
+    return python
+
+
+def _run(command: list[str | Path], folder: Path, *, quiet: bool = False) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    environment["SCANFLOW_HOME"] = str(folder / "home")
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=quiet, text=True)
+    if done.returncode != 0:
+        words = " ".join(Path(word).name for word in command[:3])
+        sys.exit(f"{done.stderr or ''}The wheel is not fit to ship: `{words} …` exited with {done.returncode}.")
+
+
+if __name__ == "__main__":
+    main()
