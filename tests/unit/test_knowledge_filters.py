@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scanflow.errors import UnsupportedError
@@ -44,10 +44,10 @@ def test_what_mlflow_is_sent_is_part_of_what_was_asked(given_clauses: tuple[Clau
 
 @given(st.text(max_size=60))
 def test_any_other_text_is_refused_and_never_crashes(text: str) -> None:
-    try:
+    assume(not text.strip().startswith(("tag", "param", "metric")))
+    assume(text.strip())
+    with pytest.raises(UnsupportedError, match="Write clauses such as"):
         parse_filter(text)
-    except UnsupportedError as error:
-        assert "Write clauses such as" in str(error)
 
 
 def test_a_refusal_points_at_the_place() -> None:

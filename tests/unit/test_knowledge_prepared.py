@@ -31,7 +31,7 @@ def _some_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home whose database has the few tables that are looked at, with the environment 'shop' of 'data' as number 7."""
+    """A home whose database has the few tables that are looked at, and the environment 'shop' of 'data' in them."""
     path = tmp_path / "hömé #1" / "tracker" / "mlflow.db"
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as database:

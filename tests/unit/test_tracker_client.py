@@ -149,7 +149,7 @@ def test_what_a_run_logged_can_be_had(
 
 
 def test_another_tracker_than_mlflow_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="tracker='mlflwo'.*Did you mean 'mlflow'"):
+    with pytest.raises(UnsupportedError, match=r"tracker='mlflwo'.*Did you mean 'mlflow'"):
         ScanflowTrackerClient(tracker="mlflwo")
 
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import scanflow
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 
 __all__ = ["environment_python", "is_ready", "make_environment", "normalised"]
 
 BUILD_TIMEOUT_S = 1800.0
+_LIBRARY = Path(__file__).parents[2]
 # What a function step needs beside its own requirements: the library that loads it. Scripts get only what they ask for.
 _RUNTIME = ("pydantic", "cloudpickle", "pyyaml")
 
@@ -40,7 +40,7 @@ def normalised(requirements: Sequence[str], *, with_runtime: bool) -> tuple[str,
 
 def environment_python(folder: Path, requirements: Sequence[str]) -> Path:
     """Return where the interpreter of these requirements' environment is, or will be."""
-    described = "\n".join([sys.version, sys.executable, str(Path(scanflow.__file__).parent), *requirements])
+    described = "\n".join([sys.version, sys.executable, str(_LIBRARY), *requirements])
     return folder / hashlib.sha256(described.encode()).hexdigest()[:24] / "bin" / "python"
 
 
@@ -83,7 +83,7 @@ def _link_scanflow(environment: Path) -> None:
     """Make ``import scanflow`` work there: the very code that runs now, and nothing else of its environment."""
     packages = next((environment / "lib").glob("python3*")) / "site-packages"
     if not (packages / "scanflow").exists():
-        (packages / "scanflow").symlink_to(Path(scanflow.__file__).parent, target_is_directory=True)
+        (packages / "scanflow").symlink_to(_LIBRARY, target_is_directory=True)
 
 
 def _find_uv() -> str:

@@ -6,7 +6,6 @@ import signal
 import time
 from pathlib import Path
 
-import scanflow
 from scanflow.app.quantities import format_duration
 from scanflow.backends.local.shims import Exit
 from scanflow.backends.records import TaskRecord, TaskState
@@ -17,7 +16,7 @@ from scanflow.names import StepName
 __all__ = ["failed_function", "failed_process", "refused", "task_record"]
 
 TAIL_BYTES = 65_536  # of standard error; a traceback is at its end
-_OWN_FOLDER = str(Path(scanflow.__file__).parent)
+_OWN_FOLDER = str(Path(__file__).parents[2])  # the library's: its frames are not the user's
 
 
 def failed_process(exit_: Exit, folder: Path, timeout_s: float | None) -> Failure:

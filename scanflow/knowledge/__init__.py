@@ -1,0 +1,58 @@
+"""The knowledge base: what scanflow remembers of applications, runs and models. MLflow behind a small port.
+
+Every name is loaded when it is first used, so importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scanflow.knowledge.memory import MemoryKnowledge
+    from scanflow.knowledge.port import KnowledgeBase
+    from scanflow.knowledge.prepared import prepared_environment, tagged
+    from scanflow.knowledge.records import ModelVersion, SavedVersion, TrackedRun
+
+__all__ = [
+    "KnowledgeBase",
+    "MemoryKnowledge",
+    "ModelVersion",
+    "SavedVersion",
+    "TrackedRun",
+    "open_knowledge",
+    "prepared_environment",
+    "tagged",
+]
+
+_HOMES = {
+    "KnowledgeBase": "port",
+    "MemoryKnowledge": "memory",
+    "ModelVersion": "records",
+    "SavedVersion": "records",
+    "TrackedRun": "records",
+    "prepared_environment": "prepared",
+    "tagged": "prepared",
+}
+
+
+def open_knowledge(home: Path, tracker_uri: str | None = None, *, connect_timeout_s: float = 5.0) -> KnowledgeBase:
+    """Return the knowledge base on MLflow: the tracker at ``tracker_uri``, or SQLite inside ``home``. Opens nothing
+    yet.
+
+    Raises:
+        MissingExtraError: MLflow is not installed.
+        InvalidError: the address is none that MLflow and scanflow both know.
+    """
+    from scanflow.knowledge.mlflow.knowledge import MlflowKnowledge
+    from scanflow.knowledge.prepared import tracker_place
+
+    return MlflowKnowledge(tracker_place(home, tracker_uri), connect_timeout_s=connect_timeout_s)
+
+
+def __getattr__(name: str) -> object:
+    """Load a name of the public face when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

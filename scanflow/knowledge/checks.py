@@ -1,0 +1,195 @@
+"""Which names and values the knowledge base takes: the same in every adapter, refused before anything is stored.
+
+The limits are MLflow's, made strict where MLflow itself would cut a value short or take a name that it cannot find
+again.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from scanflow.errors import InvalidError
+from scanflow.knowledge.records import LATEST
+from scanflow.names import check_name, environment_name
+
+__all__ = [
+    "RESERVED",
+    "check_alias",
+    "check_artifact_name",
+    "check_environment",
+    "check_limit",
+    "check_metrics",
+    "check_model_name",
+    "check_params",
+    "check_path",
+    "check_run_name",
+    "check_tags",
+    "check_times",
+    "split_run_uri",
+]
+
+RESERVED = "scanflow.kb."
+"""Begins the tags by which adapters keep their own books; nobody else may set them."""
+
+MAX_KEY = 250
+MAX_PARAM = 6000  # MLflow cuts longer ones short, with a warning in the log only
+MAX_TAG = 5000
+_FIELDS = {"mlflow.parentRunId": "parent", "mlflow.runName": "name"}
+_KEY = re.compile(r"[/\w.\- :]+")
+_MODEL = re.compile(r"\w([\w .+\-]*[\w.+\-])?")
+_ALIAS = re.compile(r"[\w\-]+")
+_LIKE_A_VERSION = re.compile(r"[vV]?\d+")
+
+
+def check_environment(app: str, team: str) -> str:
+    """Return the name of the environment, if both names can be used."""
+    return environment_name(check_name(app, "The application"), check_name(team, "The team"))
+
+
+def check_artifact_name(name: str) -> str:
+    """Return ``name`` if artifacts can be kept under it: any text of 1 to 250 characters."""
+    if 1 <= len(name) <= MAX_KEY and name.isprintable():
+        return name
+    raise InvalidError(f"Artifacts cannot be saved as {name!r:.80}: write 1 to {MAX_KEY} printable characters.")
+
+
+def check_run_name(name: str) -> str:
+    """Return ``name`` if a run can be called that: any text of 1 to 250 characters."""
+    if 1 <= len(name) <= MAX_KEY and name.isprintable():
+        return name
+    raise InvalidError(
+        f"A run cannot be called {name!r:.80}: write 1 to {MAX_KEY} printable characters, or leave it out."
+    )
+
+
+def check_model_name(name: str) -> str:
+    """Return ``name`` if a model can be called that, so that ``models:/<name>@<alias>`` can always be read back."""
+    if len(name) <= MAX_KEY and _MODEL.fullmatch(name):
+        return name
+    better = re.sub(r"[^\w.+\-]+", "-", name).strip("-. ")[:MAX_KEY]
+    advice = f" Write {better!r} instead." if better and better != name and _MODEL.fullmatch(better) else ""
+    raise InvalidError(
+        f"A model cannot be called {name!r:.80}: a name is 1 to {MAX_KEY} letters, digits, spaces and any of '_.+-', "
+        "begins "
+        f"with a letter or digit, and ends without a space.{advice}"
+    )
+
+
+def check_alias(alias: str) -> str:
+    """Return ``alias`` if a version of a model can have it."""
+    if alias.lower() == LATEST:
+        raise InvalidError(
+            f"The alias {alias!r} is taken: it always means the newest version. Write another, as 'champion'."
+        )
+    if _LIKE_A_VERSION.fullmatch(alias):
+        raise InvalidError(f"The alias {alias!r} reads like a version's number. Write a word, as 'champion'.")
+    if len(alias) <= MAX_KEY and _ALIAS.fullmatch(alias):
+        return alias
+    raise InvalidError(f"The alias {alias!r:.80} cannot be used: write 1 to {MAX_KEY} letters, digits, '_' and '-'.")
+
+
+def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the tags if all of them can be stored."""
+    for key, value in (tags or {}).items():
+        _check_key(key, "tag")
+        if key in _FIELDS:
+            raise InvalidError(f"The tag {key!r} cannot be set: it is a field. Write {_FIELDS[key]}=... instead.")
+        if key.startswith(RESERVED):
+            raise InvalidError(f"The tag {key!r} cannot be set: tags that begin with {RESERVED!r} are scanflow's own.")
+        if not isinstance(value, str):
+            raise InvalidError(
+                f"The tag {key!r} has the value {value!r:.60}; a tag's value is text. Write str(...) around it."
+            )
+        if len(value) > MAX_TAG:
+            raise InvalidError(
+                f"The tag {key!r} is {len(value)} characters long; {MAX_TAG} can be stored. Log it as an artifact "
+                "instead."
+            )
+    return dict(tags or {})
+
+
+def check_params(params: Mapping[str, object] | None) -> dict[str, str]:
+    """Return the parameters as text if all of them can be stored."""
+    texts = {key: str(value) for key, value in (params or {}).items()}
+    for key, text in texts.items():
+        _check_key(key, "parameter")
+        if len(text) > MAX_PARAM:
+            raise InvalidError(
+                f"The parameter {key!r} is {len(text)} characters long; {MAX_PARAM} can be stored. "
+                "Log it as an artifact instead."
+            )
+    return texts
+
+
+def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    """Return the metrics if all of them are finite numbers."""
+    found: dict[str, float] = {}
+    for key, value in (metrics or {}).items():
+        _check_key(key, "metric")
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidError(f"The metric {key!r} has the value {value!r:.60}; a metric is a number.") from error
+        if not math.isfinite(number):
+            # A SQL store keeps NaN as 0 and infinity as 1.8e308, and then finds them in searches.
+            raise InvalidError(
+                f"The metric {key!r} is {number}; only finite numbers can be searched. Log it as a tag instead."
+            )
+        found[key] = number
+    return found
+
+
+def check_times(started_at: datetime | None, ended_at: datetime | None, *, now: datetime) -> tuple[datetime, datetime]:
+    """Return when a run began and ended, in UTC and whole milliseconds; what is not given is ``now``."""
+    begun = None if started_at is None else _in_utc(started_at)
+    ended = max(_in_utc(now), begun or _in_utc(now)) if ended_at is None else _in_utc(ended_at)
+    begun = begun or min(_in_utc(now), ended)
+    if begun > ended:
+        raise InvalidError(f"The run would have ended at {ended}, before it began at {begun}. Check the two times.")
+    return begun, ended
+
+
+def check_limit(limit: int) -> int:
+    """Return ``limit`` if that many runs can be asked for."""
+    if limit < 1:
+        raise InvalidError(f"The limit is {limit}; ask for at least 1 run.")
+    return limit
+
+
+def check_path(path: str) -> str:
+    """Return the path inside a run's artifacts without a slash at its end, if it stays inside."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise InvalidError(f"The artifact path {path!r} leads out of the run. Write one such as 'model/weights.bin'.")
+    normal = posixpath.normpath(path)
+    return "" if normal == "." else normal
+
+
+def split_run_uri(uri: str) -> tuple[str, str]:
+    """Return the run's id and the path of ``runs:/<run id>/<path>``."""
+    run_id, _, path = uri.removeprefix("runs:/").lstrip("/").partition("/")
+    if not uri.startswith("runs:/") or not run_id or not path.strip("/"):
+        raise InvalidError(
+            f"{uri!r} names no logged model. Write 'runs:/<run id>/<path>', such as run.artifact('model')."
+        )
+    return run_id, check_path(path)
+
+
+def _in_utc(time: datetime) -> datetime:
+    if time.tzinfo is None:
+        raise InvalidError(f"The time {time} has no time zone, so it could be any. Write datetime.now(UTC).")
+    return datetime.fromtimestamp(int(time.timestamp() * 1000) / 1000, UTC)
+
+
+def _check_key(key: str, what: str) -> None:
+    if not _KEY.fullmatch(key) or len(key) > MAX_KEY:
+        raise InvalidError(
+            f"A {what} cannot be called {key!r:.80}: write 1 to {MAX_KEY} letters, digits, spaces and any of '_-./:'."
+        )
+    if posixpath.normpath(key) != key or key.startswith(("/", "..")) or key == ".":
+        raise InvalidError(
+            f"A {what} cannot be called {key!r}: read as a path, it would be another name. Drop '.' and '//'."
+        )

@@ -1,0 +1,86 @@
+"""The SQLite database of a tracker: made whole or not at all, by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from scanflow.errors import UnavailableError, UsageError
+
+__all__ = ["check_database", "make_database"]
+
+_MAKING_TAKES_S = 120.0
+"""Making a database takes MLflow seconds; whoever holds the lock for longer than this is stuck."""
+
+
+def check_database(path: Path) -> None:
+    """Raise if the file is there and is no database; MLflow would retry to open it for minutes."""
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        raise UnavailableError(f"The tracker's database {str(path)!r} cannot be read: {error}. Try again.") from error
+    except sqlite3.DatabaseError as error:
+        raise UsageError(
+            f"The file {str(path)!r} is not a tracker's database: {error}. Move it away (a new one is then made), or "
+            "restore it."
+        ) from error
+
+
+def make_database(path: Path, artifact_root: Path) -> None:
+    """Make the database if it is not there. Safe in several processes at once.
+
+    MLflow makes its tables in some fifty steps, each seen by other processes, and two that do it at once fail. So it is
+    done beside, under a lock, and put in place when it is whole.
+    """
+    if path.exists():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_name(f".{path.name}.lock")):
+            if not path.exists():
+                _make(path, artifact_root)
+    except OSError as error:
+        raise UnavailableError(
+            f"The tracker's database {str(path)!r} could not be made: {error}. Make room or choose another home."
+        ) from error
+
+
+def _make(path: Path, artifact_root: Path) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    prefix = f".{path.name}.new-"
+    for left_over in path.parent.glob(f"{prefix}*"):  # we hold the lock, so whoever made it was killed
+        left_over.unlink()
+    draft = path.with_name(f"{prefix}{os.getpid()}")
+    # The client's own way would put the Default experiment's artifacts into ./mlruns of whoever came first.
+    store = SqlAlchemyStore(f"sqlite:///{draft}", artifact_root.as_uri())
+    store.engine.dispose()
+    draft.replace(path)
+
+
+@contextmanager
+def _locked(lock: Path) -> Generator[None, None, None]:
+    """Hold the lock file; the kernel gives it up for a process that dies."""
+    deadline = time.monotonic() + _MAKING_TAKES_S
+    with lock.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"Another process has been making the tracker's database for {_MAKING_TAKES_S:.0f} s, and "
+                        "holds "
+                        f"{str(lock)!r}. End it, then try again."
+                    ) from None
+                time.sleep(0.05)
+        yield

@@ -1,0 +1,160 @@
+"""Environments as MLflow's experiments, and runs written so that nobody sees them before they are whole.
+
+Each environment has two experiments: ``scanflow-<app>-<team>`` holds the runs that users log, and the same with
+``.records`` holds what scanflow keeps as runs: applications' descriptions, artifacts, the files of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scanflow.errors import UsageError
+from scanflow.knowledge import missing
+from scanflow.knowledge.checks import RESERVED, check_environment
+from scanflow.knowledge.prepared import TrackerPlace
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+__all__ = ["KIND", "WRITING", "NewRun", "find_experiment", "find_runs", "make_experiment", "write_run"]
+
+KIND = f"{RESERVED}kind"
+"""The tag that says what a run in ``.records`` holds."""
+
+WRITING = f"{RESERVED}writing"
+"""The tag of a run that is not whole yet. It comes with the run and is taken away last; with it, a run does not
+exist."""
+
+_PARAMS_AT_ONCE = 25  # a request may be 1 MB: 25 parameters of 6,000 characters, each written as \\uXXXX
+_METRICS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRun:
+    """What a run will hold."""
+
+    name: str | None
+    began: datetime
+    ended: datetime
+    status: str = "FINISHED"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    source: Path | None = None
+    """A file or folder to upload."""
+
+    below: str | None = None
+    """The path among the run's artifacts under which it goes; None: the root."""
+
+
+def find_experiment(client: MlflowClient, app: str, team: str, *, records: bool = False) -> str | None:
+    """Return the id of the environment's experiment, or None if there is none, or it is another application's."""
+    experiment = client.get_experiment_by_name(_name(app, team, records=records))
+    if experiment is None or experiment.lifecycle_stage != "active":
+        return None
+    owner = _owner(experiment.tags)
+    return str(experiment.experiment_id) if owner in {None, (app, team)} else None
+
+
+def make_experiment(client: MlflowClient, place: TrackerPlace, app: str, team: str, *, records: bool = False) -> str:
+    """Return the id of the environment's experiment, which is made if need be.
+
+    Raises:
+        InvalidError: the environment is another application's.
+        UsageError: the experiment was deleted; MLflow keeps its name taken.
+    """
+    from mlflow.exceptions import MlflowException
+
+    if records:
+        make_experiment(client, place, app, team)  # which settles whose the environment is
+    name = _name(app, team, records=records)
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        location = None if place.artifact_root is None else (place.artifact_root / name).as_uri()
+        try:
+            return str(client.create_experiment(name, location, tags={"scanflow.app": app, "scanflow.team": team}))
+        except MlflowException as error:
+            experiment = client.get_experiment_by_name(
+                name
+            )  # another process was quicker, unless it is still not there
+            if experiment is None:
+                raise error from None
+    identity = str(experiment.experiment_id)
+    if experiment.lifecycle_stage != "active":
+        raise UsageError(
+            f"The experiment {name!r} was deleted in MLflow, which keeps its name taken. Bring it back: "
+            f"mlflow experiments restore --experiment-id {identity}. Or remove it for good: mlflow gc "
+            f"--experiment-ids {identity}"
+        )
+    owner = _owner(experiment.tags)
+    if owner is None:  # made by hand: from now on it is ours
+        client.set_experiment_tag(identity, "scanflow.app", app)
+        client.set_experiment_tag(identity, "scanflow.team", team)
+    else:
+        missing.check_owner(check_environment(app, team), owner, (app, team))
+    return identity
+
+
+def find_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[Run]:
+    """Return the whole runs of an experiment, newest first, as they are asked for."""
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            [experiment_id], filter_string, max_results=200, order_by=["attributes.start_time DESC"], page_token=token
+        )
+        yield from (run for run in page if WRITING not in run.data.tags)
+        token = page.token
+        if not token:
+            return
+
+
+def write_run(client: MlflowClient, experiment_id: str, new: NewRun) -> str:
+    """Write a run and return its id. Killed on the way, it leaves a run that no reader of ours sees."""
+    from mlflow.exceptions import MlflowException
+
+    start, end = _milliseconds(new.began), _milliseconds(new.ended)
+    run = client.create_run(experiment_id, start_time=start, tags={**new.tags, WRITING: "true"}, run_name=new.name)
+    run_id = str(run.info.run_id)
+    try:
+        _log_numbers(client, run_id, new, end)
+        if new.source is not None:
+            upload = client.log_artifacts if new.source.is_dir() else client.log_artifact
+            upload(run_id, str(new.source), new.below)
+        client.set_terminated(run_id, new.status, end)
+        client.delete_tag(run_id, WRITING)
+    except BaseException:
+        with suppress(MlflowException, OSError):
+            client.delete_run(run_id)
+        raise
+    return run_id
+
+
+def _log_numbers(client: MlflowClient, run_id: str, new: NewRun, timestamp: int) -> None:
+    from mlflow.entities import Metric, Param
+
+    params = iter([Param(key, value) for key, value in new.params.items()])
+    while some_params := list(islice(params, _PARAMS_AT_ONCE)):
+        client.log_batch(run_id, params=some_params)
+    metrics = iter([Metric(key, value, timestamp, 0) for key, value in new.metrics.items()])
+    while some_metrics := list(islice(metrics, _METRICS_AT_ONCE)):
+        client.log_batch(run_id, metrics=some_metrics)
+
+
+def _name(app: str, team: str, *, records: bool) -> str:
+    return check_environment(app, team) + (".records" if records else "")
+
+
+def _owner(tags: Mapping[str, str]) -> tuple[str, str] | None:
+    app, team = tags.get("scanflow.app"), tags.get("scanflow.team")
+    return None if app is None or team is None else (app, team)
+
+
+def _milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1000)

@@ -1,0 +1,70 @@
+"""What the knowledge base hands back: frozen records, the same from every adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from scanflow.app.model import Model
+
+__all__ = ["LATEST", "ModelVersion", "RunStatus", "SavedVersion", "TrackedRun"]
+
+RunStatus = Literal["running", "finished", "failed"]
+
+LATEST = "latest"
+"""Where a model's version is asked for: the one with the highest number. It cannot be an alias."""
+
+
+class SavedVersion(Model):
+    """One save of an application's metadata or of its artifacts. Every save is kept."""
+
+    version: str
+    """Names this save for good; later saves do not change it. (In MLflow: the id of the run that holds it.)"""
+
+    app: str
+    team: str
+    saved_at: datetime
+    uri: str
+    """Where its files are: ``runs:/<version>/...``, which MLflow resolves too."""
+
+
+class ModelVersion(Model):
+    """One version of a registered model."""
+
+    name: str
+    version: int = Field(ge=1)
+    aliases: tuple[str, ...] = ()
+    """Sorted; an alias names one version of a model at a time."""
+
+    tags: Mapping[str, str] = Field(default_factory=dict)
+    run_id: str | None = None
+    """The run that made it, if that is known."""
+
+    uri: str
+    """``models:/<name>/<version>``, which MLflow resolves too."""
+
+    created_at: datetime
+
+
+class TrackedRun(Model):
+    """One run: what went in, what came out. A metric that was logged repeatedly shows its last value."""
+
+    run_id: str
+    environment: str
+    """``scanflow-<app>-<team>``: the experiment, in MLflow's words."""
+
+    name: str
+    status: RunStatus
+    params: Mapping[str, str] = Field(default_factory=dict)
+    metrics: Mapping[str, float] = Field(default_factory=dict)
+    tags: Mapping[str, str] = Field(default_factory=dict)
+    parent: str | None = None
+    started_at: datetime
+    ended_at: datetime | None = None
+
+    def artifact(self, path: str = "") -> str:
+        """Return the URI of one of its artifacts: ``runs:/<run id>/<path>``."""
+        return f"runs:/{self.run_id}/{path}".rstrip("/")

@@ -1,0 +1,541 @@
+"""What every knowledge base does: subclass the suite, give it the fixture, and pytest runs it against yours.
+
+::
+
+    class TestMine(KnowledgeBaseContract):
+        @pytest.fixture
+        def knowledge(self) -> KnowledgeBase:
+            return MyKnowledge()
+
+The suite calls the environment ``shop`` of team ``data``, others beside it, and models with random names: a knowledge
+base that lives longer than one test is fine, as long as ``fresh_team`` gives each test a team of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from scanflow.app.application import Application
+from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
+from scanflow.knowledge.port import KnowledgeBase
+
+__all__ = ["KnowledgeBaseContract"]
+
+APP = "shop"
+ODD_NAMES = (
+    "weights.bin",
+    "naïve läyer.txt",
+    "数据/表 1.csv",
+    "deep/er/and-deeper/x+y=z@1,2;3(4)[5]{6}'7'&8.txt",
+    ".hidden",
+)
+
+
+class KnowledgeBaseContract:
+    """Every promise of :class:`~scanflow.knowledge.port.KnowledgeBase`, as tests."""
+
+    @pytest.fixture
+    def knowledge(self) -> KnowledgeBase:
+        """Give the knowledge base to test."""
+        raise NotImplementedError("Override the fixture 'knowledge' to return the knowledge base to test.")
+
+    @pytest.fixture
+    def team(self) -> str:
+        """Give a team that no other test uses."""
+        return f"team-{uuid.uuid4().hex[:8]}"
+
+    @pytest.fixture
+    def model(self) -> str:
+        """Give the name of a model that no other test uses."""
+        return f"model {uuid.uuid4().hex[:8]}"
+
+    # Environments.
+
+    def test_preparing_twice_gives_the_same_variables(self, knowledge: KnowledgeBase, team: str) -> None:
+        assert knowledge.prepare(APP, team) == knowledge.prepare(APP, team)
+
+    def test_names_that_kubernetes_would_refuse_are_refused(self, knowledge: KnowledgeBase, team: str) -> None:
+        with pytest.raises(InvalidError, match="Write 'my-app' instead"):
+            knowledge.prepare("My App", team)
+        with pytest.raises(InvalidError, match="team"):
+            knowledge.prepare(APP, "")
+
+    def test_two_applications_cannot_share_an_environment(self, knowledge: KnowledgeBase, team: str) -> None:
+        knowledge.prepare("a", f"b-{team}")
+        with pytest.raises(InvalidError, match="Rename one"):
+            knowledge.prepare("a-b", team)
+        with pytest.raises(InvalidError, match="Rename one"):
+            knowledge.log_run("a-b", team)
+        with pytest.raises(InvalidError, match="Rename one"):
+            knowledge.save_application(Application(name="a-b", team=team))
+        assert knowledge.search_runs("a-b", team) == []
+
+    # Applications.
+
+    def test_the_newest_save_of_an_application_is_returned(self, knowledge: KnowledgeBase, team: str) -> None:
+        for folder in ("first", "zweite Fassung ✓", "third"):
+            knowledge.save_application(Application(name=APP, team=team, app_dir=folder))
+        assert knowledge.get_application(APP, team) == Application(name=APP, team=team, app_dir="third")
+
+    def test_every_save_of_an_application_is_kept(self, knowledge: KnowledgeBase, team: str) -> None:
+        folders = ["zweite Fassung ✓", "b", "c"]
+        saved = [knowledge.save_application(Application(name=APP, team=team, app_dir=folder)) for folder in folders]
+        listed = knowledge.list_application_versions(APP, team)
+        assert listed == saved[::-1]
+        found = [knowledge.get_application(APP, team, version=save.version).app_dir for save in saved]
+        assert found == folders
+        assert {(save.app, save.team) for save in listed} == {(APP, team)}
+
+    def test_an_application_that_was_never_saved_says_what_to_do(self, knowledge: KnowledgeBase, team: str) -> None:
+        for ask in (knowledge.get_application, knowledge.list_application_versions):
+            with pytest.raises(NotFoundError, match=r"never saved here\. Save it first"):
+                ask(APP, team)
+
+    def test_an_unknown_version_of_an_application_is_not_found(self, knowledge: KnowledgeBase, team: str) -> None:
+        knowledge.save_application(Application(name=APP, team=team))
+        with pytest.raises(NotFoundError, match="no version 'nonesuch'"):
+            knowledge.get_application(APP, team, version="nonesuch")
+
+    # Artifacts.
+
+    def test_a_folder_comes_back_as_it_was(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        source = _folder(tmp_path / "in", {name: f"{name}\n".encode() * 3 for name in ODD_NAMES} | {"empty": b""})
+        saved = knowledge.save_artifacts(APP, team, "data: 'Läufe' 100% #1/2", source)
+        target = tmp_path / "not yet" / "there"
+        assert knowledge.fetch_artifacts(APP, team, "data: 'Läufe' 100% #1/2", target) == target
+        assert _contents(target) == _contents(source)
+        assert saved.uri == f"runs:/{saved.version}/files"
+
+    def test_a_file_comes_back_in_a_folder(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        source = _folder(tmp_path / "in", {"model.pkl": b"\x00\xff"}) / "model.pkl"
+        knowledge.save_artifacts(APP, team, "one", source)
+        knowledge.fetch_artifacts(APP, team, "one", tmp_path / "out")
+        assert _contents(tmp_path / "out") == {"model.pkl": b"\x00\xff"}
+
+    def test_the_newest_or_the_named_version_of_artifacts_is_fetched(
+        self, knowledge: KnowledgeBase, team: str, tmp_path: Path
+    ) -> None:
+        first = knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "1", {"old": b"1"}))
+        knowledge.save_artifacts(APP, team, "other", _folder(tmp_path / "2", {"other": b"2"}))
+        knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "3", {"new": b"3"}))
+        knowledge.fetch_artifacts(APP, team, "data", tmp_path / "newest")
+        knowledge.fetch_artifacts(APP, team, "data", tmp_path / "first", version=first.version)
+        assert _contents(tmp_path / "newest") == {"new": b"3"}
+        assert _contents(tmp_path / "first") == {"old": b"1"}
+
+    def test_unknown_artifacts_name_the_nearest(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        knowledge.save_artifacts(APP, team, "training-data", _folder(tmp_path / "in", {"x": b"1"}))
+        with pytest.raises(NotFoundError, match="Did you mean 'training-data'"):
+            knowledge.fetch_artifacts(APP, team, "training-dta", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        with pytest.raises(NotFoundError, match="no version 'nonesuch'"):
+            knowledge.fetch_artifacts(APP, team, "training-data", tmp_path / "out", version="nonesuch")
+
+    def test_what_cannot_be_saved_is_refused_before_anything_is(
+        self, knowledge: KnowledgeBase, team: str, tmp_path: Path
+    ) -> None:
+        linked = _folder(tmp_path / "linked", {"x": b"1"})
+        (linked / "nowhere").symlink_to(tmp_path / "nothing")
+        cyclic = _folder(tmp_path / "cyclic", {"x": b"1"})
+        (cyclic / "loop").symlink_to(cyclic)
+        odd = _folder(tmp_path / "odd", {"100% sure?#1": b"1"})
+        bare = tmp_path / "bare"
+        bare.mkdir()
+        refused = [(linked, "link to nothing"), (cyclic, "link to a folder"), (odd, "cannot carry"), (bare, "no file")]
+        for source, why in refused:
+            with pytest.raises(InvalidError, match=why):
+                knowledge.save_artifacts(APP, team, "data", source)
+            with pytest.raises(InvalidError, match=why):
+                knowledge.log_run(APP, team, artifacts=source)
+        with pytest.raises(NotFoundError, match="Did you mean 'linked'"):
+            knowledge.save_artifacts(APP, team, "data", tmp_path / "linkd")
+        with pytest.raises(NotFoundError):
+            knowledge.fetch_artifacts(APP, team, "data", tmp_path / "out")
+        assert knowledge.search_runs(APP, team) == []
+
+    def test_links_to_files_are_saved_as_the_files(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        blob = _folder(tmp_path / "blobs", {"abc": b"data"}) / "abc"
+        source = _folder(tmp_path / "in", {"x": b"1"})
+        (source / "weights").symlink_to(blob)
+        knowledge.save_artifacts(APP, team, "data", source)
+        knowledge.fetch_artifacts(APP, team, "data", tmp_path / "out")
+        assert _contents(tmp_path / "out") == {"x": b"1", "weights": b"data"}
+        assert not (tmp_path / "out" / "weights").is_symlink()
+
+    def test_a_fetch_overwrites_nothing(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "in", {"x": b"1"}))
+        full = _folder(tmp_path / "full", {"mine": b"!"})
+        with pytest.raises(InvalidError, match="nothing is overwritten"):
+            knowledge.fetch_artifacts(APP, team, "data", full)
+        with pytest.raises(InvalidError, match="nothing is overwritten"):
+            knowledge.fetch_artifacts(APP, team, "data", full / "mine")
+        assert _contents(full) == {"mine": b"!"}
+        empty = tmp_path / "empty"
+        empty.mkdir()
+        knowledge.fetch_artifacts(APP, team, "data", empty)
+        assert _contents(empty) == {"x": b"1"}
+
+    def test_a_save_does_not_follow_later_changes(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        source = _folder(tmp_path / "in", {"x": b"before"})
+        knowledge.save_artifacts(APP, team, "data", source)
+        (source / "x").write_bytes(b"after")
+        knowledge.fetch_artifacts(APP, team, "data", tmp_path / "out")
+        (tmp_path / "out" / "x").write_bytes(b"spoilt")
+        knowledge.fetch_artifacts(APP, team, "data", tmp_path / "again")
+        assert _contents(tmp_path / "again") == {"x": b"before"}
+
+    # Models.
+
+    def test_versions_count_up_and_are_listed_newest_first(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = _folder(tmp_path / "in", {"weights": b"1"})
+        made = [knowledge.register_model(model, source, app=APP, team=team) for _ in range(3)]
+        assert [version.version for version in made] == [1, 2, 3]
+        assert knowledge.list_model_versions(model) == made[::-1]
+        assert knowledge.get_model(model) == made[2]
+        assert knowledge.get_model(model, 2) == made[1]
+        assert model in knowledge.list_models()
+        assert made[0].uri == f"models:/{model}/1"
+
+    def test_the_files_of_each_version_are_kept(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        for number in (1, 2):
+            source = _folder(tmp_path / f"in{number}", {name: bytes([number]) for name in ODD_NAMES})
+            knowledge.register_model(model, source, app=APP, team=team)
+        knowledge.set_model_alias(model, "champion", 1)
+        knowledge.fetch_model(model, tmp_path / "latest")
+        knowledge.fetch_model(model, tmp_path / "champion", version="champion")
+        assert _contents(tmp_path / "latest") == dict.fromkeys(ODD_NAMES, b"\x02")
+        assert _contents(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
+
+    def test_an_alias_names_one_version_at_a_time(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = _folder(tmp_path / "in", {"weights": b"1"})
+        for _ in range(2):
+            knowledge.register_model(model, source, app=APP, team=team)
+        assert knowledge.set_model_alias(model, "champion", 1).aliases == ("champion",)
+        knowledge.set_model_alias(model, "backup", 1)
+        assert knowledge.get_model(model, "champion").version == 1
+        assert knowledge.set_model_alias(model, "champion", 2).aliases == ("champion",)
+        assert knowledge.get_model(model, "champion").version == 2
+        assert [version.aliases for version in knowledge.list_model_versions(model)] == [("champion",), ("backup",)]
+
+    def test_an_unknown_model_names_the_nearest(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        knowledge.register_model(model, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        wrong = model.replace("model", "modle")
+        for ask in (knowledge.get_model, knowledge.list_model_versions):
+            with pytest.raises(NotFoundError, match=rf"no model {wrong!r}\. Did you mean {model!r}"):
+                ask(wrong)
+        with pytest.raises(NotFoundError, match=f"Did you mean {model!r}"):
+            knowledge.fetch_model(wrong, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    def test_an_unknown_version_or_alias_says_which_there_are(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        knowledge.register_model(model, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        knowledge.set_model_alias(model, "champion", 1)
+        with pytest.raises(NotFoundError, match=r"alias 'champoin'\. Did you mean 'champion'"):
+            knowledge.get_model(model, "champoin")
+        said = r"no version 7\. Known: 1, champion"
+        with pytest.raises(NotFoundError, match=said):
+            knowledge.get_model(model, 7)
+        with pytest.raises(NotFoundError, match=said):
+            knowledge.set_model_alias(model, "backup", 7)
+        with pytest.raises(NotFoundError, match=said):
+            knowledge.set_model_tags(model, 7, {"a": "b"})
+
+    def test_tags_are_added_to_a_version(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
+        source = _folder(tmp_path / "in", {"w": b"1"})
+        made = knowledge.register_model(model, source, app=APP, team=team, tags={"stage": "ünfertig", "keep": ""})
+        owner = {"scanflow.app": APP, "scanflow.team": team}
+        assert made.tags == {"stage": "ünfertig", "keep": "", **owner}
+        changed = knowledge.set_model_tags(model, 1, {"stage": "done", "new": "1"})
+        assert changed.tags == {"stage": "done", "keep": "", "new": "1", **owner}
+        assert knowledge.get_model(model, 1) == changed
+
+    def test_a_version_knows_the_run_that_made_it(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = _folder(tmp_path / "in", {"w": b"1"})
+        run = knowledge.log_run(APP, team)
+        assert knowledge.register_model(model, source, app=APP, team=team, run_id=run.run_id).run_id == run.run_id
+        assert knowledge.register_model(model, source, app=APP, team=team).run_id is None
+        with pytest.raises(NotFoundError, match="no run 'nonesuch'"):
+            knowledge.register_model(model, source, app=APP, team=team, run_id="nonesuch")
+        assert len(knowledge.list_model_versions(model)) == 2
+
+    def test_what_a_run_logged_becomes_a_model(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = _folder(tmp_path / "in", {"net/weights": b"1", "net/läyers/a": b"2", "notes": b"3"})
+        run = knowledge.log_run(APP, team, artifacts=source)
+        made = knowledge.register_logged_model(model, run.artifact("net"), tags={"from": "run"})
+        assert made.run_id == run.run_id
+        assert made.tags == {"from": "run", "scanflow.app": APP, "scanflow.team": team}
+        knowledge.fetch_model(model, tmp_path / "out")
+        assert _contents(tmp_path / "out") == {"weights": b"1", "läyers/a": b"2"}
+
+    def test_what_no_run_logged_becomes_no_model(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        run = knowledge.log_run(APP, team, artifacts=_folder(tmp_path / "in", {"net/weights": b"1"}))
+        wrong = [
+            (run.artifact("nte"), NotFoundError, "Did you mean 'net'"),
+            ("runs:/nonesuch/net", NotFoundError, "no run 'nonesuch'"),
+            (run.artifact("net/weights"), InvalidError, "a model is a folder"),
+            (run.artifact("net/../.."), InvalidError, "leads out"),
+            (run.run_id, InvalidError, "runs:/<run id>/<path>"),
+        ]
+        for uri, error, why in wrong:
+            with pytest.raises(error, match=why):
+                knowledge.register_logged_model(model, uri)
+        assert model not in knowledge.list_models()
+
+    @pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "a@b", "..", "a ", "it's", "x" * 300, "a\nb", "50%"])
+    def test_model_names_that_could_not_be_found_again_are_refused(
+        self, knowledge: KnowledgeBase, team: str, name: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(InvalidError, match="A model cannot be called"):
+            knowledge.register_model(name, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        assert name not in knowledge.list_models()
+
+    @pytest.mark.parametrize("name", ["mnist_cnn", "Größe 3.1", "模型", "a+b-c"])
+    def test_model_names_may_be_words_of_any_language(
+        self, knowledge: KnowledgeBase, team: str, model: str, name: str, tmp_path: Path
+    ) -> None:
+        full = f"{name} {model}"
+        knowledge.register_model(full, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        assert knowledge.get_model(full).name == full
+        assert full in knowledge.list_models()
+
+    @pytest.mark.parametrize("alias", ["", "latest", "Latest", "v3", "12", "a b", "a/b"])
+    def test_aliases_that_mean_something_else_are_refused(
+        self, knowledge: KnowledgeBase, team: str, model: str, alias: str, tmp_path: Path
+    ) -> None:
+        knowledge.register_model(model, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        with pytest.raises(InvalidError, match="alias"):
+            knowledge.set_model_alias(model, alias, 1)
+        assert knowledge.get_model(model).aliases == ()
+
+    # Runs.
+
+    def test_a_run_comes_back_as_it_was_logged(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        began = datetime(2026, 3, 1, 12, 30, 15, 123_000, tzinfo=UTC)
+        run = knowledge.log_run(
+            APP,
+            team,
+            name="Lauf №1",
+            params={"depth": 3, "rate": 0.1, "name": "größer", "none": None, "a key/with.all:of-it": "", "on": True},
+            metrics={"accuracy": 0.97, "loss": -1e-300, "big": 1.5e300, "zero": 0},
+            tags={"stage": "train", "quote": 'it\'s "quoted"\nand `more`'},
+            artifacts=_folder(tmp_path / "in", {"plots/läufe.png": b"png"}),
+            status="failed",
+            started_at=began,
+            ended_at=began + timedelta(seconds=90),
+        )
+        assert (run.name, run.status, run.environment) == ("Lauf №1", "failed", f"scanflow-{APP}-{team}")
+        assert run.params == {
+            "depth": "3", "rate": "0.1", "name": "größer", "none": "None", "a key/with.all:of-it": "", "on": "True"
+        }  # fmt: skip
+        assert run.metrics == {"accuracy": 0.97, "loss": -1e-300, "big": 1.5e300, "zero": 0.0}
+        assert run.tags == {"stage": "train", "quote": 'it\'s "quoted"\nand `more`'}
+        assert (run.started_at, run.ended_at) == (began, began + timedelta(seconds=90))
+        assert run.parent is None
+        assert knowledge.get_run(run.run_id) == run
+        assert knowledge.search_runs(APP, team) == [run]
+        knowledge.fetch_run_artifacts(run.run_id, tmp_path / "out")
+        assert _contents(tmp_path / "out") == {"plots/läufe.png": b"png"}
+
+    def test_a_run_may_say_next_to_nothing(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        run = knowledge.log_run(APP, team)
+        assert run.name
+        assert run.status == "finished"
+        assert (run.params, run.metrics, run.tags) == ({}, {}, {})
+        with pytest.raises(NotFoundError, match="has no artifacts"):
+            knowledge.fetch_run_artifacts(run.run_id, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    def test_many_params_and_metrics_are_all_kept(self, knowledge: KnowledgeBase, team: str) -> None:
+        params = {f"p{number}": "ü" * 6000 for number in range(60)}
+        metrics = {f"m{number}": float(number) for number in range(1100)}
+        run = knowledge.log_run(APP, team, params=params, metrics=metrics)
+        assert run.params == params
+        assert run.metrics == metrics
+
+    def test_part_of_a_runs_artifacts_can_be_fetched(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        source = _folder(tmp_path / "in", {"a/b/c": b"1", "a/d": b"2", "e": b"3"})
+        run = knowledge.log_run(APP, team, artifacts=source)
+        for path, expected in {"a": {"b/c": b"1", "d": b"2"}, "a/b/": {"c": b"1"}, "a/d": {"d": b"2"}}.items():
+            target = tmp_path / uuid.uuid4().hex
+            knowledge.fetch_run_artifacts(run.run_id, target, path=path)
+            assert _contents(target) == expected
+        with pytest.raises(NotFoundError, match="no artifact 'a/x'"):
+            knowledge.fetch_run_artifacts(run.run_id, tmp_path / "out", path="a/x")
+        with pytest.raises(InvalidError, match="leads out"):
+            knowledge.fetch_run_artifacts(run.run_id, tmp_path / "out", path="../x")
+
+    def test_a_run_has_a_parent(self, knowledge: KnowledgeBase, team: str) -> None:
+        parent = knowledge.log_run(APP, team, name="workflow")
+        child = knowledge.log_run(APP, team, name="step", parent=parent.run_id)
+        assert child.parent == parent.run_id
+        assert child.tags == {}
+        with pytest.raises(NotFoundError, match="no run 'nonesuch'"):
+            knowledge.log_run(APP, team, parent="nonesuch")
+        assert len(knowledge.search_runs(APP, team)) == 2
+
+    @pytest.mark.parametrize(
+        ("given", "why"),
+        [
+            ({"metrics": {"loss": math.nan}}, "metric 'loss' is nan"),
+            ({"metrics": {"loss": math.inf}}, "metric 'loss' is inf"),
+            ({"metrics": {"loss": "high"}}, "a metric is a number"),
+            ({"params": {"a=b": 1}}, "parameter cannot be called 'a=b'"),
+            ({"params": {"../a": 1}}, "would be another name"),
+            ({"params": {"": 1}}, "cannot be called"),
+            ({"params": {"long": "x" * 6001}}, "6001 characters long"),
+            ({"tags": {"long": "x" * 5001}}, "5001 characters long"),
+            ({"tags": {"stage": 1}}, "a tag's value is text"),
+            ({"tags": {"scanflow.kb.writing": "1"}}, "scanflow's own"),
+            ({"tags": {"mlflow.parentRunId": "x"}}, "Write parent="),
+            ({"name": ""}, "A run cannot be called ''"),
+            ({"started_at": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that it has none is the point
+            (
+                {"started_at": datetime(2026, 1, 2, tzinfo=UTC), "ended_at": datetime(2026, 1, 1, tzinfo=UTC)},
+                "before it began",
+            ),
+        ],
+    )
+    def test_a_run_that_cannot_be_kept_whole_is_not_kept(
+        self, knowledge: KnowledgeBase, team: str, given: Mapping[str, object], why: str
+    ) -> None:
+        with pytest.raises(InvalidError, match=why):
+            knowledge.log_run(APP, team, **given)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        assert knowledge.search_runs(APP, team) == []
+
+    def test_an_unknown_run_says_what_to_do(self, knowledge: KnowledgeBase, tmp_path: Path) -> None:
+        for run_id in ("nonesuch", "0" * 32, "a b/..", "é"):
+            with pytest.raises(NotFoundError, match="Search the environment's runs"):
+                knowledge.get_run(run_id)
+            with pytest.raises(NotFoundError, match="Search the environment's runs"):
+                knowledge.fetch_run_artifacts(run_id, tmp_path / "out")
+
+    # Searches.
+
+    def test_runs_are_found_newest_first_and_up_to_a_limit(self, knowledge: KnowledgeBase, team: str) -> None:
+        noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+        for minute in (1, 3, 0, 2):
+            began = noon + timedelta(minutes=minute)
+            knowledge.log_run(APP, team, name=f"m{minute}", started_at=began, ended_at=noon + timedelta(hours=1))
+        assert [run.name for run in knowledge.search_runs(APP, team)] == ["m3", "m2", "m1", "m0"]
+        assert [run.name for run in knowledge.search_runs(APP, team, limit=2)] == ["m3", "m2"]
+        with pytest.raises(InvalidError, match="at least 1"):
+            knowledge.search_runs(APP, team, limit=0)
+
+    def test_other_environments_runs_are_not_found(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        assert knowledge.search_runs(APP, team) == []
+        knowledge.log_run("other", team)
+        knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "in", {"x": b"1"}))
+        knowledge.save_application(Application(name=APP, team=team))
+        knowledge.register_model(f"model-{team}", tmp_path / "in", app=APP, team=team)
+        assert knowledge.search_runs(APP, team) == []
+
+    def test_what_was_saved_is_no_run(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
+        saved = knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "in", {"x": b"1"}))
+        with pytest.raises(NotFoundError, match="no run"):
+            knowledge.get_run(saved.version)
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("", "abc"),
+            ("  ", "abc"),
+            ("tags.stage = 'train'", "ab"),
+            ('tag.stage = "train"', "ab"),
+            ("tags.stage != 'train'", "c"),
+            ("tags.stage='train'AND metrics.accuracy>0.9", None),
+            ("tags.stage='train' AND metrics.accuracy>0.9", "b"),
+            ("metrics.accuracy >= .9 and metrics.accuracy < 1", "b"),
+            ("metrics.accuracy <= 0.5", "a"),
+            ("metrics.accuracy = 0.5", "a"),
+            ("metric.accuracy != 5e-1", "b"),
+            ("metrics.loss > -1.5", "b"),
+            ("metrics.loss = -2", "a"),
+            ("params.depth = '3'", "a"),
+            ("params.depth != '3'", "bc"),
+            ("params.`learning rate` = '0.1'", "a"),
+            ("params.learning.rate:2 = 'x'", "b"),
+            ('tags.note = "it\'s"', "a"),
+            ("tags.note = 'a \"b\" c'", "b"),
+            ("tags.note = 'größer 数据'", "c"),
+            ("tags.note != 'größer 数据'", "ab"),
+            ("tags.missing != 'x'", ""),
+            ("tags.stage = 'TRAIN'", ""),
+            ("tags.stage = 'train and metrics.accuracy > 0.9'", ""),
+            ("tags.stage = 'train' and tags.stage = 'serve'", ""),
+            ("tags.stage = '%'", ""),
+            ("params.depth = 3", None),
+            ("params.depth > '3'", None),
+            ("metrics.accuracy = '0.5'", None),
+            ("metrics.accuracy > 1e999", None),
+            ("metrics.accuracy > nan", None),
+            ("tags.stage like 'tr%'", None),
+            ("tags.stage = 'train' or tags.stage = 'serve'", None),
+            ("attributes.status = 'FINISHED'", None),
+            ("stage = 'train'", None),
+            ("tags.stage", None),
+            ("tags.stage = train", None),
+            ("tags.stage = 'train", None),
+            ("tags.stage = 'train' and", None),
+            ("and tags.stage = 'train'", None),
+            ("(tags.stage = 'train')", None),
+            ("tags.stage = 'train'; drop table runs", None),
+        ],
+    )
+    def test_a_filter_means_the_same_everywhere(
+        self, knowledge: KnowledgeBase, team: str, text: str, expected: str | None
+    ) -> None:
+        if expected is None:
+            with pytest.raises(UnsupportedError, match="Write clauses such as"):
+                knowledge.search_runs(APP, team, text)
+            return
+        knowledge.log_run(
+            APP,
+            team,
+            name="a",
+            tags={"stage": "train", "note": "it's"},
+            metrics={"accuracy": 0.5, "loss": -2},
+            params={"depth": 3, "learning rate": 0.1},
+        )
+        knowledge.log_run(
+            APP,
+            team,
+            name="b",
+            tags={"stage": "train", "note": 'a "b" c'},
+            metrics={"accuracy": 0.95, "loss": -1},
+            params={"depth": 4, "learning.rate:2": "x"},
+        )
+        knowledge.log_run(APP, team, name="c", tags={"stage": "serve", "note": "größer 数据"}, params={"depth": 33})
+        assert sorted(run.name for run in knowledge.search_runs(APP, team, text)) == sorted(expected)
+
+
+def _folder(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

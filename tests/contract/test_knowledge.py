@@ -1,0 +1,136 @@
+"""The knowledge base's contract, held by every adapter: in memory, MLflow on SQLite, MLflow behind a server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from scanflow.errors import NotFoundError
+from scanflow.knowledge import KnowledgeBase, MemoryKnowledge, open_knowledge
+from scanflow.testing.knowledge import KnowledgeBaseContract
+
+
+class TestInMemory(KnowledgeBaseContract):
+    @pytest.fixture
+    def knowledge(self) -> KnowledgeBase:
+        return MemoryKnowledge()
+
+
+class MlflowContract(KnowledgeBaseContract):
+    """What is said besides of MLflow, wherever it is."""
+
+    def test_a_model_that_mlflow_keeps_beside_its_run_is_found(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        from mlflow import MlflowClient
+
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "MLmodel").write_text("flavors: {}")
+        variables = knowledge.prepare("shop", team)
+        run = knowledge.log_run("shop", team, artifacts=Path(__file__))
+        client = MlflowClient(variables["MLFLOW_TRACKING_URI"])
+        logged = client.create_logged_model(variables["MLFLOW_EXPERIMENT_ID"], name="net", source_run_id=run.run_id)
+        client.log_model_artifacts(logged.model_id, str(tmp_path / "in"))
+        client.finalize_logged_model(logged.model_id, "READY")
+        made = knowledge.register_logged_model(model, run.artifact("net"))
+        assert made.run_id == run.run_id
+        assert made.tags == {"scanflow.app": "shop", "scanflow.team": team}
+        knowledge.fetch_model(model, tmp_path / "model")
+        knowledge.fetch_run_artifacts(run.run_id, tmp_path / "logged", path="net")
+        for folder in ("model", "logged"):
+            assert (tmp_path / folder / "MLmodel").read_text() == "flavors: {}"
+        with pytest.raises(NotFoundError, match="no artifact 'nte'"):
+            knowledge.register_logged_model(model, run.artifact("nte"))
+
+    def test_nothing_is_printed(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        knowledge.prepare("shop", team)
+        run = knowledge.log_run("shop", team, artifacts=Path(__file__))
+        knowledge.fetch_run_artifacts(run.run_id, tmp_path / "run")
+        knowledge.register_model(model, Path(__file__), app="shop", team=team)
+        knowledge.fetch_model(model, tmp_path / "model")
+        assert tuple(capfd.readouterr()) == ("", "")
+
+    def test_a_run_that_goes_on_is_found_as_running(self, knowledge: KnowledgeBase, team: str) -> None:
+        from mlflow import MlflowClient
+
+        variables = knowledge.prepare("shop", team)
+        begun = MlflowClient(variables["MLFLOW_TRACKING_URI"]).create_run(variables["MLFLOW_EXPERIMENT_ID"])
+        (run,) = knowledge.search_runs("shop", team)
+        assert (run.run_id, run.status, run.ended_at) == (begun.info.run_id, "running", None)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # MLflow's own use of its libraries
+class TestMlflowOnSqlite(MlflowContract):
+    @pytest.fixture
+    def knowledge(self, sqlite_knowledge: KnowledgeBase) -> KnowledgeBase:
+        return sqlite_knowledge
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+class TestMlflowServer(MlflowContract):
+    @pytest.fixture
+    def knowledge(self, tmp_path: Path, tracking_server: str) -> KnowledgeBase:
+        return open_knowledge(tmp_path / "home", tracking_server)
+
+
+@pytest.fixture(scope="session")
+def sqlite_knowledge(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
+    """One database for the session: MLflow takes seconds to make each."""
+    pytest.importorskip("mlflow")
+    return open_knowledge(tmp_path_factory.mktemp("hömé with spaces, #1 & 数据"))
+
+
+@pytest.fixture(scope="session")
+def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An MLflow server on a port of its own, ended with all its workers."""
+    pytest.importorskip("mlflow")
+    folder = tmp_path_factory.mktemp("server")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder / 'db.sqlite'}"]
+    command += ["--artifacts-destination", str(folder / "files")]
+    log = folder / "log"
+    with log.open("wb") as out:
+        environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
+    try:
+        _wait_until_ready(f"http://127.0.0.1:{port}/health", server, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait(timeout=10)
+
+
+def _wait_until_ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(timeout=0.2)
+    pytest.fail(f"The tracking server did not come up:\n{log.read_text()[-2000:]}")
