@@ -13,9 +13,9 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.local.backend import LocalBackend
 from scanflow.backends.local.machine import this_machine
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
-from scanflow.errors import NotFoundError
+from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge import open_knowledge, prepared_environment, tagged
-from scanflow.loading import load_application
+from scanflow.loading import file_being_loaded, load_application
 from scanflow.names import RunName
 from scanflow.settings import Settings
 
@@ -117,6 +117,7 @@ class EmbeddedDeployer:
         observe: Observer = lambda _: None,
     ) -> RunRecord:
         """See :meth:`Deployer.run`."""
+        _refuse_while_loading()
         chosen = _changed(app, workflow, parameters)
         self._backend.check(app, chosen)
         tracking = self._tracking(app, observe)
@@ -225,6 +226,14 @@ class EmbeddedDeployer:
             variables = open_knowledge(home, uri).prepare(app.name, app.team)
             observe(EnvironmentReady(run=nobody, what="the tracker", seconds=time.monotonic() - began))
         return lambda tags: tagged(variables, tags)
+
+
+def _refuse_while_loading() -> None:
+    """A file that runs a workflow at its top level would run another each time a step of it loads that file."""
+    if (path := file_being_loaded()) is not None:
+        raise UsageError(
+            f"{path.name} runs a workflow while it is only being loaded. Put that below: if __name__ == '__main__':"
+        )
 
 
 def _changed(app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:

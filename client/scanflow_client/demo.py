@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import Deployer
-from scanflow.errors import InternalError, MissingExtraError
+from scanflow.errors import InternalError, MissingExtraError, NotFoundError, did_you_mean
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 
 __all__ = ["load_demo", "where_to_look"]
 
+_NAMED_DATA = ("digits", "mnist")
 _NEEDS = ("tensorflow", "sklearn", "mlflow")
 
 
@@ -23,6 +26,7 @@ def load_demo(data: str) -> tuple[Application, Path, dict[str, Any]]:
 
     Raises:
         MissingExtraError: what it trains with is not installed.
+        NotFoundError: ``data`` is neither a known name nor a file.
     """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
@@ -31,8 +35,12 @@ def load_demo(data: str) -> tuple[Application, Path, dict[str, Any]]:
             "Install them: pip install 'scanflow[local,tensorflow]'"
         )
     application, path, _ = load_application(str(_tutorials() / "mnist" / "app.py"))
-    named = data if data in {"digits", "mnist"} else str(Path(data).expanduser().absolute())
-    return application, path, {"load-data.data": named}
+    if data in _NAMED_DATA:
+        return application, path, {"load-data.data": data}
+    file = Path(data).expanduser().absolute()
+    if not file.is_file():
+        raise NotFoundError(f"There is no file {data!r}, and no data of that name.{did_you_mean(data, _NAMED_DATA)}")
+    return application, path, {"load-data.data": str(file)}
 
 
 def where_to_look(record: RunRecord, deployer: Deployer) -> list[str]:
@@ -41,11 +49,14 @@ def where_to_look(record: RunRecord, deployer: Deployer) -> list[str]:
     assert isinstance(loaded, dict)
     assert isinstance(best, dict)
     tracker = Settings.from_environment().home.expanduser().absolute() / "tracker"
+    on_path = shutil.which("scanflow") is not None
     return [
         "",
-        f"  data      {loaded.get('source', '')}",
-        *(f"  {key:<9} {value}" for key, value in best.items()),
+        f"  data      {loaded['source']}",
+        f"  better    {best['best']}, with an accuracy of {best['accuracy']:.4f}",
+        f"  model     {best['model']}, version {best['version']}",
         "",
+        *([] if on_path else [f"  first      export PATH={Path(sys.executable).parent}:$PATH"]),
         f"  the run    scanflow show {record.name}",
         f"  its logs   scanflow logs {record.name}",
         "  try again  scanflow spin modeling-cnn1 -p epochs=5",

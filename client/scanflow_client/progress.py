@@ -19,7 +19,7 @@ from scanflow.backends.records import (
     Waiting,
 )
 from scanflow.names import StepName
-from scanflow_client.words import MARKS, task_line
+from scanflow_client.words import MARKS, counted, task_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,8 +51,8 @@ class Story:
         """Take in an event and return the lines that it is worth."""
         match event:
             case RunStarted():
-                kept = f", {event.kept} tasks kept" if event.kept else ""
-                return [f"run {event.run}  ({event.steps} {'step' if event.steps == 1 else 'steps'}{kept})"]
+                kept = f", {counted(event.kept, 'task')} kept" if event.kept else ""
+                return [f"run {event.run}  ({counted(event.steps, 'step')}{kept})"]
             case Waiting():
                 self.waiting[event.what] = time.monotonic()
                 return []

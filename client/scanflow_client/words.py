@@ -13,6 +13,7 @@ from scanflow.backends.records import RunRecord, TaskRecord
 __all__ = [
     "MARKS",
     "ago",
+    "counted",
     "failure_block",
     "format_bytes",
     "next_command",
@@ -121,6 +122,11 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``"1 step"`` or ``"2 steps"``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def ago(when: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import zipfile
@@ -15,6 +16,7 @@ from scanflow.backends.records import RunRecord
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.client import Client
+from tests.conftest import Cli
 
 
 @pytest.fixture
@@ -491,3 +493,49 @@ def test_a_functions_child_sees_the_same_python(client: Client) -> None:
 @sf.step
 def interpreter() -> list[str]:
     return [sys.executable, str(Path.cwd())]
+
+
+PROGRAM = """
+import scanflow as sf
+
+offset = 100
+
+@sf.step
+def first() -> int:
+    print("first runs")
+    return offset
+
+@sf.step(in_process=True)
+def second(value: int) -> int:
+    return value + offset
+
+one = first.bind()
+app = sf.Application(name="p", workflows=[sf.Workflow(name="w", nodes=[one, second.bind(one)])])
+print("the program runs")
+client = sf.Client()
+client.run(app)
+print(client.output("second"))
+"""
+
+
+def test_a_program_may_run_its_own_steps_without_being_run_again_by_them(
+    home: Path, tmp_path: Path, client: Client
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "the program runs\n200\n", done.stderr
+    assert client.logs("first") == "first runs\n"
+    assert len(client.runs()) == 1
+    client.spin("second")  # in this process, which knows nothing of that program
+    assert client.output("second") == 200
+
+
+def test_a_file_that_runs_a_workflow_while_it_is_loaded_is_told_where_to_put_that(
+    cli: Cli, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(PROGRAM)
+    answer = cli("run")
+    assert answer.returncode == 2
+    assert "app.py runs a workflow while it is only being loaded. Put that below: if __name__ ==" in answer.stderr
+    assert client.runs() == []

@@ -60,6 +60,7 @@ def init(
 def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     """Check an application without running it: graph, names, amounts, parameters, files."""
     from scanflow.loading import load_application
+    from scanflow_client.words import counted
 
     where = deployer()
     application, path, chosen = load_application(target)
@@ -72,7 +73,9 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
         print_json(plans)
         return
     for plan in plans:
-        typer.echo(f"✓ {application.name}:{plan.workflow}  {len(plan.steps)} steps in {plan.waves} waves")
+        typer.echo(
+            f"✓ {application.name}:{plan.workflow}  {counted(len(plan.steps), 'step')} in {counted(plan.waves, 'wave')}"
+        )
     typer.echo(f"{path.name} is good. Run it: scanflow run {target or ''}".rstrip())
 
 
@@ -80,7 +83,7 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
 def plan(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
     """Print what a workflow would run and the resources it would take, without running it."""
     from scanflow.loading import load_application
-    from scanflow_client.words import format_bytes, plan_rows
+    from scanflow_client.words import counted, format_bytes, plan_rows
 
     application, _, workflow = load_application(target)
     found = deployer().plan(application, workflow, parameters=parse_parameters(parameter))
@@ -88,7 +91,7 @@ def plan(target: TargetArgument = None, parameter: ParameterOption = None, as_js
         print_json(found)
         return
     table(("wave", "step", "runs", "after", "cores", "memory", "notes"), plan_rows(found))
-    unsized = f", and {found.unsized} steps that ask for none" if found.unsized else ""
+    unsized = f", and {counted(found.unsized, 'step')} without an amount" if found.unsized else ""
     typer.echo(
         f"At most {found.peak_cores:g} of {found.machine_cores:g} cores at once; "
         f"{format_bytes(found.peak_memory_bytes)} of memory asked for{unsized}. Nothing was run."

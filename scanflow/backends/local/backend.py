@@ -225,13 +225,15 @@ class LocalBackend:
                 kept = sum(record.state == "succeeded" for record in journal.tasks(run).values())
                 name = run.record.name
                 observe(RunStarted(run=name, folder=str(folder.path), steps=len(workflow.nodes), kept=kept))
+                launcher = self._launcher(name, folder, app, workflow, tracking)
+                launcher.keep_functions()
                 machine = this_machine()
                 cores = self._settings.slots or machine.cores
                 engine = Engine(
                     journal=journal,
                     run=run,
                     workflow=workflow,
-                    launcher=self._launcher(name, folder, app, workflow, tracking),
+                    launcher=launcher,
                     budget=Budget(cores, machine.memory_bytes),
                     workers=cores,
                     observe=observe,

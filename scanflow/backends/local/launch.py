@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 
 from scanflow.app.application import Application
-from scanflow.app.executor import Executor
+from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local import call
@@ -145,8 +145,8 @@ class Launcher:
                 node.target,
                 parameters,
                 file=self._places.function_file(node.target, node.name),
+                by_value=self._kept(node.target),
                 folder=folder,
-                run=self._folder,
                 isolated=python.requirements is not None,
                 who=f"Step {node.name!r}",
             )
@@ -182,6 +182,15 @@ class Launcher:
                 self._places.function_file(node.target, node.name)
             self.python(node)
 
+    def keep_functions(self) -> None:
+        """Keep by value what the running program or notebook defines itself, so that later processes have it too."""
+        for node in self._workflow.steps:
+            if (file := self._by_value(node.target)) is not None and node.target is not None and node.target.call:
+                file.parent.mkdir(exist_ok=True)
+                unfinished = file.with_suffix(".part")
+                unfinished.write_bytes(cloudpickle.dumps(getattr(node.target.call, "function", node.target.call)))
+                unfinished.replace(file)
+
     def function(self, node: Executor) -> Callable[..., Any]:
         """Return the function of a step that runs in this process."""
         target = node.target
@@ -189,7 +198,24 @@ class Launcher:
             raise InternalError(f"The step {node.name!r} is not a function.")
         if target.call is not None:
             return target.call
+        if (kept := self._kept(target)) is not None:
+            # Written by this user's own program, in this user's own home folder.
+            function: Callable[..., Any] = cloudpickle.loads(kept.read_bytes())
+            return function
         return load_function(str(target), self._places.function_file(target, node.name))
+
+    def _by_value(self, target: Target | None) -> Path | None:
+        module, _, name = (target or "").partition(":")
+        return self._folder.functions / f"{name}.pickle" if module == "__main__" else None
+
+    def _kept(self, target: Target) -> Path | None:
+        file = self._by_value(target)
+        if file is not None and not file.exists():
+            raise NotFoundError(
+                f"The function {str(target)!r} was defined by a program or notebook that is gone. "
+                "Run the workflow again from there."
+            )
+        return file
 
     def _code(self, node: Executor) -> tuple[Path | bytes, str]:
         if node.target is None:
@@ -199,7 +225,7 @@ class Launcher:
             return file, str(node.target)
         function = self.function(node)
         plain = getattr(function, "function", function)
-        own = getattr(sys.modules.get(plain.__module__), "__file__", None)
+        own = None if plain.__module__ == "__main__" else getattr(sys.modules.get(plain.__module__), "__file__", None)
         return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
 
     def _lookup(self, step: str, output: str) -> Any:

@@ -8,16 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor, Target
 from scanflow.app.resources import Resources
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local import call
-from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.local.values import as_argument, encode
-from scanflow.errors import InvalidError
 from scanflow.loading import find_file
 from scanflow.names import RunName, StepName
 
@@ -87,8 +83,8 @@ def write_request(
     parameters: Mapping[str, Any],
     *,
     file: Path | None,
+    by_value: Path | None,
     folder: Path,
-    run: RunFolder,
     isolated: bool,
     who: str,
 ) -> Path:
@@ -96,16 +92,6 @@ def write_request(
 
     ``isolated``: the interpreter belongs to an environment of the step's own, so this one's packages are not its path.
     """
-    by_value = None
-    if file is None and target.partition(":")[0] == "__main__":
-        by_value = run.functions / f"{target.partition(':')[2]}.pickle"
-        if target.call is not None:
-            run.functions.mkdir(exist_ok=True)
-            by_value.write_bytes(cloudpickle.dumps(getattr(target.call, "function", target.call)))
-        elif not by_value.exists():
-            raise InvalidError(
-                f"{who}: its function lived in a notebook that is gone. Run the workflow again from there."
-            )
     request = folder / "request.json"
     call.Request(
         name=str(target),

@@ -1,0 +1,50 @@
+"""Every Python example of the README and the documentation runs, and every YAML example is a valid application."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scanflow.app.files import load_yaml
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+TIMEOUT_S = 120
+
+
+def examples(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page, "python")], ids=lambda page: page.name)
+def test_a_pages_python_examples_run_one_after_the_other(page: Path, home: Path, tmp_path: Path) -> None:
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(examples(page, "python")))
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page, "yaml")], ids=lambda page: page.name)
+def test_a_pages_yaml_examples_are_applications(page: Path) -> None:
+    for text in examples(page, "yaml"):
+        assert load_yaml(text).workflows
+
+
+def test_there_are_examples_to_run() -> None:
+    assert sum(len(examples(page, "python")) for page in PAGES) >= 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_is_shown_exists(page: Path) -> None:
+    from scanflow_client.cli.app import app
+
+    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    shown = set(re.findall(r"(?:^\$ |`|[ (])(?:\.venv/bin/)?scanflow ([a-z]+)\b", page.read_text(encoding="utf-8")))
+    words = {"is", "as", "to", "and", "anyway"}
+    assert shown - words <= known
