@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -127,6 +128,8 @@ class LocalBackend:
             folder.outputs.mkdir(parents=True)
             for other in {record.step for record in inputs if record.state == "succeeded"}:
                 (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
+            if past_folder.functions.is_dir():
+                shutil.copytree(past_folder.functions, folder.functions)
             with journal.together():
                 for record in inputs:
                     journal.set_task(run, record.model_copy(update={"origin": past.record.name}))
