@@ -8,7 +8,7 @@
             return MyKnowledge()
 
 The suite calls the environment ``shop`` of team ``data``, others beside it, and models with random names: a knowledge
-base that lives longer than one test is fine, as long as ``fresh_team`` gives each test a team of its own.
+base that lives longer than one test is fine, as long as the fixture ``team`` gives each test a team of its own.
 """
 
 from __future__ import annotations
@@ -24,36 +24,14 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.knowledge.port import KnowledgeBase
+from scanflow.testing.folders import ODD_NAMES, read_folder, write_folder
+from scanflow.testing.models import APP, ModelsContract
 
 __all__ = ["KnowledgeBaseContract"]
 
-APP = "shop"
-ODD_NAMES = (
-    "weights.bin",
-    "naïve läyer.txt",
-    "数据/表 1.csv",
-    "deep/er/and-deeper/x+y=z@1,2;3(4)[5]{6}'7'&8.txt",
-    ".hidden",
-)
 
-
-class KnowledgeBaseContract:
+class KnowledgeBaseContract(ModelsContract):
     """Every promise of :class:`~scanflow.knowledge.port.KnowledgeBase`, as tests."""
-
-    @pytest.fixture
-    def knowledge(self) -> KnowledgeBase:
-        """Give the knowledge base to test."""
-        raise NotImplementedError("Override the fixture 'knowledge' to return the knowledge base to test.")
-
-    @pytest.fixture
-    def team(self) -> str:
-        """Give a team that no other test uses."""
-        return f"team-{uuid.uuid4().hex[:8]}"
-
-    @pytest.fixture
-    def model(self) -> str:
-        """Give the name of a model that no other test uses."""
-        return f"model {uuid.uuid4().hex[:8]}"
 
     # Environments.
 
@@ -105,32 +83,32 @@ class KnowledgeBaseContract:
     # Artifacts.
 
     def test_a_folder_comes_back_as_it_was(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
-        source = _folder(tmp_path / "in", {name: f"{name}\n".encode() * 3 for name in ODD_NAMES} | {"empty": b""})
+        source = write_folder(tmp_path / "in", {name: f"{name}\n".encode() * 3 for name in ODD_NAMES} | {"empty": b""})
         saved = knowledge.save_artifacts(APP, team, "data: 'Läufe' 100% #1/2", source)
         target = tmp_path / "not yet" / "there"
         assert knowledge.fetch_artifacts(APP, team, "data: 'Läufe' 100% #1/2", target) == target
-        assert _contents(target) == _contents(source)
+        assert read_folder(target) == read_folder(source)
         assert saved.uri == f"runs:/{saved.version}/files"
 
     def test_a_file_comes_back_in_a_folder(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
-        source = _folder(tmp_path / "in", {"model.pkl": b"\x00\xff"}) / "model.pkl"
+        source = write_folder(tmp_path / "in", {"model.pkl": b"\x00\xff"}) / "model.pkl"
         knowledge.save_artifacts(APP, team, "one", source)
         knowledge.fetch_artifacts(APP, team, "one", tmp_path / "out")
-        assert _contents(tmp_path / "out") == {"model.pkl": b"\x00\xff"}
+        assert read_folder(tmp_path / "out") == {"model.pkl": b"\x00\xff"}
 
     def test_the_newest_or_the_named_version_of_artifacts_is_fetched(
         self, knowledge: KnowledgeBase, team: str, tmp_path: Path
     ) -> None:
-        first = knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "1", {"old": b"1"}))
-        knowledge.save_artifacts(APP, team, "other", _folder(tmp_path / "2", {"other": b"2"}))
-        knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "3", {"new": b"3"}))
+        first = knowledge.save_artifacts(APP, team, "data", write_folder(tmp_path / "1", {"old": b"1"}))
+        knowledge.save_artifacts(APP, team, "other", write_folder(tmp_path / "2", {"other": b"2"}))
+        knowledge.save_artifacts(APP, team, "data", write_folder(tmp_path / "3", {"new": b"3"}))
         knowledge.fetch_artifacts(APP, team, "data", tmp_path / "newest")
         knowledge.fetch_artifacts(APP, team, "data", tmp_path / "first", version=first.version)
-        assert _contents(tmp_path / "newest") == {"new": b"3"}
-        assert _contents(tmp_path / "first") == {"old": b"1"}
+        assert read_folder(tmp_path / "newest") == {"new": b"3"}
+        assert read_folder(tmp_path / "first") == {"old": b"1"}
 
     def test_unknown_artifacts_name_the_nearest(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
-        knowledge.save_artifacts(APP, team, "training-data", _folder(tmp_path / "in", {"x": b"1"}))
+        knowledge.save_artifacts(APP, team, "training-data", write_folder(tmp_path / "in", {"x": b"1"}))
         with pytest.raises(NotFoundError, match="Did you mean 'training-data'"):
             knowledge.fetch_artifacts(APP, team, "training-dta", tmp_path / "out")
         assert not (tmp_path / "out").exists()
@@ -140,11 +118,11 @@ class KnowledgeBaseContract:
     def test_what_cannot_be_saved_is_refused_before_anything_is(
         self, knowledge: KnowledgeBase, team: str, tmp_path: Path
     ) -> None:
-        linked = _folder(tmp_path / "linked", {"x": b"1"})
+        linked = write_folder(tmp_path / "linked", {"x": b"1"})
         (linked / "nowhere").symlink_to(tmp_path / "nothing")
-        cyclic = _folder(tmp_path / "cyclic", {"x": b"1"})
+        cyclic = write_folder(tmp_path / "cyclic", {"x": b"1"})
         (cyclic / "loop").symlink_to(cyclic)
-        odd = _folder(tmp_path / "odd", {"100% sure?#1": b"1"})
+        odd = write_folder(tmp_path / "odd", {"100% sure?#1": b"1"})
         bare = tmp_path / "bare"
         bare.mkdir()
         refused = [(linked, "link to nothing"), (cyclic, "link to a folder"), (odd, "cannot carry"), (bare, "no file")]
@@ -160,174 +138,35 @@ class KnowledgeBaseContract:
         assert knowledge.search_runs(APP, team) == []
 
     def test_links_to_files_are_saved_as_the_files(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
-        blob = _folder(tmp_path / "blobs", {"abc": b"data"}) / "abc"
-        source = _folder(tmp_path / "in", {"x": b"1"})
+        blob = write_folder(tmp_path / "blobs", {"abc": b"data"}) / "abc"
+        source = write_folder(tmp_path / "in", {"x": b"1"})
         (source / "weights").symlink_to(blob)
         knowledge.save_artifacts(APP, team, "data", source)
         knowledge.fetch_artifacts(APP, team, "data", tmp_path / "out")
-        assert _contents(tmp_path / "out") == {"x": b"1", "weights": b"data"}
+        assert read_folder(tmp_path / "out") == {"x": b"1", "weights": b"data"}
         assert not (tmp_path / "out" / "weights").is_symlink()
 
     def test_a_fetch_overwrites_nothing(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
-        knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "in", {"x": b"1"}))
-        full = _folder(tmp_path / "full", {"mine": b"!"})
+        knowledge.save_artifacts(APP, team, "data", write_folder(tmp_path / "in", {"x": b"1"}))
+        full = write_folder(tmp_path / "full", {"mine": b"!"})
         with pytest.raises(InvalidError, match="nothing is overwritten"):
             knowledge.fetch_artifacts(APP, team, "data", full)
         with pytest.raises(InvalidError, match="nothing is overwritten"):
             knowledge.fetch_artifacts(APP, team, "data", full / "mine")
-        assert _contents(full) == {"mine": b"!"}
+        assert read_folder(full) == {"mine": b"!"}
         empty = tmp_path / "empty"
         empty.mkdir()
         knowledge.fetch_artifacts(APP, team, "data", empty)
-        assert _contents(empty) == {"x": b"1"}
+        assert read_folder(empty) == {"x": b"1"}
 
     def test_a_save_does_not_follow_later_changes(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
-        source = _folder(tmp_path / "in", {"x": b"before"})
+        source = write_folder(tmp_path / "in", {"x": b"before"})
         knowledge.save_artifacts(APP, team, "data", source)
         (source / "x").write_bytes(b"after")
         knowledge.fetch_artifacts(APP, team, "data", tmp_path / "out")
         (tmp_path / "out" / "x").write_bytes(b"spoilt")
         knowledge.fetch_artifacts(APP, team, "data", tmp_path / "again")
-        assert _contents(tmp_path / "again") == {"x": b"before"}
-
-    # Models.
-
-    def test_versions_count_up_and_are_listed_newest_first(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
-        source = _folder(tmp_path / "in", {"weights": b"1"})
-        made = [knowledge.register_model(model, source, app=APP, team=team) for _ in range(3)]
-        assert [version.version for version in made] == [1, 2, 3]
-        assert knowledge.list_model_versions(model) == made[::-1]
-        assert knowledge.get_model(model) == made[2]
-        assert knowledge.get_model(model, 2) == made[1]
-        assert model in knowledge.list_models()
-        assert made[0].uri == f"models:/{model}/1"
-
-    def test_the_files_of_each_version_are_kept(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
-        for number in (1, 2):
-            source = _folder(tmp_path / f"in{number}", {name: bytes([number]) for name in ODD_NAMES})
-            knowledge.register_model(model, source, app=APP, team=team)
-        knowledge.set_model_alias(model, "champion", 1)
-        knowledge.fetch_model(model, tmp_path / "latest")
-        knowledge.fetch_model(model, tmp_path / "champion", version="champion")
-        assert _contents(tmp_path / "latest") == dict.fromkeys(ODD_NAMES, b"\x02")
-        assert _contents(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
-
-    def test_an_alias_names_one_version_at_a_time(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
-        source = _folder(tmp_path / "in", {"weights": b"1"})
-        for _ in range(2):
-            knowledge.register_model(model, source, app=APP, team=team)
-        assert knowledge.set_model_alias(model, "champion", 1).aliases == ("champion",)
-        knowledge.set_model_alias(model, "backup", 1)
-        assert knowledge.get_model(model, "champion").version == 1
-        assert knowledge.set_model_alias(model, "champion", 2).aliases == ("champion",)
-        assert knowledge.get_model(model, "champion").version == 2
-        assert [version.aliases for version in knowledge.list_model_versions(model)] == [("champion",), ("backup",)]
-
-    def test_an_unknown_model_names_the_nearest(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
-        knowledge.register_model(model, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
-        wrong = model.replace("model", "modle")
-        for ask in (knowledge.get_model, knowledge.list_model_versions):
-            with pytest.raises(NotFoundError, match=rf"no model {wrong!r}\. Did you mean {model!r}"):
-                ask(wrong)
-        with pytest.raises(NotFoundError, match=f"Did you mean {model!r}"):
-            knowledge.fetch_model(wrong, tmp_path / "out")
-        assert not (tmp_path / "out").exists()
-
-    def test_an_unknown_version_or_alias_says_which_there_are(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
-        knowledge.register_model(model, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
-        knowledge.set_model_alias(model, "champion", 1)
-        with pytest.raises(NotFoundError, match=r"alias 'champoin'\. Did you mean 'champion'"):
-            knowledge.get_model(model, "champoin")
-        said = r"no version 7\. Known: 1, champion"
-        with pytest.raises(NotFoundError, match=said):
-            knowledge.get_model(model, 7)
-        with pytest.raises(NotFoundError, match=said):
-            knowledge.set_model_alias(model, "backup", 7)
-        with pytest.raises(NotFoundError, match=said):
-            knowledge.set_model_tags(model, 7, {"a": "b"})
-
-    def test_tags_are_added_to_a_version(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
-        source = _folder(tmp_path / "in", {"w": b"1"})
-        made = knowledge.register_model(model, source, app=APP, team=team, tags={"stage": "ünfertig", "keep": ""})
-        owner = {"scanflow.app": APP, "scanflow.team": team}
-        assert made.tags == {"stage": "ünfertig", "keep": "", **owner}
-        changed = knowledge.set_model_tags(model, 1, {"stage": "done", "new": "1"})
-        assert changed.tags == {"stage": "done", "keep": "", "new": "1", **owner}
-        assert knowledge.get_model(model, 1) == changed
-
-    def test_a_version_knows_the_run_that_made_it(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
-        source = _folder(tmp_path / "in", {"w": b"1"})
-        run = knowledge.log_run(APP, team)
-        assert knowledge.register_model(model, source, app=APP, team=team, run_id=run.run_id).run_id == run.run_id
-        assert knowledge.register_model(model, source, app=APP, team=team).run_id is None
-        with pytest.raises(NotFoundError, match="no run 'nonesuch'"):
-            knowledge.register_model(model, source, app=APP, team=team, run_id="nonesuch")
-        assert len(knowledge.list_model_versions(model)) == 2
-
-    def test_what_a_run_logged_becomes_a_model(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
-        source = _folder(tmp_path / "in", {"net/weights": b"1", "net/läyers/a": b"2", "notes": b"3"})
-        run = knowledge.log_run(APP, team, artifacts=source)
-        made = knowledge.register_logged_model(model, run.artifact("net"), tags={"from": "run"})
-        assert made.run_id == run.run_id
-        assert made.tags == {"from": "run", "scanflow.app": APP, "scanflow.team": team}
-        knowledge.fetch_model(model, tmp_path / "out")
-        assert _contents(tmp_path / "out") == {"weights": b"1", "läyers/a": b"2"}
-
-    def test_what_no_run_logged_becomes_no_model(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
-        run = knowledge.log_run(APP, team, artifacts=_folder(tmp_path / "in", {"net/weights": b"1"}))
-        wrong = [
-            (run.artifact("nte"), NotFoundError, "Did you mean 'net'"),
-            ("runs:/nonesuch/net", NotFoundError, "no run 'nonesuch'"),
-            (run.artifact("net/weights"), InvalidError, "a model is a folder"),
-            (run.artifact("net/../.."), InvalidError, "leads out"),
-            (run.run_id, InvalidError, "runs:/<run id>/<path>"),
-        ]
-        for uri, error, why in wrong:
-            with pytest.raises(error, match=why):
-                knowledge.register_logged_model(model, uri)
-        assert model not in knowledge.list_models()
-
-    @pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "a@b", "..", "a ", "it's", "x" * 300, "a\nb", "50%"])
-    def test_model_names_that_could_not_be_found_again_are_refused(
-        self, knowledge: KnowledgeBase, team: str, name: str, tmp_path: Path
-    ) -> None:
-        with pytest.raises(InvalidError, match="A model cannot be called"):
-            knowledge.register_model(name, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
-        assert name not in knowledge.list_models()
-
-    @pytest.mark.parametrize("name", ["mnist_cnn", "Größe 3.1", "模型", "a+b-c"])
-    def test_model_names_may_be_words_of_any_language(
-        self, knowledge: KnowledgeBase, team: str, model: str, name: str, tmp_path: Path
-    ) -> None:
-        full = f"{name} {model}"
-        knowledge.register_model(full, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
-        assert knowledge.get_model(full).name == full
-        assert full in knowledge.list_models()
-
-    @pytest.mark.parametrize("alias", ["", "latest", "Latest", "v3", "12", "a b", "a/b"])
-    def test_aliases_that_mean_something_else_are_refused(
-        self, knowledge: KnowledgeBase, team: str, model: str, alias: str, tmp_path: Path
-    ) -> None:
-        knowledge.register_model(model, _folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
-        with pytest.raises(InvalidError, match="alias"):
-            knowledge.set_model_alias(model, alias, 1)
-        assert knowledge.get_model(model).aliases == ()
+        assert read_folder(tmp_path / "again") == {"x": b"before"}
 
     # Runs.
 
@@ -340,7 +179,7 @@ class KnowledgeBaseContract:
             params={"depth": 3, "rate": 0.1, "name": "größer", "none": None, "a key/with.all:of-it": "", "on": True},
             metrics={"accuracy": 0.97, "loss": -1e-300, "big": 1.5e300, "zero": 0},
             tags={"stage": "train", "quote": 'it\'s "quoted"\nand `more`'},
-            artifacts=_folder(tmp_path / "in", {"plots/läufe.png": b"png"}),
+            artifacts=write_folder(tmp_path / "in", {"plots/läufe.png": b"png"}),
             status="failed",
             started_at=began,
             ended_at=began + timedelta(seconds=90),
@@ -356,7 +195,7 @@ class KnowledgeBaseContract:
         assert knowledge.get_run(run.run_id) == run
         assert knowledge.search_runs(APP, team) == [run]
         knowledge.fetch_run_artifacts(run.run_id, tmp_path / "out")
-        assert _contents(tmp_path / "out") == {"plots/läufe.png": b"png"}
+        assert read_folder(tmp_path / "out") == {"plots/läufe.png": b"png"}
 
     def test_a_run_may_say_next_to_nothing(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
         run = knowledge.log_run(APP, team)
@@ -375,12 +214,12 @@ class KnowledgeBaseContract:
         assert run.metrics == metrics
 
     def test_part_of_a_runs_artifacts_can_be_fetched(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
-        source = _folder(tmp_path / "in", {"a/b/c": b"1", "a/d": b"2", "e": b"3"})
+        source = write_folder(tmp_path / "in", {"a/b/c": b"1", "a/d": b"2", "e": b"3"})
         run = knowledge.log_run(APP, team, artifacts=source)
         for path, expected in {"a": {"b/c": b"1", "d": b"2"}, "a/b/": {"c": b"1"}, "a/d": {"d": b"2"}}.items():
             target = tmp_path / uuid.uuid4().hex
             knowledge.fetch_run_artifacts(run.run_id, target, path=path)
-            assert _contents(target) == expected
+            assert read_folder(target) == expected
         with pytest.raises(NotFoundError, match="no artifact 'a/x'"):
             knowledge.fetch_run_artifacts(run.run_id, tmp_path / "out", path="a/x")
         with pytest.raises(InvalidError, match="leads out"):
@@ -446,13 +285,13 @@ class KnowledgeBaseContract:
     def test_other_environments_runs_are_not_found(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
         assert knowledge.search_runs(APP, team) == []
         knowledge.log_run("other", team)
-        knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "in", {"x": b"1"}))
+        knowledge.save_artifacts(APP, team, "data", write_folder(tmp_path / "in", {"x": b"1"}))
         knowledge.save_application(Application(name=APP, team=team))
         knowledge.register_model(f"model-{team}", tmp_path / "in", app=APP, team=team)
         assert knowledge.search_runs(APP, team) == []
 
     def test_what_was_saved_is_no_run(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
-        saved = knowledge.save_artifacts(APP, team, "data", _folder(tmp_path / "in", {"x": b"1"}))
+        saved = knowledge.save_artifacts(APP, team, "data", write_folder(tmp_path / "in", {"x": b"1"}))
         with pytest.raises(NotFoundError, match="no run"):
             knowledge.get_run(saved.version)
 
@@ -528,14 +367,3 @@ class KnowledgeBaseContract:
         )
         knowledge.log_run(APP, team, name="c", tags={"stage": "serve", "note": "größer 数据"}, params={"depth": 33})
         assert sorted(run.name for run in knowledge.search_runs(APP, team, text)) == sorted(expected)
-
-
-def _folder(folder: Path, files: Mapping[str, bytes]) -> Path:
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
-
-
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

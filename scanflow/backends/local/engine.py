@@ -194,6 +194,9 @@ class Engine:
     def _adopt(self, task: _Task) -> None:
         folder = self._folder.attempt(task.name, task.attempt)
         exit_ = self._shims.adopt(folder) if (folder / "alive").exists() else Exit(None, reason="void")
+        if exit_ is not None and not exit_.succeeded:
+            self._queue.append(task)  # it failed before somebody asked to go on: going on means to run it again
+            return
         self._budget.hold(task.share)
         if exit_ is not None:
             self._process_ended(task, folder, exit_)

@@ -1,0 +1,156 @@
+"""The suite that every :class:`~scanflow.deployer.Deployer` passes.
+
+Subclass :class:`DeployerContract` in a test module and define the fixture ``deployer``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanflow.app.application import Application
+from scanflow.backends.records import Event, RunRecord, TaskEnded
+from scanflow.deployer import Deployer
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+
+__all__ = ["DeployerContract"]
+
+APP = """
+import pathlib
+import sys
+import scanflow as sf
+
+
+@sf.step
+def load(count: int = 3) -> list[int]:
+    print("loading", count)
+    print("a word of warning", file=sys.stderr)
+    return list(range(count))
+
+
+@sf.step
+def double(number: int) -> int:
+    return number * 2
+
+
+@sf.step
+def total(values: list[int]) -> int:
+    if not pathlib.Path("mended").exists():
+        raise ValueError("not mended yet")
+    return sum(values)
+
+
+numbers = load.bind()
+doubled = double.map(numbers)
+app = sf.Application(
+    name="contract", team="tests", workflows=[sf.Workflow(name="sums", nodes=[numbers, doubled, total.bind(doubled)])]
+)
+"""
+
+
+class DeployerContract:
+    """What a deployer promises to whoever uses it."""
+
+    @pytest.fixture
+    def deployer(self) -> Deployer:
+        """Return the deployer under test, without any run in it."""
+        raise AssertionError("A subclass of DeployerContract defines the fixture 'deployer'.")
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Path:
+        """Return the file of an application whose last step fails until there is a file ``mended`` beside it."""
+        path = tmp_path / "contract_app.py"
+        path.write_text(APP, encoding="utf-8")
+        return path
+
+    @pytest.fixture
+    def app(self, source: Path) -> Application:
+        """Return that application."""
+        from scanflow.loading import load_application
+
+        return load_application(str(source))[0]
+
+    @pytest.fixture
+    def failed(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
+        """Return a run of it that has failed in its last step."""
+        return deployer.run(app, source=source)
+
+    @pytest.fixture
+    def good(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
+        """Return a run of it that went well."""
+        (source.parent / "mended").touch()
+        return deployer.run(app, source=source)
+
+    def test_a_run_tells_of_each_task_as_it_ends_and_keeps_what_it_left(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        (source.parent / "mended").touch()
+        events: list[Event] = []
+        record = deployer.run(app, "sums", parameters={"count": 2}, source=source, observe=events.append)
+        assert record.state == "succeeded"
+        ended = [event.record.task for event in events if isinstance(event, TaskEnded)]
+        assert sorted(ended) == ["double.0", "double.1", "load", "total"]
+        assert (ended[0], ended[-1]) == ("load", "total")
+        assert deployer.outputs(record.name, "total") == {"result": 2}
+        assert deployer.outputs(record.name, "double") == [{"result": 0}, {"result": 2}]
+        assert deployer.show(record.name) == deployer.show("@latest") == record
+
+    def test_a_failed_run_says_why_and_leaves_the_rest_undone(self, failed: RunRecord) -> None:
+        assert failed.state == "failed"
+        last = next(task for task in failed.tasks if task.task == "total")
+        assert last.failure is not None
+        assert "ValueError: not mended yet" in last.failure.cause
+
+    def test_resume_keeps_what_finished_and_runs_the_rest(
+        self, deployer: Deployer, failed: RunRecord, source: Path
+    ) -> None:
+        (source.parent / "mended").touch()
+        events: list[Event] = []
+        record = deployer.resume(failed.name, observe=events.append)
+        assert (record.name, record.state) == (failed.name, "succeeded")
+        assert [event.record.task for event in events if isinstance(event, TaskEnded)] == ["total"]
+
+    def test_spin_runs_one_step_on_past_inputs_as_a_run_of_its_own(self, deployer: Deployer, good: RunRecord) -> None:
+        record = deployer.spin("total", run=good.name, parameters={"values": [5, 6]})
+        assert record.name != good.name
+        assert deployer.outputs(record.name, "total") == {"result": 11}
+        assert deployer.outputs(good.name, "total") == {"result": 6}
+
+    def test_logs_have_both_streams_of_every_task(self, deployer: Deployer, good: RunRecord) -> None:
+        assert b"".join(deployer.logs(good.name, "load")) == b"loading 3\n"
+        assert b"".join(deployer.logs(good.name, "load", stream="stderr")) == b"a word of warning\n"
+        assert b"".join(deployer.logs(good.name, "load", follow=True)) == b"loading 3\n"
+
+    def test_the_newest_run_comes_first(self, deployer: Deployer, app: Application, good: RunRecord) -> None:
+        second = deployer.run(app)
+        assert [record.name for record in deployer.runs()] == [second.name, good.name]
+        assert [record.name for record in deployer.runs(limit=1)] == [second.name]
+        assert deployer.show("@latest-1").name == good.name
+
+    def test_a_plan_checks_everything_and_runs_nothing(self, deployer: Deployer, app: Application) -> None:
+        plan = deployer.plan(app, parameters={"count": 9})
+        assert [step.name for step in plan.steps] == ["load", "double", "total"]
+        with pytest.raises(InvalidError, match="'count' is 'many'"):
+            deployer.plan(app, parameters={"count": "many"})
+        assert deployer.runs() == []
+
+    def test_what_is_not_there_is_said_to_be_so_with_the_nearest_name(
+        self, deployer: Deployer, app: Application, good: RunRecord
+    ) -> None:
+        with pytest.raises(NotFoundError, match="There is no run 'nope'"):
+            deployer.show("nope")
+        with pytest.raises(NotFoundError, match=r"no workflow 'smus'. Did you mean 'sums'"):
+            deployer.run(app, "smus")
+        with pytest.raises(NotFoundError, match=r"no parameter 'cuont'. Did you mean 'count'"):
+            deployer.run(app, parameters={"cuont": 1})
+        with pytest.raises(NotFoundError, match=r"no node 'totla'. Did you mean 'total'"):
+            deployer.spin("totla", run=good.name)
+        with pytest.raises(NotFoundError, match=r"no log of 'laod'. Did you mean 'load'"):
+            list(deployer.logs(good.name, "laod"))
+        with pytest.raises(NotFoundError, match=r"'laod' has no outputs in the run .* Did you mean 'load'"):
+            deployer.outputs(good.name, "laod")
+
+    def test_a_run_that_has_ended_cannot_be_stopped(self, deployer: Deployer, good: RunRecord) -> None:
+        with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
+            deployer.stop(good.name)

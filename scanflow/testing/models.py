@@ -1,0 +1,172 @@
+"""What every knowledge base does with models: one half of ``KnowledgeBaseContract``."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.testing.folders import ODD_NAMES, read_folder, write_folder
+
+__all__ = ["ModelsContract"]
+
+APP = "shop"
+
+
+class ModelsContract:
+    """The promises about models, versions, aliases and tags; with the fixtures that both halves use."""
+
+    @pytest.fixture
+    def knowledge(self) -> KnowledgeBase:
+        """Give the knowledge base to test."""
+        raise NotImplementedError("Override the fixture 'knowledge' to return the knowledge base to test.")
+
+    @pytest.fixture
+    def team(self) -> str:
+        """Give a team that no other test uses."""
+        return f"team-{uuid.uuid4().hex[:8]}"
+
+    @pytest.fixture
+    def model(self) -> str:
+        """Give the name of a model that no other test uses."""
+        return f"model {uuid.uuid4().hex[:8]}"
+
+    def test_versions_count_up_and_are_listed_newest_first(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = write_folder(tmp_path / "in", {"weights": b"1"})
+        made = [knowledge.register_model(model, source, app=APP, team=team) for _ in range(3)]
+        assert [version.version for version in made] == [1, 2, 3]
+        assert knowledge.list_model_versions(model) == made[::-1]
+        assert knowledge.get_model(model) == made[2]
+        assert knowledge.get_model(model, 2) == made[1]
+        assert model in knowledge.list_models()
+        assert made[0].uri == f"models:/{model}/1"
+
+    def test_the_files_of_each_version_are_kept(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        for number in (1, 2):
+            source = write_folder(tmp_path / f"in{number}", {name: bytes([number]) for name in ODD_NAMES})
+            knowledge.register_model(model, source, app=APP, team=team)
+        knowledge.set_model_alias(model, "champion", 1)
+        knowledge.fetch_model(model, tmp_path / "latest")
+        knowledge.fetch_model(model, tmp_path / "champion", version="champion")
+        assert read_folder(tmp_path / "latest") == dict.fromkeys(ODD_NAMES, b"\x02")
+        assert read_folder(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
+
+    def test_an_alias_names_one_version_at_a_time(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = write_folder(tmp_path / "in", {"weights": b"1"})
+        for _ in range(2):
+            knowledge.register_model(model, source, app=APP, team=team)
+        assert knowledge.set_model_alias(model, "champion", 1).aliases == ("champion",)
+        knowledge.set_model_alias(model, "backup", 1)
+        assert knowledge.get_model(model, "champion").version == 1
+        assert knowledge.set_model_alias(model, "champion", 2).aliases == ("champion",)
+        assert knowledge.get_model(model, "champion").version == 2
+        assert [version.aliases for version in knowledge.list_model_versions(model)] == [("champion",), ("backup",)]
+
+    def test_an_unknown_model_names_the_nearest(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        wrong = model.replace("model", "modle")
+        for ask in (knowledge.get_model, knowledge.list_model_versions):
+            with pytest.raises(NotFoundError, match=rf"no model {wrong!r}\. Did you mean {model!r}"):
+                ask(wrong)
+        with pytest.raises(NotFoundError, match=f"Did you mean {model!r}"):
+            knowledge.fetch_model(wrong, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    def test_an_unknown_version_or_alias_says_which_there_are(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        knowledge.set_model_alias(model, "champion", 1)
+        with pytest.raises(NotFoundError, match=r"alias 'champoin'\. Did you mean 'champion'"):
+            knowledge.get_model(model, "champoin")
+        said = r"no version 7\. Known: 1, champion"
+        with pytest.raises(NotFoundError, match=said):
+            knowledge.get_model(model, 7)
+        with pytest.raises(NotFoundError, match=said):
+            knowledge.set_model_alias(model, "backup", 7)
+        with pytest.raises(NotFoundError, match=said):
+            knowledge.set_model_tags(model, 7, {"a": "b"})
+
+    def test_tags_are_added_to_a_version(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
+        source = write_folder(tmp_path / "in", {"w": b"1"})
+        made = knowledge.register_model(model, source, app=APP, team=team, tags={"stage": "ünfertig", "keep": ""})
+        owner = {"scanflow.app": APP, "scanflow.team": team}
+        assert made.tags == {"stage": "ünfertig", "keep": "", **owner}
+        changed = knowledge.set_model_tags(model, 1, {"stage": "done", "new": "1"})
+        assert changed.tags == {"stage": "done", "keep": "", "new": "1", **owner}
+        assert knowledge.get_model(model, 1) == changed
+
+    def test_a_version_knows_the_run_that_made_it(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = write_folder(tmp_path / "in", {"w": b"1"})
+        run = knowledge.log_run(APP, team)
+        assert knowledge.register_model(model, source, app=APP, team=team, run_id=run.run_id).run_id == run.run_id
+        assert knowledge.register_model(model, source, app=APP, team=team).run_id is None
+        with pytest.raises(NotFoundError, match="no run 'nonesuch'"):
+            knowledge.register_model(model, source, app=APP, team=team, run_id="nonesuch")
+        assert len(knowledge.list_model_versions(model)) == 2
+
+    def test_what_a_run_logged_becomes_a_model(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = write_folder(tmp_path / "in", {"net/weights": b"1", "net/läyers/a": b"2", "notes": b"3"})
+        run = knowledge.log_run(APP, team, artifacts=source)
+        made = knowledge.register_logged_model(model, run.artifact("net"), tags={"from": "run"})
+        assert made.run_id == run.run_id
+        assert made.tags == {"from": "run", "scanflow.app": APP, "scanflow.team": team}
+        knowledge.fetch_model(model, tmp_path / "out")
+        assert read_folder(tmp_path / "out") == {"weights": b"1", "läyers/a": b"2"}
+
+    def test_what_no_run_logged_becomes_no_model(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        run = knowledge.log_run(APP, team, artifacts=write_folder(tmp_path / "in", {"net/weights": b"1"}))
+        wrong = [
+            (run.artifact("nte"), NotFoundError, "Did you mean 'net'"),
+            ("runs:/nonesuch/net", NotFoundError, "no run 'nonesuch'"),
+            (run.artifact("net/weights"), InvalidError, "a model is a folder"),
+            (run.artifact("net/../.."), InvalidError, "leads out"),
+            (run.run_id, InvalidError, "runs:/<run id>/<path>"),
+        ]
+        for uri, error, why in wrong:
+            with pytest.raises(error, match=why):
+                knowledge.register_logged_model(model, uri)
+        assert model not in knowledge.list_models()
+
+    @pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "a@b", "..", "a ", "it's", "x" * 300, "a\nb", "50%"])
+    def test_model_names_that_could_not_be_found_again_are_refused(
+        self, knowledge: KnowledgeBase, team: str, name: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(InvalidError, match="A model cannot be called"):
+            knowledge.register_model(name, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        assert name not in knowledge.list_models()
+
+    @pytest.mark.parametrize("name", ["mnist_cnn", "Größe 3.1", "模型", "a+b-c"])
+    def test_model_names_may_be_words_of_any_language(
+        self, knowledge: KnowledgeBase, team: str, model: str, name: str, tmp_path: Path
+    ) -> None:
+        full = f"{name} {model}"
+        knowledge.register_model(full, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        assert knowledge.get_model(full).name == full
+        assert full in knowledge.list_models()
+
+    @pytest.mark.parametrize("alias", ["", "latest", "Latest", "v3", "12", "a b", "a/b"])
+    def test_aliases_that_mean_something_else_are_refused(
+        self, knowledge: KnowledgeBase, team: str, model: str, alias: str, tmp_path: Path
+    ) -> None:
+        knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
+        with pytest.raises(InvalidError, match="alias"):
+            knowledge.set_model_alias(model, alias, 1)
+        assert knowledge.get_model(model).aliases == ()

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+
+from scanflow.deployer import Deployer, EmbeddedDeployer
+from scanflow.settings import Settings
+from scanflow.testing.deployer import DeployerContract
+
+
+class TestEmbeddedDeployer(DeployerContract):
+    @pytest.fixture
+    def deployer(self, settings: Settings) -> Deployer:
+        return EmbeddedDeployer(settings)
