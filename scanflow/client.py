@@ -1,4 +1,5 @@
-"""The thesis' import path: ``from scanflow.client import ScanflowClient``. The clients themselves are a program's part."""
+"""The thesis' import path: ``from scanflow.client import ScanflowClient``. The clients themselves are a program's
+part."""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ _CAUSES = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_NOT_THE_USERS = ("site-packages", "dist-packages", "<frozen", "importlib", "lib/python3")
+_NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3.")
+_GROUP_HEADER = "Exception Group " + _HEADER
+_MARGIN = re.compile(r"^ *[|+] ")
+_BRANCH = re.compile(r"^ *\+-")
 MAX_FRAMES = 3
 MAX_CAUSE_LINES = 2
 WIDTH = 160
@@ -47,8 +50,12 @@ def failure_from_text(text: str, *, summary: str, own_folder: str = "") -> Failu
     The innermost of chained exceptions is the root cause. Frames of installed packages, of the standard library and of
     scanflow's own runner are left out. Text without a traceback gives its last lines.
     """
-    lines = text.splitlines()
-    starts = [index for index, line in enumerate(lines) if line.lstrip(" |+").startswith(_HEADER)]
+    lines = ["", *text.splitlines()]
+    if _GROUP_HEADER in text:  # its members are drawn as a tree
+        lines = [_MARGIN.sub("", line).replace(_GROUP_HEADER, _HEADER) for line in lines if not _BRANCH.match(line)]
+    starts = [index for index, line in enumerate(lines) if line.startswith(_HEADER)]
+    if not starts:  # a script that Python cannot read has no traceback, only the place
+        starts = [index - 1 for index, line in enumerate(lines) if _FRAME.fullmatch(line)][-1:]
     if not starts:
         said = [line.rstrip() for line in lines if line.strip()]
         return Failure(summary=summary, cause="\n".join(_cut(line) for line in said[-MAX_CAUSE_LINES:]))
@@ -96,7 +103,7 @@ def _read_traceback(lines: Sequence[str]) -> tuple[list[tuple[str, str]], list[s
 
 
 def _is_foreign(file: str, own_folder: str) -> bool:
-    if own_folder and file.startswith(own_folder):
+    if own_folder and PurePath(file).is_relative_to(own_folder):
         return True
     return any(sign in file for sign in _NOT_THE_USERS)
 

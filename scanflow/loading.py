@@ -8,6 +8,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,18 +20,23 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageErr
 from scanflow.failures import failure_from_text
 from scanflow.names import slug
 
-__all__ = ["find_file", "load_application", "load_function", "load_module"]
+__all__ = ["file_being_loaded", "find_file", "load_application", "load_function", "load_module"]
 
+_loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", default=None)
+_MARK = "__loaded_by_scanflow__"
 DEFAULT_FILES = ("app.py", "scanflow.yaml", "scanflow.yml")
 
 
 def load_module(path: Path) -> ModuleType:
     """Run a Python file as the module of its name, its folder first on the path; once a process.
 
-    A file named as a module of the standard library gets another name, so that it does not hide that one.
+    A file named as a module of the standard library, or as another one that is loaded, gets another name, so that it
+    does not hide that one.
     """
     path = path.resolve()
-    name = f"_user_{path.stem}" if path.stem in sys.stdlib_module_names else path.stem
+    name = path.stem
+    if name in sys.stdlib_module_names or (name in sys.modules and not _is_users(sys.modules[name], path)):
+        name = f"_user_{name}"
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return loaded
@@ -40,13 +46,26 @@ def load_module(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     module = importlib.util.module_from_spec(spec)
+    vars(module)[_MARK] = True
     sys.modules[name] = module
+    token = _loading.set(path)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    finally:
+        _loading.reset(token)
     return module
+
+
+def file_being_loaded() -> Path | None:
+    """Return the user's file whose top level is being run at this moment, if one is."""
+    return _loading.get()
+
+
+def _is_users(module: ModuleType, path: Path) -> bool:
+    return _MARK in vars(module) or getattr(module, "__file__", None) == str(path)
 
 
 def load_function(name: str, file: Path | None) -> Callable[..., Any]:
@@ -92,8 +111,9 @@ def find_file(name: str, folders: Iterable[Path]) -> Path:
 def load_application(target: str | None, *, folder: Path | None = None) -> tuple[Application, Path, str | None]:
     """Return the application that ``target`` names, the file it came from, and the workflow named with it.
 
-    ``target`` is ``FILE[:WORKFLOW]``; a Python file that makes one ``Application`` (or, without one, ``Workflow``s), or a
-    YAML or JSON file. Without a target, ``app.py`` or ``scanflow.yaml`` of the folder. ``app_dir`` comes back absolute.
+    ``target`` is ``FILE[:WORKFLOW]``; a Python file that makes one ``Application`` (or, without one, ``Workflow``s), or
+    a YAML or JSON file. Without a target, ``app.py`` or ``scanflow.yaml`` of the folder. ``app_dir`` comes back
+    absolute.
 
     Raises:
         NotFoundError: no such file, or nothing to run in it.
@@ -115,9 +135,11 @@ def load_application(target: str | None, *, folder: Path | None = None) -> tuple
 
 
 def _from_text(path: Path) -> Application:
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8-sig")
         return load_json(text) if path.suffix == ".json" else load_yaml(text)
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"{path.name}: byte {error.start} is not UTF-8 text. Save the file as UTF-8.") from error
     except InvalidError as error:
         raise InvalidError(f"{path.name}: {error}") from error
 
@@ -128,15 +150,22 @@ def _from_python(path: Path) -> Application:
     except ScanflowError as error:
         where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         raise UsageError(f"{path.name}, line {where[-1] if where else '?'}: {error}") from error
-    except Exception as error:  # whatever a user's file raises is the user's to see, without our frames around it
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # whatever a user's file raises is the user's to see, without our frames around it
         failure = failure_from_text(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
         raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.lines()])) from error
     apps = {id(value): value for value in vars(module).values() if isinstance(value, Application)}
     if len(apps) == 1:
         return next(iter(apps.values()))
     if apps:
-        raise UsageError(f"{path.name} makes {len(apps)} applications: {', '.join(app.name for app in apps.values())}. Keep one.")
+        raise UsageError(
+            f"{path.name} makes {len(apps)} applications: {', '.join(app.name for app in apps.values())}. Keep one."
+        )
     workflows = {id(value): value for value in vars(module).values() if isinstance(value, Workflow)}
     if not workflows:
-        raise NotFoundError(f"{path.name} makes no sf.Application and no sf.Workflow at its top level. See: scanflow init")
+        raise NotFoundError(
+            f"{path.name} makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"
+        )
     return Application(name=slug(path.stem) or "app", workflows=list(workflows.values()))

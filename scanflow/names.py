@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+import unicodedata
 from typing import NewType
 
 from scanflow.errors import InvalidError
 
-__all__ = ["RunName", "StepName", "check_name", "environment_name", "make_run_name", "slug"]
+__all__ = ["RunName", "StepName", "check_locator", "check_name", "environment_name", "make_run_name", "slug"]
 
 RunName = NewType("RunName", str)
 """A run's human name, unique in one home: ``calm-otter-417``."""
@@ -20,22 +21,23 @@ MAX_NAME = 63  # a DNS-1123 label, which is what Kubernetes accepts for the obje
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 _ADJECTIVES = (
-    "able amber bold brave brisk calm clear crisp daring deft eager early fair fancy fleet fond frank fresh gentle glad "
-    "golden grand happy hardy honest humble jolly keen kind lively lucid lucky mellow merry mild neat nimble noble plain "
-    "polite prime proud quick quiet rapid ready sharp shiny silent smart solid spry steady still sunny swift tidy vivid "
-    "warm wise witty zesty"
+    "able amber bold brave brisk calm clear crisp daring deft eager early fair fancy fleet fond frank fresh gentle "
+    "glad golden grand happy hardy honest humble jolly keen kind lively lucid lucky mellow merry mild neat nimble "
+    "noble plain polite prime proud quick quiet rapid ready sharp shiny silent smart solid spry steady still sunny "
+    "swift tidy vivid warm wise witty zesty"
 ).split()
 _NOUNS = (
-    "acorn alder aspen badger beaver birch bison brook canyon cedar cliff comet coral crane creek dune eagle ember falcon "
-    "fern finch fjord fox glade grove harbor hawk heron hill ibis island jay lake larch lark lynx maple marten meadow "
-    "mesa moss oak ocean orca osprey otter owl pebble pine plover quail raven reef ridge river robin seal sparrow spruce "
-    "summit swan thrush tide trout tulip valley willow wolf wren"
+    "acorn alder aspen badger beaver birch bison brook canyon cedar cliff comet coral crane creek dune eagle ember "
+    "falcon fern finch fjord fox glade grove harbor hawk heron hill ibis island jay lake larch lark lynx maple marten "
+    "meadow mesa moss oak ocean orca osprey otter owl pebble pine plover quail raven reef ridge river robin seal "
+    "sparrow spruce summit swan thrush tide trout tulip valley willow wolf wren"
 ).split()
 
 
 def slug(text: str) -> str:
     """Return the nearest allowed name to ``text``; it may be empty when nothing of it can be kept."""
-    lowered = re.sub(r"[^a-z0-9]+", "-", text.lower())
+    bare = "".join(sign for sign in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(sign))
+    lowered = re.sub(r"[^a-z0-9]+", "-", bare)
     return lowered.strip("-")[:MAX_NAME].rstrip("-")
 
 
@@ -49,10 +51,24 @@ def check_name(name: str, what: str, *, limit: int = MAX_NAME) -> str:
         return name
     better = slug(name)[:limit].rstrip("-")
     advice = f" Write {better!r} instead." if better and better != name else ""
+    shown = repr(name) if len(name) <= 2 * MAX_NAME else f"{name[:40]!r}... ({len(name):,} characters)"
     raise InvalidError(
-        f"The {what} name {name!r} cannot be used: a name is 1 to {limit} lower-case letters, digits and '-', and begins "
-        f"and ends with a letter or digit.{advice}"
+        f"The {what} name {shown} cannot be used: a name is 1 to {limit} lower-case letters, digits and '-', and "
+        f"begins and ends with a letter or digit.{advice}"
     )
+
+
+def check_locator(text: object, what: str) -> str:
+    """Return ``text`` if it says where a function or class is: ``file.py:name`` or ``package.module:name``.
+
+    Raises:
+        InvalidError: it does not.
+    """
+    if isinstance(text, str):
+        place, _, name = text.partition(":")
+        if place.strip() and name and not name.startswith(":") and not any(sign.isspace() for sign in name):
+            return text
+    raise InvalidError(f"The {what} {text!r:.60} cannot be read. Write 'file.py:name' or 'package.module:name'.")
 
 
 def environment_name(app: str, team: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -43,11 +44,11 @@ def output(name: str, value: Any) -> None:
     Raises:
         ValueError: the name cannot be a file's name, or the value is not JSON.
     """
-    if not name or "/" in name or name.startswith("."):
-        raise ValueError(f"The output name {name!r} cannot be used. Use letters, digits, '_' and '-'.")
+    if not re.fullmatch(r"[^./\0][^/\0]{0,199}", name):
+        raise ValueError(f"The output name {name!r:.60} cannot be used. Use letters, digits, '_' and '-'.")
     try:
-        text = json.dumps(value, default=_path)
-    except TypeError as error:
+        text = json.dumps(value, default=_other)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"The output {name!r} cannot be written as JSON ({error}). Write a file instead.") from error
     folder = output_dir() / OUTPUTS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,9 +57,11 @@ def output(name: str, value: Any) -> None:
     unfinished.replace(folder / name)
 
 
-def _path(value: object) -> dict[str, str]:
-    """Write a path so that it is still right when a later run reuses this step's folder."""
+def _other(value: Any) -> Any:
+    """Write a path so that it is still right when a later run reuses this step's folder; a NumPy number as one."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return value.item()
     if not isinstance(value, PurePath):
-        raise TypeError(f"{type(value).__name__} is not JSON")
+        raise TypeError(f"{type(value).__name__} is not one of text, numbers, true/false, lists, mappings, paths")
     path, own = Path(value).absolute(), output_dir().absolute()
     return {"$path": str(path.relative_to(own) if path.is_relative_to(own) else path)}

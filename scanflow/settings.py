@@ -15,7 +15,7 @@ __all__ = ["Settings"]
 
 
 class Settings(BaseModel):
-    """Settings of one process. Each field is read from ``SCANFLOW_<FIELD>``."""
+    """Settings of one process. Each field is read from ``SCANFLOW_<FIELD>``; an empty one counts as unset."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
 
@@ -39,10 +39,12 @@ class Settings(BaseModel):
             InvalidError: a variable has a value that its field cannot take; the message names the variable.
         """
         source = os.environ if environ is None else environ
-        found = {field: source[name] for field in cls.model_fields if (name := f"SCANFLOW_{field.upper()}") in source}
+        found = {field: text for field in cls.model_fields if (text := source.get(f"SCANFLOW_{field.upper()}", ""))}
         try:
             return cls.model_validate(found)
         except ValidationError as error:
             first = error.errors()[0]
             name = f"SCANFLOW_{str(first['loc'][0]).upper()}"
-            raise InvalidError(f"The environment variable {name}={first['input']!r} is not usable: {first['msg']}.") from error
+            raise InvalidError(
+                f"The environment variable {name}={first['input']!r:.60} is not usable: {first['msg']}."
+            ) from error

@@ -1,14 +1,14 @@
 """The thesis' spelling (listings 5.1, 5.2 and 6.1) over the same models and the same deployer.
 
-Differences, all of them errors rather than silence: a backend or an option that this version does not have is refused by
-name; failures are exceptions, never ``False``.
+Differences, all of them errors rather than silence: a backend or an option that this version does not have is refused
+by name; failures are exceptions, never ``False``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application, Tracker
@@ -35,11 +35,31 @@ class Awaited(Generic[T]):
         self.value = value
 
     def __await__(self) -> Generator[None, None, T]:
+        yield from ()  # makes this a generator, which is what await wants
         return self.value
-        yield  # makes this a generator, which is what await wants
 
     def __getattr__(self, name: str) -> Any:
+        if name == "value":  # while a copy of this is being made
+            raise AttributeError(name)
         return getattr(self.value, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(cast(Iterable[Any], self.value))
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.value))
+
+    def __getitem__(self, key: Any) -> Any:
+        return cast(Any, self.value)[key]
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == (other.value if isinstance(other, Awaited) else other))
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __str__(self) -> str:
+        return str(self.value)
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -147,16 +167,20 @@ class ScanflowDeployerClient:
         """
         if deployer not in _LOCAL:
             raise UnsupportedError(
-                f"deployer={deployer!r} is not part of this version, which runs on this machine. Write deployer='local'."
+                f"deployer={deployer!r} is no part of this version, which runs on this machine. Write deployer='local'."
             )
         if scanflow_server_uri is not None or user_type != "local":
-            raise UnsupportedError("This version has no server to deploy through. Write user_type='local' and no address.")
+            raise UnsupportedError(
+                "This version has no server to deploy through. Write user_type='local' and no address."
+            )
         for name in options:
-            raise UnsupportedError(f"{name!r} is of no use to deployer='local'.{did_you_mean(name, ['home', 'verbose'])}")
+            raise UnsupportedError(
+                f"{name!r} is of no use to deployer='local'.{did_you_mean(name, ['home', 'verbose'])}"
+            )
         self._client = Client(home=home, progress=verbose)
 
     def create_environment(self, app: Application) -> Awaited[str]:
-        """Return the name of the application's environment; the embedded backend makes its folder when it first runs."""
+        """Return the name of the application's environment; the embedded backend makes its folder at its first run."""
         return Awaited(app.environment)
 
     def run_app(self, app: Application) -> Awaited[list[RunRecord]]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+import keyword
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scanflow.app.model import Model, as_tuple
+from scanflow.app.parameters import Fixed, Parameters
 from scanflow.app.resources import Resources
 from scanflow.app.triggers import Trigger
 from scanflow.errors import InvalidError
-from scanflow.names import check_name
+from scanflow.names import check_locator, check_name
 
 __all__ = ["Agent", "AgentTemplate", "Sensor"]
 
@@ -31,16 +34,22 @@ class Sensor(Model):
     filter_string: str | None = None
     """Which of those runs, in MLflow's filter language."""
 
-    function: str | None = None
+    function: Annotated[
+        str | None, AfterValidator(lambda value: None if value is None else check_locator(value, "function"))
+    ] = None
     """``file.py:name`` or ``package.module:name``. Unset: the template's function of that name."""
 
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=Fixed)
 
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if not name.isidentifier():
-            raise InvalidError(f"Sensor {name!r}: a sensor is called by its name. Write {name.replace('-', '_')!r} instead.")
+        if not name.isidentifier() or keyword.iskeyword(name):
+            better = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+            better = better if better.isidentifier() and not keyword.iskeyword(better) else f"on_{better}".rstrip("_")
+            raise InvalidError(
+                f"Sensor {name!r} is called by its name, so that has to be a Python name. Write {better!r} instead."
+            )
         return name
 
 
@@ -55,7 +64,7 @@ class Agent(Model):
     modules: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
     """Files with the agent's own sensors, rules and actuators, relative to the application's folder."""
 
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=Fixed)
     """The template's thresholds."""
 
     image: str | None = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Self
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from scanflow.app.agents import Agent
-from scanflow.app.model import Model, as_tuple
+from scanflow.app.model import Model, Whole, as_tuple, short
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import MAX_NAME, check_name, environment_name
@@ -24,8 +24,14 @@ class Tracker(Model):
     uri: str | None = None
     """A tracking server or database as MLflow spells it. Unset: the one inside scanflow's home folder."""
 
-    port: int | None = Field(default=None, ge=1, le=65535)
+    port: Whole | None = Field(default=None, ge=1, le=65535)
     """The port on which a backend should serve it, where it serves one."""
+
+
+def _folder(value: Any) -> str:
+    if not isinstance(value, str | PurePath) or not str(value):
+        raise InvalidError(f"app_dir cannot be {short(value)}. Write a folder, such as '.'.")
+    return str(value)
 
 
 class Application(Model):
@@ -36,7 +42,11 @@ class Application(Model):
 
     name: str
     team: str = "default"
-    app_dir: Annotated[str | Path, BeforeValidator(lambda value: str(value)), Field(validate_default=True)] = "."
+    app_dir: Annotated[
+        str | Path,
+        BeforeValidator(_folder),
+        Field(validate_default=True),
+    ] = "."
     """The folder that scripts are relative to. A relative one is relative to the file it was loaded from."""
 
     workflows: Annotated[Sequence[Workflow], AfterValidator(as_tuple)] = ()
@@ -59,13 +69,21 @@ class Application(Model):
         who = f"Application {self.name!r}"
         if len(self.environment) > MAX_NAME:
             raise InvalidError(
-                f"{who}: its environment would be called {self.environment!r}, {len(self.environment)} characters where "
-                f"Kubernetes allows {MAX_NAME}. Shorten the name or the team by {len(self.environment) - MAX_NAME}."
+                f"{who}: its environment would be called {self.environment!r}, {len(self.environment)} characters. "
+                f"Kubernetes allows {MAX_NAME}: shorten the name or the team by {len(self.environment) - MAX_NAME}."
             )
         for what, named in (("workflows", self.workflows), ("agents", self.agents)):
             doubled = [name for name, count in Counter(thing.name for thing in named).items() if count > 1]
             if doubled:
                 raise InvalidError(f"{who} has two {what} named {doubled[0]!r}. Rename one of them.")
+        nodes = {node.name for workflow in self.workflows for node in workflow.nodes}
+        for agent in self.agents if nodes else ():
+            for sensor in agent.sensors:
+                if unknown := [node for node in sensor.nodes if node not in nodes]:
+                    raise InvalidError(
+                        f"{who}: the sensor {sensor.name!r} of the agent {agent.name!r} looks at {unknown[0]!r}, "
+                        f"which is no node of its workflows.{did_you_mean(unknown[0], nodes)}"
+                    )
         return self
 
     @property
@@ -91,6 +109,11 @@ class Application(Model):
         return by_name[name]
 
     def with_workflow(self, changed: Workflow) -> Application:
-        """Return the application with the workflow of that name replaced."""
+        """Return the application with the workflow of that name replaced.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        self.workflow(changed.name)
         replaced = tuple(changed if workflow.name == changed.name else workflow for workflow in self.workflows)
         return self.replace(workflows=replaced)

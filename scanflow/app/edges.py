@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scanflow.app.model import Model
+from scanflow.app.model import Model, short
+from scanflow.errors import InvalidError
 
 __all__ = ["Chain", "Dependency", "Linkable", "Targets"]
 
@@ -22,7 +23,7 @@ class Dependency(Model):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What ``a >> b`` gives: the edges so far, and the last nodes, for the next ``>>``. Hand it to ``Workflow(edges=)``."""
+    """What ``a >> b`` gives: the edges so far, and the last nodes for the next ``>>``. For ``Workflow(edges=...)``."""
 
     edges: tuple[Dependency, ...]
     heads: tuple[str, ...]
@@ -58,12 +59,26 @@ def _chain(target: Targets) -> Chain:
         return target
     if isinstance(target, Linkable):
         return Chain((), (target.name,), (target.name,))
+    if not target or not _is_list(target):
+        raise InvalidError(_advice(target))
     parts = [_chain(part) for part in target]
     return Chain(
         tuple(edge for part in parts for edge in part.edges),
         tuple(name for part in parts for name in part.heads),
         tuple(name for part in parts for name in part.tails),
     )
+
+
+def _is_list(target: object) -> bool:
+    return isinstance(target, Sequence) and not isinstance(target, str)
+
+
+def _advice(target: object) -> str:
+    if _is_list(target):
+        return "'>>' links nodes, and this list of them is empty: nothing would wait for anything. Leave it out."
+    if callable(getattr(target, "bind", None)):
+        return f"'>>' links nodes, and {target!s} is a function. Make a node of it first: .bind(...)."
+    return f"'>>' links nodes, and {short(target)} is not one. Write a >> b, or a >> [b, c]."
 
 
 def _join(left: Chain, right: Chain) -> Chain:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, field_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 
 from scanflow.app.edges import Linkable
-from scanflow.app.model import Model, as_tuple
-from scanflow.app.quantities import parse_duration
-from scanflow.app.references import Condition, Ref, read_references, references_in
+from scanflow.app.model import Model, Number, Whole, as_tuple, short
+from scanflow.app.parameters import Fixed, Texts, plain, plain_mapping
+from scanflow.app.quantities import Duration
+from scanflow.app.references import Condition, Ref, read_condition, read_reference, references_in
 from scanflow.app.resources import Affinity, Resources
 from scanflow.errors import InvalidError
-from scanflow.names import check_name
+from scanflow.names import check_locator, check_name
 
 __all__ = ["Duration", "Executor", "Retry", "Target"]
-
-Duration = Annotated[float | str | None, BeforeValidator(lambda value: None if value is None else parse_duration(value))]
-"""Seconds, or ``"90s"``, ``"15m"``, ``"1h30m"``; held as seconds. None: without limit."""
 
 # What asks for a process of the step's own; a step inside the runner's process cannot honour these.
 _NEEDS_A_PROCESS = ("requirements", "image", "resources", "affinity", "timeout", "env")
@@ -44,21 +48,19 @@ class Target(str):
 def _target(value: Any) -> Target | None:
     if value is None or isinstance(value, Target):
         return value
-    if not isinstance(value, str) or not all(value.rpartition(":")[::2]):
-        raise InvalidError(f"The function {value!r} cannot be read. Write 'file.py:name' or 'package.module:name'.")
-    return Target(value)
+    return Target(check_locator(value, "function"))
 
 
 class Retry(Model):
     """How often a failed step is tried again, and how long to wait before each try. ``retries=3`` is short for it."""
 
-    limit: int = Field(ge=0, le=100)
+    limit: Whole = Field(ge=0, le=100)
     """Tries after the first."""
 
     delay: Duration = 1.0
-    """Wait before the first retry."""
+    """Wait before the first retry. None: no wait."""
 
-    factor: float = Field(default=2.0, ge=1)
+    factor: Number = Field(default=2.0, ge=1)
     """By how much each next wait is longer; 1 keeps it constant."""
 
     max_delay: Duration = 60.0
@@ -68,14 +70,63 @@ class Retry(Model):
         """Return the seconds to wait after the ``failures``-th failure (1 for the first)."""
         delay = float(self.delay or 0.0)
         longest = float(self.max_delay or delay)
-        return min(delay * self.factor ** (failures - 1), longest)
+        try:
+            return min(delay * self.factor ** (failures - 1), longest)
+        except OverflowError:
+            return longest
+
+
+def _reference(value: Any) -> Any:
+    """Return a node or ``{"$from": ...}`` as a reference, a reference as it is, and None for anything else."""
+    return value.output if isinstance(value, Executor) else read_reference(value)
+
+
+def _items(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(ref := _reference(value), Ref):
+        return ref
+    if not isinstance(value, list | tuple | range):
+        raise InvalidError(
+            f"for_each cannot be {short(value)}. Give it a list, a step that returns one, or "
+            "an output that is one: load['files']."
+        )
+    return tuple(plain(value, "an item of for_each", special=_reference))
+
+
+def _written(value: Any) -> Any:
+    """Left to itself, pydantic tries the reference's serializer on a list too, and writes its text."""
+    return value.model_dump(mode="json") if isinstance(value, Ref) else value
+
+
+def _retry(value: Any) -> Any:
+    if isinstance(value, Retry | Mapping):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidError(f"retries cannot be {short(value)}. Write retries=3, or sf.Retry(limit=3, delay='10s').")
+    return Retry(limit=value)
+
+
+def _requirements(value: Any) -> Any:
+    texts = value if isinstance(value, list | tuple) else [value]
+    if value is not None and not all(isinstance(text, str) and text.strip() for text in texts):
+        raise InvalidError(
+            f"requirements cannot be {short(value)}. Write a file's name ('requirements.txt') or a list (['numpy>=2'])."
+        )
+    return value
+
+
+def _cache(value: Any) -> Any:
+    if isinstance(value, bool) or (isinstance(value, str) and value):
+        return value
+    raise InvalidError(f"cache cannot be {short(value)}. Write True, False, or a version as text: cache='v2'.")
 
 
 class Executor(Linkable):
     """One step of a batch workflow: a script (``mainfile``) or a ``@sf.step`` function.
 
-    A script is run as ``python <mainfile> --name value ...``, with one pair for each parameter. What a step leaves in its
-    output folder (``$SCANFLOW_OUTPUT_DIR``), and the values it names with ``sf.output``, are there for later steps.
+    A script is run as ``python <mainfile> --name value ...``, with one pair for each parameter. What a step leaves in
+    its output folder (``$SCANFLOW_OUTPUT_DIR``), and the values it names with ``sf.output``, are there for later steps.
     """
 
     kind: Literal["executor"] = "executor"
@@ -89,79 +140,83 @@ class Executor(Linkable):
     function: Annotated[str | None, PlainValidator(_target)] = None
     """A function as ``file.py:name`` or ``package.module:name``; made by ``@sf.step``."""
 
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    parameters: Annotated[
+        Mapping[str, Any],
+        BeforeValidator(lambda value: plain_mapping(value, special=_reference)),
+        AfterValidator(Fixed),
+    ] = Field(default_factory=Fixed)
     """Plain values, or references to earlier steps' outputs (``other["accuracy"]``)."""
 
-    requirements: Annotated[str | Sequence[str] | None, AfterValidator(as_tuple)] = None
+    requirements: Annotated[str | Sequence[str] | None, BeforeValidator(_requirements), AfterValidator(as_tuple)] = None
     """A requirements file, or a list of requirements. The step then runs in a cached environment of its own."""
 
     image: str | None = None
     """A container image, for backends that run containers."""
 
-    env: Mapping[str, str] = Field(default_factory=dict)
+    env: Texts = Field(default_factory=Fixed)
     """Environment variables of this step only."""
 
     resources: Resources = Resources()
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
 
-    retries: Annotated[
-        Retry | int, BeforeValidator(lambda value: Retry(limit=value) if isinstance(value, int) else value)
-    ] = Retry(limit=0)
+    retries: Annotated[Retry | int, BeforeValidator(_retry)] = Retry(limit=0)
     """Tries after the first failed one; a number, or a :class:`Retry` with waits."""
 
     timeout: Duration = None
     """The longest one try may take; then its whole process group is ended."""
 
-    for_each: Annotated[Ref | Sequence[Any] | None, BeforeValidator(read_references), AfterValidator(as_tuple)] = None
+    for_each: Annotated[Ref | Sequence[Any] | None, BeforeValidator(_items), PlainSerializer(_written)] = None
     """A list, or a reference to one: the step runs once for each item, which ``sf.item`` stands for."""
 
-    when: Condition | None = None
+    when: Annotated[Condition | None, BeforeValidator(read_condition)] = None
     """The step runs only if this holds; else it is skipped."""
 
-    cache: bool | str = False
-    """Reuse the outputs of an earlier run with the same code, parameters and input files. Text is a version to change."""
+    cache: Annotated[bool | str, BeforeValidator(_cache)] = False
+    """Reuse an earlier run's outputs if code, parameters and input files are the same. Text is a version to change."""
 
     in_process: bool = False
     """Run a cheap function inside the runner's process: no isolation, and no limit can be put on it."""
 
-    @field_serializer("for_each")
-    def _write_for_each(self, value: Ref | Sequence[Any] | None) -> Any:
-        # Left to itself, pydantic tries the reference's serializer on a list too, and writes its text.
-        return value.model_dump(mode="json") if isinstance(value, Ref) else value
-
-    @model_validator(mode="before")
+    @field_validator("name")
     @classmethod
-    def _prepare(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
-        name = data.get("name")
-        if isinstance(name, str):
-            check_name(name, "executor")
-        parameters = data.get("parameters")
-        if isinstance(parameters, Mapping):
-            data["parameters"] = {str(key): _plain(value, str(key), name) for key, value in parameters.items()}
-        if isinstance(data.get("for_each"), Executor):
-            data["for_each"] = data["for_each"].output
-        return data
+    def _check_name(cls, name: str) -> str:
+        if name == "item":
+            raise InvalidError("The executor name 'item' stands for the current item of a fan-out. Choose another.")
+        return check_name(name, "executor")
+
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, env: Mapping[str, str]) -> Mapping[str, str]:
+        for key, value in env.items():
+            if not key or "=" in key or "\0" in key + value:
+                raise InvalidError(
+                    f"env has {short(key)}={short(value)}, which no process can be given. Write {{'NAME': 'value'}}."
+                )
+        return env
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         who = f"Executor {self.name!r}"
-        if (self.mainfile is None) == (self.function is None):
+        if (not self.mainfile) == (self.function is None) or self.mainfile == "":
             raise InvalidError(f"{who} needs either a 'mainfile' (a script) or a @sf.step function, and not both.")
         for key in self.parameters:
             if not key or key.startswith("-") or any(sign in key for sign in " =\n\0"):
                 raise InvalidError(f"{who} has the parameter {key!r}, which cannot become an option '--name value'.")
         if self.for_each is None and any(ref.step is None for ref in self.references):
             raise InvalidError(f"{who} uses sf.item but has no for_each. Give it the list to run over: for_each=...")
+        if isinstance(self.for_each, Ref | tuple) and any(ref.step is None for ref in references_in(self.for_each)):
+            raise InvalidError(
+                f"{who} uses sf.item in its for_each, where there is no item yet. Give it a list, or a step."
+            )
         if self.in_process:
             self._check_in_process(who)
         return self
 
     def _check_in_process(self, who: str) -> None:
         if self.function is None:
-            raise InvalidError(f"{who} is a script, which cannot run in_process. Remove in_process, or write a @sf.step.")
+            raise InvalidError(
+                f"{who} is a script, which cannot run in_process. Remove in_process, or write a @sf.step."
+            )
         for field in _NEEDS_A_PROCESS:
             if getattr(self, field) != type(self).model_fields[field].get_default(call_default_factory=True):
                 raise InvalidError(
@@ -203,27 +258,3 @@ class Executor(Linkable):
     def timeout_s(self) -> float | None:
         """The time limit of one try in seconds."""
         return None if self.timeout is None else float(self.timeout)
-
-
-def _plain(value: Any, key: str, owner: object) -> Any:
-    """Return a parameter's value as JSON can hold it; nodes become references to their output, paths become text."""
-    if isinstance(value, Executor):
-        return value.output
-    if isinstance(value, Ref):
-        return value
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Mapping) and "$from" not in value:
-        return {str(name): _plain(inner, key, owner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner, key, owner) for inner in value]
-    if isinstance(value, Mapping):
-        return read_references(value)
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        raise InvalidError(
-            f"Executor {owner!r}: the parameter {key!r} is a {type(value).__name__}, which cannot be written down. Use "
-            "text, numbers, true/false, lists, mappings or paths; have a step load or make anything else."
-        ) from None
-    return value

@@ -9,6 +9,8 @@ from scanflow.errors import InvalidError
 
 __all__ = ["ancestors", "levels", "parents_of"]
 
+_MOST_SHOWN = 20
+
 
 def parents_of(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Return, for each name, those it waits for, each once, in the order the edges stand."""
@@ -28,10 +30,14 @@ def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     try:
         sorter.prepare()
     except CycleError as error:
-        # graphlib walks from a node to what it waits for; people read from first to last.
-        cycle = list(reversed(error.args[1]))
+        cycle: list[str] = error.args[1]  # each comes right before the next; the last is the first again
+        shown = (
+            cycle
+            if len(cycle) <= _MOST_SHOWN
+            else [*cycle[: _MOST_SHOWN - 2], f"({len(cycle) - _MOST_SHOWN + 1} more)", cycle[-1]]
+        )
         raise InvalidError(
-            f"The nodes wait for each other in a circle: {' >> '.join(cycle)}. Remove one of these edges."
+            f"The nodes wait for each other in a circle: {' >> '.join(shown)}. Remove one of these edges."
         ) from None
     position = {name: index for index, name in enumerate(parents)}
     waves: list[tuple[str, ...]] = []

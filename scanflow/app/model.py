@@ -6,21 +6,30 @@ what to write instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+)
 from pydantic_core import ErrorDetails
 
 from scanflow.errors import InvalidError, did_you_mean
 
-__all__ = ["Model", "as_tuple"]
+__all__ = ["Model", "Number", "Whole", "as_tuple", "short"]
 
 
 class Model(BaseModel):
     """A frozen description, refused as a whole with an :class:`~scanflow.errors.InvalidError` when a part is wrong."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     if not TYPE_CHECKING:  # type checkers keep the keyword-only signature that pydantic synthesises from the fields
 
@@ -30,8 +39,13 @@ class Model(BaseModel):
             except ValidationError as error:
                 raise InvalidError(_describe(type(self), data, error)) from error
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise InvalidError(
+                f"{_subject(type(self), self.__dict__)} cannot be changed. Make a changed copy: .replace({name}=...)."
+            )
+
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with fields replaced, checked again (``model_copy`` checks nothing and keeps derived values)."""
+        """Return a copy with fields replaced, checked again (``model_copy`` checks nothing)."""
         return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
     @model_serializer(mode="wrap")
@@ -44,40 +58,90 @@ class Model(BaseModel):
 
 def as_tuple(value: Any) -> Any:
     """Return a list as a tuple, so that a frozen model holds nothing that can be changed under it."""
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | tuple) else value
+
+
+def short(value: object) -> str:
+    """Return what ``value`` looks like, on one line that fits into a message."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list inside itself
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _no_truth(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, bool):
+        raise InvalidError(f"{info.field_name} cannot be {value!r}: it should be a number.")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_truth)]
+"""A whole number; True is not one, though Python counts it as 1."""
+
+Number = Annotated[float, BeforeValidator(_no_truth)]
+"""A finite number; True is not one."""
 
 
 def _describe(model: type[BaseModel], data: Mapping[str, Any], error: ValidationError) -> str:
-    name = data.get("name")
-    subject = model.__name__ + (f" {name!r}" if isinstance(name, str) else "")
+    subject = _subject(model, data)
     return "\n".join(dict.fromkeys(_line(model, subject, detail) for detail in error.errors(include_url=False)))
 
 
+def _subject(model: type[BaseModel], data: Mapping[str, Any]) -> str:
+    name = data.get("name")
+    return model.__name__ + (f" {short(name)}" if isinstance(name, str) else "")
+
+
 def _line(model: type[BaseModel], subject: str, detail: ErrorDetails) -> str:
-    loc = [str(part) for part in detail["loc"]]
-    field = ".".join(loc)
+    field = ".".join(str(part) for part in detail["loc"])
     match detail["type"]:
         case "extra_forbidden":
-            return f"{subject} has no field {field!r}.{did_you_mean(field, _fields(model))}"
+            hint = _elsewhere(model, field) or did_you_mean(field, _fields(model))
+            return f"{subject} has no field {short(field)}.{hint}"
         case "missing":
             return f"{subject} needs the field {field!r}."
         case "value_error" if isinstance(cause := detail.get("ctx", {}).get("error"), InvalidError):
             text = str(cause)
-            return text if _names_itself(text) else f"{subject}: {text}"
+            return text if _names_itself(text, subject) else f"{subject}: {text}"
         case _:
-            reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-            return f"{subject}: {field} cannot be {_short(detail['input'])}: {reason}."
+            return f"{subject}: {field} cannot be {short(detail['input'])}: {_reason(detail)}."
+
+
+def _reason(detail: ErrorDetails) -> str:
+    """Say what was wanted; pydantic's own words name types of Python's and of its own."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "is_instance_of" | "sequence_str" | "list_type":
+            return "it should be a list"
+        case "too_short":
+            return f"it needs at least {context['min_length']}"
+        case "string_type":
+            return "it should be text (in a file, put it in quotes)"
+        case "dict_type" | "mapping_type":
+            return "it should be a mapping"
+        case "model_type" | "dataclass_type":
+            return f"it should be a {context['class_name']}"
+        case "union_tag_not_found" | "model_attributes_type":
+            return "it has no 'kind', which says what it is"
+        case "union_tag_invalid":
+            return f"its kind should be one of {context['expected_tags']}"
+        case _:
+            return detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+
+
+def _elsewhere(model: type[BaseModel], field: str) -> str:
+    """Say where a field belongs that another field's model has: ``memory`` belongs into ``resources``."""
+    for name, own in model.model_fields.items():
+        if isinstance(own.default, Model) and field in type(own.default).model_fields:
+            return f" It belongs in {name}: {name}=sf.{type(own.default).__name__}({field}=...)."
+    return ""
 
 
 def _fields(model: type[BaseModel]) -> Sequence[str]:
     return [name for name in model.model_fields if name != "kind"]
 
 
-def _names_itself(text: str) -> bool:
+def _names_itself(text: str, subject: str) -> bool:
     """A part that has a name of its own ("Executor 'train': ...") needs no other subject before it."""
-    return text[:1].isupper() and not text.startswith("The ") and "'" in text.split(":", 1)[0]
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text.startswith(subject) or re.match(r"[A-Z]\w* ['\"]|The [\w ]+ name ", text) is not None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from scanflow.app.edges import Linkable
+from scanflow.app.model import Whole
+from scanflow.app.parameters import Fixed, Parameters
 from scanflow.app.resources import Affinity, Resources
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
@@ -28,14 +29,14 @@ class MPIWorkload(Linkable):
     mainfile: str
     """The program, relative to the application's folder or an absolute path on the machines it runs on."""
 
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
-    n_tasks: int = Field(ge=1)
+    parameters: Parameters = Field(default_factory=Fixed)
+    n_tasks: Whole = Field(ge=1)
     """MPI processes (N_t of thesis Table 6.1), as ``mpirun -np``."""
 
-    n_nodes: int = Field(default=1, ge=1)
+    n_nodes: Whole = Field(default=1, ge=1)
     """Machines at most (N_n)."""
 
-    n_workers: int | None = Field(default=None, ge=1)
+    n_workers: Whole | None = Field(default=None, ge=1)
     """Workers the tasks are spread over (N_w). Unset: chosen from the profile (thesis Algorithm 2)."""
 
     resources_per_task: Resources = Resources(cpu=1)
@@ -57,7 +58,9 @@ class MPIWorkload(Linkable):
     def _check(self) -> Self:
         who = f"MPIWorkload {self.name!r}"
         if self.n_nodes > self.n_tasks:
-            raise InvalidError(f"{who} has {self.n_tasks} tasks for {self.n_nodes} nodes. Write n_nodes={self.n_tasks} or less.")
+            raise InvalidError(
+                f"{who} has {self.n_tasks} tasks for {self.n_nodes} nodes. Write n_nodes={self.n_tasks} or less."
+            )
         if self.n_workers is not None and self.n_workers > self.n_tasks:
             raise InvalidError(
                 f"{who} has {self.n_tasks} tasks for {self.n_workers} workers. Write n_workers={self.n_tasks} or less."

@@ -105,7 +105,9 @@ def _width(node: Executor) -> int | None:
 def _notes(node: Executor) -> list[str]:
     notes = []
     if node.for_each is not None:
-        notes.append(f"for each {node.for_each}" if isinstance(node.for_each, Ref) else f"for each of {len(node.for_each)}")
+        notes.append(
+            f"for each {node.for_each!s}" if isinstance(node.for_each, Ref) else f"for each of {len(node.for_each)}"
+        )
     if node.when is not None:
         notes.append(f"when {node.when}")
     if node.in_process:

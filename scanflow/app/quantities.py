@@ -5,75 +5,116 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
+from fractions import Fraction
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, ValidationInfo
+
+from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
-__all__ = ["format_duration", "format_memory", "parse_cpu", "parse_duration", "parse_memory"]
+__all__ = ["Duration", "Seconds", "format_duration", "format_memory", "parse_cpu", "parse_duration", "parse_memory"]
 
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
-_DECIMAL = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+MAX_CORES = 100_000
+MIN_MEMORY = 10**6  # no program runs in less: a unit was forgotten
+MAX_MEMORY = 2**63 - 1  # what Kubernetes can count
+MAX_DURATION_S = 100 * 366 * 86_400  # a hundred years
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _MEMORY_UNITS = {"": 1, **_BINARY, **_DECIMAL}
-_TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([A-Za-z]*)\s*")
-_TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_TIME_UNITS = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600), "d": Fraction(86400)}
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))\s*([A-Za-z]*)\s*")
+_TERM = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?)(ms|s|m|h|d)")
 
 
 def parse_cpu(value: float | str) -> float:
     """Return cores: ``2``, ``0.5``, ``"500m"`` (thousandths of a core), ``"2"``.
 
     Raises:
-        InvalidError: not a number, or not above zero.
+        InvalidError: not a number, not above zero, less than a thousandth, or more than any machine has.
     """
     number, unit = _split(value, "cpu", "2, 0.5 or '500m'")
     if unit not in {"", "m"}:
-        raise InvalidError(f"cpu {value!r} is not a number of cores. Write 2, 0.5 or '500m'.")
+        raise InvalidError(f"cpu {short(value)} is not a number of cores. Write 2, 0.5 or '500m'.")
     cores = number / 1000 if unit == "m" else number
     if cores <= 0:
-        raise InvalidError(f"cpu {value!r} is not above zero. Write how many cores, such as 2, 0.5 or '500m'.")
-    return cores
+        raise InvalidError(f"cpu {short(value)} is not above zero. Write how many cores, such as 2, 0.5 or '500m'.")
+    if not Fraction(1, 1000) <= cores <= MAX_CORES:
+        raise InvalidError(f"cpu {short(value)} is not between '1m' and {MAX_CORES} cores. Write 2, 0.5 or '500m'.")
+    return float(cores)
 
 
 def parse_memory(value: float | str) -> int:
     """Return bytes: ``"512Mi"``, ``"1Gi"`` (powers of 1024), ``"5G"`` (powers of 1000), or a number of bytes.
 
+    A part of a byte counts as a whole one.
+
     Raises:
-        InvalidError: an unknown unit (``"5Gb"``), not a whole number of bytes, or not above zero.
+        InvalidError: an unknown unit (``"5Gb"``), less than ``1M``, or more than any machine has.
     """
     number, unit = _split(value, "memory", "'512Mi' or '4Gi'")
     if unit not in _MEMORY_UNITS:
-        raise InvalidError(f"memory {value!r} has the unknown unit {unit!r}. {_memory_advice(number, unit)}")
-    size = number * _MEMORY_UNITS[unit]
-    if size < 1:
-        raise InvalidError(f"memory {value!r} is not above zero. Write an amount such as '512Mi' or '4Gi'.")
-    return math.ceil(size)
+        raise InvalidError(f"memory {short(value)} has the unknown unit {unit!r}. {_memory_advice(number, unit)}")
+    size = math.ceil(number * _MEMORY_UNITS[unit])
+    if number <= 0:
+        raise InvalidError(f"memory {short(value)} is not above zero. Write an amount such as '512Mi' or '4Gi'.")
+    if size < MIN_MEMORY:
+        raise InvalidError(
+            f"memory {short(value)} is {size} bytes, too little to run in. Write a unit, as in '512Mi' or '4Gi'."
+        )
+    if size > MAX_MEMORY:
+        raise InvalidError(
+            f"memory {short(value)} is more than any machine has. Write an amount such as '512Mi' or '4Gi'."
+        )
+    return size
 
 
 def format_memory(size: int) -> str:
-    """Return the shortest exact spelling of ``size`` bytes: ``"1Gi"``, ``"512Mi"``, ``"1500"``."""
+    """Return an exact spelling of ``size`` bytes: ``"1Gi"``, ``"512Mi"``, ``"1500"``."""
     for unit, factor in reversed(_BINARY.items()):
         if size % factor == 0:
             return f"{size // factor}{unit}"
     return str(size)
 
 
-def parse_duration(value: float | str | timedelta) -> float:
-    """Return seconds: ``90``, ``"90s"``, ``"1h30m"``, ``"250ms"`` or a ``timedelta``.
+def parse_duration(value: float | str | timedelta, *, what: str = "duration") -> float:
+    """Return seconds: ``90``, ``"90s"``, ``"1h30m"``, ``"250ms"`` or a ``timedelta``. Messages call it ``what``.
 
     Raises:
-        InvalidError: not a duration, or not above zero.
+        InvalidError: not a duration, not above zero, or longer than a hundred years.
     """
     if isinstance(value, timedelta):
-        seconds = value.total_seconds()
+        seconds = Fraction(value.total_seconds())
     elif isinstance(value, str) and not _NUMBER.fullmatch(value):
-        seconds = _sum_of_terms(value)
+        seconds = _sum_of_terms(value, what)
     else:
-        number, unit = _split(value, "duration", "90, '90s' or '1h30m'")
+        number, unit = _split(value, what, "90, '90s' or '1h30m'")
         if unit and unit not in _TIME_UNITS:
-            raise InvalidError(f"duration {value!r} has the unknown unit {unit!r}. Write 90, '90s', '15m' or '1h30m'.")
-        seconds = number * _TIME_UNITS.get(unit, 1.0)
-    if not seconds > 0:
-        raise InvalidError(f"duration {value!r} is not above zero. Write seconds, or '90s', '15m', '1h30m'.")
-    return seconds
+            raise InvalidError(
+                f"{what} {short(value)} has the unknown unit {unit!r}. Write 90, '90s', '15m' or '1h30m'."
+            )
+        seconds = number * _TIME_UNITS[unit or "s"]
+    if seconds <= 0:
+        raise InvalidError(f"{what} {short(value)} is not above zero. Write seconds, or '90s', '15m', '1h30m'.")
+    if seconds > MAX_DURATION_S:
+        raise InvalidError(
+            f"{what} {short(value)} is longer than a hundred years. Write seconds, or '90s', '15m', '1h30m'."
+        )
+    return float(seconds)
+
+
+def _seconds(value: Any, info: ValidationInfo) -> float:
+    return parse_duration(value, what=info.field_name or "duration")
+
+
+Seconds = Annotated[float | str | timedelta, BeforeValidator(_seconds)]
+"""Seconds, or ``"90s"``, ``"15m"``, ``"1h30m"``; held as seconds."""
+
+Duration = Annotated[
+    float | str | None, BeforeValidator(lambda value, info: None if value is None else _seconds(value, info))
+]
+"""As :data:`Seconds`. None: without limit."""
 
 
 def format_duration(seconds: float) -> str:
@@ -89,29 +130,31 @@ def format_duration(seconds: float) -> str:
     return f"{hours}h {minutes:02d}m"
 
 
-def _split(value: float | str, what: str, example: str) -> tuple[float, str]:
+def _split(value: float | str, what: str, example: str) -> tuple[Fraction, str]:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InvalidError(f"{what} cannot be {value!r}. Write {example}.")
-    if isinstance(value, int | float):
+        raise InvalidError(f"{what} cannot be {short(value)}. Write {example}.")
+    if isinstance(value, int):
+        return Fraction(value), ""
+    if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidError(f"{what} cannot be {value!r}. Write {example}.")
-        return float(value), ""
+            raise InvalidError(f"{what} cannot be {short(value)}. Write {example}.")
+        return Fraction(value), ""
     match = _NUMBER.fullmatch(value)
     if match is None:
-        raise InvalidError(f"{what} {value!r} cannot be read. Write {example}.")
-    return float(match[1]), match[2]
+        raise InvalidError(f"{what} {short(value)} cannot be read. Write {example}.")
+    return Fraction(match[1]), match[2]
 
 
-def _sum_of_terms(text: str) -> float:
+def _sum_of_terms(text: str, what: str) -> Fraction:
     compact = text.replace(" ", "")
     terms = _TERM.findall(compact)
     if not terms or "".join(number + unit for number, unit in terms) != compact:
-        raise InvalidError(f"duration {text!r} cannot be read. Write 90, '90s', '15m' or '1h30m'.")
-    return sum(float(number) * _TIME_UNITS[unit] for number, unit in terms)
+        raise InvalidError(f"{what} {short(text)} cannot be read. Write 90, '90s', '15m' or '1h30m'.")
+    return sum((Fraction(number) * _TIME_UNITS[unit] for number, unit in terms), Fraction(0))
 
 
-def _memory_advice(number: float, unit: str) -> str:
-    amount = f"{number:g}"
+def _memory_advice(number: Fraction, unit: str) -> str:
+    amount = f"{float(number):g}"
     letter = unit[:1].upper()
     if f"{letter}i" in _BINARY:
         decimal = "k" if letter == "K" else letter

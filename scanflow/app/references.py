@@ -6,18 +6,20 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import model_serializer, model_validator
+from pydantic import BeforeValidator, model_serializer, model_validator
 
-from scanflow.app.model import Model
+from scanflow.app.edges import Linkable
+from scanflow.app.model import Model, short
+from scanflow.app.parameters import plain
 from scanflow.errors import InvalidError
 
-__all__ = ["Condition", "Ref", "item", "read_references", "references_in"]
+__all__ = ["Condition", "Ref", "item", "read_condition", "read_reference", "references_in"]
 
 RESULT = "result"
 _FROM = "$from"
-_REF = re.compile(r"(?P<step>[a-z0-9][-a-z0-9]*)\.(?P<output>.+)")
+_REF = re.compile(r"(?P<step>[a-z0-9][-a-z0-9]*)\.(?P<output>.+)", re.DOTALL)
 _CONDITION = re.compile(r"\s*(?P<left>\S+?)\s*(?P<op>==|!=|<=|>=|<|>|\bin\b)\s*(?P<right>.+?)\s*")
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -49,15 +51,16 @@ class Ref(Model):
     def _read(cls, data: Any) -> Any:
         if not (isinstance(data, Mapping) and set(data) == {_FROM}):
             return data
-        text = str(data[_FROM])
-        if text == "item":
-            return {"step": None, "output": ""}
-        if text.startswith("item."):
-            return {"step": None, "output": text.removeprefix("item.")}
-        match = _REF.fullmatch(text)
-        if match is None:
-            raise InvalidError(f"The reference {text!r} cannot be read. Write 'step.output', 'step.result' or 'item'.")
-        return match.groupdict()
+        found = _parse(data[_FROM])
+        return {"step": found.step, "output": found.output}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.step is not None and not self.output:
+            raise InvalidError(
+                f"The reference to {self.step!r} names no output. Write node['accuracy'], or node.output."
+            )
+        return self
 
     @model_serializer
     def _write(self) -> dict[str, str]:
@@ -67,6 +70,24 @@ class Ref(Model):
         if self.step is None:
             return f"item.{self.output}" if self.output else "item"
         return f"{self.step}.{self.output}"
+
+    def __bool__(self) -> bool:
+        raise InvalidError(
+            f"The value of {str(self)!r} is known only at run time, so it cannot be used in an 'if', 'and' or 'or'. "
+            "Give the step a condition: when=node[...].equals(True)."
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise InvalidError(
+            f"The value of {str(self)!r} is known only at run time, so nothing can go through it now. "
+            "Have a step run for each of its items: for_each=..."
+        )
+
+    def __format__(self, spec: str) -> str:
+        raise InvalidError(
+            f"The value of {str(self)!r} is known only at run time, so it cannot become a part of a text. "
+            "Hand it on as a parameter of its own."
+        )
 
     def __getitem__(self, key: str) -> Ref:
         """Return a reference to one key of the current item: ``sf.item["seed"]``."""
@@ -96,11 +117,37 @@ class Ref(Model):
 
     def is_in(self, others: Sequence[object]) -> Condition:
         """Return the condition that this value is one of ``others``."""
+        if isinstance(others, str):
+            raise InvalidError(f"is_in cannot look into the text {others!r}. Write a list: is_in([{others!r}]).")
         return Condition(left=self, op="in", right=list(others))
 
 
 item = Ref(step=None, output="")
 """The current item of a fan-out (``for_each``)."""
+
+
+def _parse_condition(text: str) -> dict[str, Any]:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise InvalidError(f"The condition {text!r} cannot be read. Write it as 'check.accuracy >= 0.9'.")
+    try:
+        right = json.loads(match["right"])
+    except (json.JSONDecodeError, RecursionError):
+        raise InvalidError(
+            f"The condition {short(text)} compares with {short(match['right'])}, which is not JSON. "
+            f"Write text in double quotes, as in 'check.verdict == \"good\"'."
+        ) from None
+    return {"left": {_FROM: match["left"]}, "op": match["op"], "right": right}
+
+
+def _compared(value: Any) -> Any:
+    if isinstance(value, Ref | Linkable):
+        other = str(value) if isinstance(value, Ref) else value.name
+        raise InvalidError(
+            f"A condition compares with a plain value, and {other!r} is known only at run time. Have a step compare "
+            "the two and return True or False."
+        )
+    return plain(value, "what a condition compares with")
 
 
 class Condition(Model):
@@ -112,39 +159,34 @@ class Condition(Model):
 
     left: Ref
     op: Literal["==", "!=", "<", "<=", ">", ">=", "in"]
-    right: Any
+    right: Annotated[Any, BeforeValidator(_compared)]
 
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any) -> Any:
-        if not isinstance(data, str):
-            return data
-        match = _CONDITION.fullmatch(data)
-        if match is None:
-            raise InvalidError(f"The condition {data!r} cannot be read. Write it as 'check.accuracy >= 0.9'.")
-        try:
-            right = json.loads(match["right"])
-        except json.JSONDecodeError:
-            raise InvalidError(
-                f"The condition {data!r} compares with {match['right']!r}, which is not JSON. "
-                f"Write text in double quotes, as in 'check.verdict == \"good\"'."
-            ) from None
-        return {"left": {_FROM: match["left"]}, "op": match["op"], "right": right}
+        return _parse_condition(data) if isinstance(data, str) else data
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        try:
-            json.dumps(self.right)
-        except (TypeError, ValueError) as error:
-            raise InvalidError(f"A condition compares with a plain value; {self.right!r} is not one ({error}).") from error
+        if self.op == "in" and not isinstance(self.right, list | str | dict):
+            raise InvalidError(
+                f"The condition '{self}' looks into {self.right!r}, which is not a list. Write a list: [...]."
+            )
         return self
 
     @model_serializer
-    def _write(self) -> str:
-        return str(self)
+    def _write(self) -> str | dict[str, Any]:
+        text = str(self)
+        try:
+            if Condition(**_parse_condition(text)) == self:
+                return text
+        except InvalidError:
+            pass
+        # An output whose name has spaces or signs in it.
+        return {"left": {_FROM: str(self.left)}, "op": self.op, "right": self.right}
 
     def __str__(self) -> str:
-        return f"{self.left} {self.op} {json.dumps(self.right)}"
+        return f"{self.left!s} {self.op} {json.dumps(self.right)}"
 
     def __bool__(self) -> bool:
         raise InvalidError(
@@ -166,15 +208,33 @@ class Condition(Model):
             ) from error
 
 
-def read_references(value: Any) -> Any:
-    """Return ``value`` with every ``{"$from": ...}`` inside it, at any depth, turned into a :class:`Ref`."""
-    if isinstance(value, Mapping):
-        if set(value) == {_FROM}:
-            return Ref.model_validate(value)
-        return {key: read_references(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [read_references(inner) for inner in value]
+def read_reference(value: Any) -> Ref | None:
+    """Return a reference as it is, ``{"$from": ...}`` as the reference it is, and None for anything else."""
+    if isinstance(value, Mapping) and set(value) == {_FROM}:
+        return _parse(value[_FROM])
+    return value if isinstance(value, Ref) else None
+
+
+def read_condition(value: Any) -> Any:
+    """Refuse what looks like a condition and is none."""
+    if isinstance(value, Ref):
+        raise InvalidError(
+            f"'when' needs a condition, and {str(value)!r} is a value. Write when=node[...].equals(True)."
+        )
+    if isinstance(value, bool):
+        raise InvalidError(
+            f"'when' cannot be {value!r}: '==' compares references, not their values. Write when=node[...].equals(1)."
+        )
     return value
+
+
+def _parse(text: Any) -> Ref:
+    if text == "item":
+        return Ref(step=None, output="")
+    match = _REF.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InvalidError(f"The reference {short(text)} cannot be read. Write 'step.output', 'step.result' or 'item'.")
+    return Ref(step=None if match["step"] == "item" else match["step"], output=match["output"])
 
 
 def references_in(value: Any) -> list[Ref]:

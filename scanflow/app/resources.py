@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from scanflow.app.model import Model, as_tuple
+from scanflow.app.model import Model, Whole, as_tuple, short
+from scanflow.app.parameters import Fixed, Texts
 from scanflow.app.quantities import format_memory, parse_cpu, parse_memory
 from scanflow.errors import InvalidError, did_you_mean
 
@@ -20,7 +21,9 @@ AffinityMode = Literal["any", "cpu", "cpumem", "cpumempin"]
 class Resources(Model):
     """What one copy of a node is granted. Unset means: not limited, and one core is counted for planning."""
 
-    cpu: Annotated[float | str | None, BeforeValidator(lambda value: None if value is None else parse_cpu(value))] = None
+    cpu: Annotated[float | str | None, BeforeValidator(lambda value: None if value is None else parse_cpu(value))] = (
+        None
+    )
     """Cores, as ``2``, ``0.5`` or ``"500m"``; held as a number of cores. Thread pools are sized to it, rounded up."""
 
     memory: Annotated[
@@ -28,7 +31,7 @@ class Resources(Model):
     ] = None
     """Bytes, as ``"512Mi"``, ``"4Gi"`` or a number; held in the shortest exact spelling."""
 
-    gpu: int = Field(default=0, ge=0)
+    gpu: Whole = Field(default=0, ge=0)
     """Whole GPUs."""
 
     @property
@@ -48,7 +51,7 @@ class Affinity(Model):
     mode: AffinityMode = "any"
     """How cores and memory are bound (thesis 3.4.2)."""
 
-    node_selector: Mapping[str, str] = Field(default_factory=dict)
+    node_selector: Texts = Field(default_factory=Fixed)
     """Labels that a Kubernetes node must carry."""
 
     near: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
@@ -60,9 +63,13 @@ class Affinity(Model):
     @staticmethod
     def coerce(value: Any) -> Any:
         """Read the short spelling, in any case: ``"CPUMEM"`` becomes ``{"mode": "cpumem"}``."""
-        if not isinstance(value, str):
-            return value
         modes = ("any", "cpu", "cpumem", "cpumempin")
+        if value is None or isinstance(value, Affinity | Mapping):
+            return value
+        if not isinstance(value, str):
+            raise InvalidError(
+                f"affinity cannot be {short(value)}. Write one of {', '.join(modes)}, or sf.Affinity(...)."
+            )
         if value.lower() not in modes:
             raise InvalidError(f"affinity {value!r} is not known.{did_you_mean(value.lower(), modes)}")
         return {"mode": value.lower()}

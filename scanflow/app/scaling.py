@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from scanflow.app.model import Model
-from scanflow.app.quantities import parse_duration
+from scanflow.app.model import Model, Number, Whole
+from scanflow.app.quantities import Seconds
 from scanflow.errors import InvalidError
 
 __all__ = ["Scaling", "ScalingMetric"]
 
 ScalingMetric = Literal["rps", "p95", "cpu", "queue"]
-"""Requests a second per instance; 95th percentile of latency in seconds; share of the granted cores; waiting requests."""
-
-_Seconds = Annotated[float | str, BeforeValidator(parse_duration)]
+"""Requests a second per instance; 95th percentile of latency in seconds; share of its cores; waiting requests."""
 
 
 class Scaling(Model):
     """Keep ``metric`` near ``target`` by changing the number of instances between ``min`` and ``max``."""
 
     metric: ScalingMetric
-    target: float = Field(gt=0)
+    target: Number = Field(gt=0)
     """The value of the metric that each instance should see."""
 
-    min: int = Field(default=1, ge=0)
+    min: Whole = Field(default=1, ge=0)
     """Fewest instances. 0: none while idle; the first request wakes one."""
 
-    max: int = Field(default=1, ge=1)
+    max: Whole = Field(default=1, ge=1)
     """Most instances."""
 
-    up: float | None = Field(default=None, gt=0)
+    up: Number | None = Field(default=None, gt=0)
     """Above this instances are added. Unset: the target."""
 
-    down: float | None = Field(default=None, gt=0)
+    down: Number | None = Field(default=None, gt=0)
     """Below this instances are taken away. Unset: 0.8 of the target, so that the two never meet."""
 
-    polling: _Seconds = 15.0
+    polling: Seconds = 15.0
     """Seconds between two looks at the metric."""
 
-    cool_down: _Seconds = 60.0
+    cool_down: Seconds = 60.0
     """Seconds to wait after a change before taking instances away."""
 
     @model_validator(mode="after")
@@ -49,8 +47,8 @@ class Scaling(Model):
             raise InvalidError(f"Scaling has min={self.min} above max={self.max}. Swap them, or raise max.")
         if self.down_threshold >= self.up_threshold:
             raise InvalidError(
-                f"Scaling goes down below {self.down_threshold:g} and up above {self.up_threshold:g}: it would never rest. "
-                f"Write down={self.up_threshold * 0.8:g} or less."
+                f"Scaling goes down below {self.down_threshold:g} and up above {self.up_threshold:g}: it would never "
+                f"rest. Write down={self.up_threshold * 0.8:g} or less."
             )
         return self
 

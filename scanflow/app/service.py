@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from scanflow.app.edges import Linkable
+from scanflow.app.model import Whole
+from scanflow.app.parameters import Fixed, Parameters
 from scanflow.app.resources import Affinity, Resources
 from scanflow.app.scaling import Scaling
 from scanflow.errors import InvalidError, did_you_mean
-from scanflow.names import check_name
+from scanflow.names import check_locator, check_name
 
 __all__ = ["Service", "ServiceRole"]
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
+_MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 _ROLES = ("MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER")
 
 
@@ -28,20 +31,22 @@ class Service(Linkable):
     role: ServiceRole = "MODEL"
     """What the node does with a request, in Seldon's terms."""
 
-    implementation: str | None = None
+    implementation: Annotated[
+        str | None, AfterValidator(lambda value: None if value is None else check_locator(value, "implementation"))
+    ] = None
     """A class as ``file.py:Class`` or ``package.module:Class``."""
 
     model: str | None = None
     """A model of the registry: ``models:/name@alias`` or ``models:/name/3``."""
 
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=Fixed)
     """Arguments of the class."""
 
     requirements: str | None = None
     image: str | None = None
     resources: Resources = Resources()
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
-    instances: int = Field(default=1, ge=0)
+    instances: Whole = Field(default=1, ge=0)
     """Running copies, where no scaling decides."""
 
     scaling: Scaling | None = None
@@ -63,10 +68,11 @@ class Service(Linkable):
         who = f"Service {self.name!r}"
         if (self.implementation is None) == (self.model is None):
             raise InvalidError(f"{who} needs either an 'implementation' (a Python class) or a 'model', and not both.")
-        if self.model is not None and not self.model.startswith("models:/"):
+        if self.model is not None and not _MODEL.fullmatch(self.model):
+            name = self.model.removeprefix("models:").strip("/@") or "name"
             raise InvalidError(
                 f"{who}: the model {self.model!r} is not an address in the registry. "
-                f"Write 'models:/{self.model.strip('/')}@champion' or 'models:/{self.model.strip('/')}/1'."
+                f"Write 'models:/{name}@champion' or 'models:/{name}/1'."
             )
         if self.model is not None and self.role != "MODEL":
             raise InvalidError(f"{who} has a registry model, so its role is MODEL, not {self.role}.")

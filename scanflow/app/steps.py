@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache, update_wrapper
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -23,13 +25,22 @@ R = TypeVar("R")
 
 
 class Step(Generic[P, R]):
-    """A function that can be a node of a workflow. Called, it is still the function; :meth:`bind` makes a node of it."""
+    """A function that can be a node of a workflow. Called, it is still the function; ``bind`` makes a node of it."""
 
     function: Callable[P, R]
     fields: Mapping[str, Any]
     """Fields of the :class:`~scanflow.app.executor.Executor` that it makes."""
 
     def __init__(self, function: Callable[P, R], fields: Mapping[str, Any] | None = None) -> None:
+        if not callable(function):
+            raise InvalidError(
+                f"@sf.step decorates a function; {function!r} is not one. Name options: @sf.step(retries=2)."
+            )
+        name = getattr(function, "__name__", type(function).__name__)
+        if inspect.iscoroutinefunction(function):
+            raise InvalidError(f"The step {name!r} is async. Write a plain function that calls asyncio.run(...).")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidError(f"The step {name!r} yields. Return a list instead.")
         update_wrapper(self, function)
         self.function = function
         self.fields = dict(fields or {})
@@ -43,7 +54,9 @@ class Step(Generic[P, R]):
         known = set(Executor.model_fields) - {"kind", "mainfile", "function", "parameters"}
         for name in fields:
             if name not in known:
-                raise InvalidError(f"The step {self.function.__name__!r} has no option {name!r}.{did_you_mean(name, known)}")
+                raise InvalidError(
+                    f"The step {self.function.__name__!r} has no option {name!r}.{did_you_mean(name, known)}"
+                )
         return Step(self.function, {**self.fields, **fields})
 
     def bind(self, *args: Any, **kwargs: Any) -> Executor:
@@ -61,14 +74,18 @@ class Step(Generic[P, R]):
     def map(self, over: Executor | Ref | Sequence[Any], *args: Any, **kwargs: Any) -> Executor:
         """Return a node that runs once for each item of ``over``, a list or an output that will be one.
 
-        The item goes to the function's first parameter that is not given here, unless an argument uses ``sf.item``. Later
-        steps get the list of the results, in the order of the items.
+        The item goes to the function's first parameter that is not given here, unless an argument uses ``sf.item``.
+        Later steps get the list of the results, in the order of the items.
         """
-        if not references_in([list(args), kwargs, self.fields.get("when")]) or not _uses_item([*args, *kwargs.values()]):
+        if not references_in([list(args), kwargs, self.fields.get("when")]) or not _uses_item(
+            [*args, *kwargs.values()]
+        ):
             taken = set(self.signature.bind_partial(*args, **kwargs).arguments)
             free = [name for name in self.signature.parameters if name not in taken]
             if not free:
-                raise InvalidError(f"The step {self.function.__name__!r} has no parameter left for the item. It is {self}.")
+                raise InvalidError(
+                    f"The step {self.function.__name__!r} has no parameter left for the item. It is {self}."
+                )
             kwargs[free[0]] = item
         return self.options(for_each=over).bind(*args, **kwargs)
 
@@ -83,13 +100,20 @@ class Step(Generic[P, R]):
         return Target(_locate(self.function), self)
 
     def __str__(self) -> str:
-        return f"{self.function.__name__}{self.signature}"
+        try:
+            signature = inspect.signature(self.function, eval_str=True)
+        except NameError:  # a name only imported under TYPE_CHECKING
+            signature = self.signature
+        return f"{self.function.__name__}{signature}"
 
     def _node(self, parameters: Mapping[str, Any]) -> Executor:
         name = self.fields.get("name") or slug(self.function.__name__)
-        fields = {**self.fields, "name": name}
+        fields: dict[str, Any] = {**self.fields, "name": name}
         node = Executor(function=self.target, parameters=parameters, **fields)
         check_parameters(self.function, node.parameters, who=f"Step {name!r}")
+        for one in node.for_each if isinstance(node.for_each, tuple) and not references_in(node.for_each) else ():
+            each = {key: one if value == item else value for key, value in node.parameters.items()}
+            check_parameters(self.function, each, who=f"Step {name!r}")
         return node
 
     def _spread(self, bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -97,7 +121,9 @@ class Step(Generic[P, R]):
         for name, value in bound.arguments.items():
             kind = self.signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                raise InvalidError(f"The step {self.function.__name__!r} takes *{name}; give a step a list parameter instead.")
+                raise InvalidError(
+                    f"The step {self.function.__name__!r} takes *{name}; give a step a list parameter instead."
+                )
             parameters.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
         return parameters
 
@@ -106,7 +132,9 @@ class Step(Generic[P, R]):
 def step(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
 def step(**fields: Any) -> Callable[[Callable[P, R]], Step[P, R]]: ...
-def step(function: Callable[P, R] | None = None, /, **fields: Any) -> Step[P, R] | Callable[[Callable[P, R]], Step[P, R]]:
+def step(
+    function: Callable[P, R] | None = None, /, **fields: Any
+) -> Step[P, R] | Callable[[Callable[P, R]], Step[P, R]]:
     """Make a function usable as a step: ``@sf.step``, or ``@sf.step(retries=2, timeout="5m")``.
 
     The fields are those of :class:`~scanflow.app.executor.Executor`. The step runs in a process of its own unless
@@ -114,8 +142,6 @@ def step(function: Callable[P, R] | None = None, /, **fields: Any) -> Step[P, R]
     """
     if function is None:
         return lambda inner: Step(inner).options(**fields)
-    if not callable(function):
-        raise InvalidError(f"@sf.step decorates a function; {function!r} is not one. Name options: @sf.step(retries=2).")
     return Step(function)
 
 
@@ -131,7 +157,9 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
     for name, value in parameters.items():
         if name not in signature.parameters and not takes_any:
             raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
-        checked[name] = value if references_in(value) else _fit(value, hints.get(name, Any), f"{who}: the parameter {name!r}")
+        checked[name] = (
+            value if references_in(value) else _fit(value, hints.get(name, Any), f"{who}: the parameter {name!r}")
+        )
     for name, one in signature.parameters.items():
         plain = one.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
         if plain and one.default is inspect.Parameter.empty and name not in parameters:
@@ -174,13 +202,19 @@ def _shape(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str
     plain = getattr(function, "function", function)
     try:
         hints = get_type_hints(plain)
-    except NameError:  # a name only imported under TYPE_CHECKING: nothing to check against
+    except NameError:  # a name only imported under TYPE_CHECKING: there is nothing to check that one against
         hints = {}
+        for name, annotation in getattr(plain, "__annotations__", {}).items():
+            with suppress(NameError):
+                alone = SimpleNamespace(__annotations__={name: annotation})
+                hints |= get_type_hints(alone, getattr(plain, "__globals__", {}))
     return inspect.signature(plain), hints
 
 
 def _is_model(hint: Any) -> bool:
-    return hasattr(hint, "__pydantic_core_schema__") or hasattr(hint, "__dataclass_fields__") or hasattr(hint, "__total__")
+    return (
+        hasattr(hint, "__pydantic_core_schema__") or hasattr(hint, "__dataclass_fields__") or hasattr(hint, "__total__")
+    )
 
 
 def _type_name(hint: Any) -> str:
@@ -192,11 +226,15 @@ def _uses_item(values: Sequence[Any]) -> bool:
 
 
 def _locate(function: Callable[..., Any]) -> str:
-    """Name a function by its file, or by its module where that is part of a package (whose imports need the name)."""
+    """Name a function by its file, or by its module where that is part of a package (whose imports need the name).
+
+    What a program or notebook defines itself stays ``__main__:name``: running its file again, to find the function in
+    it, would run the whole program again.
+    """
     module, name = function.__module__, function.__qualname__
+    if module == "__main__":
+        return f"{module}:{name}"
     file = getattr(sys.modules.get(module), "__file__", None)
     if "." in module:
         return f"{module}:{name}"
     return f"{Path(file).name if file else module}:{name}"
-
-

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
-from scanflow.app.model import Model, as_tuple
-from scanflow.app.quantities import parse_duration
+from scanflow.app.model import Model, Number, as_tuple, short
+from scanflow.app.parameters import Fixed, Parameters
+from scanflow.app.quantities import MAX_DURATION_S, Seconds
 from scanflow.errors import InvalidError
 
 __all__ = [
@@ -32,7 +33,8 @@ __all__ = [
     "on_event",
 ]
 
-_Seconds = Annotated[float | str | timedelta, BeforeValidator(parse_duration)]
+MAX_NESTING = 20
+_MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CRON_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
     ("minute", 0, 59, ()),
     ("hour", 0, 23, ()),
@@ -46,8 +48,8 @@ class Interval(Model):
     """Fires every ``seconds``."""
 
     kind: Literal["interval"] = "interval"
-    seconds: _Seconds
-    jitter: float = Field(default=0.0, ge=0)
+    seconds: Seconds
+    jitter: Number = Field(default=0.0, ge=0)
     """Each firing is moved by up to this many seconds, at random, so that many agents do not fire together."""
 
 
@@ -57,11 +59,20 @@ class Date(Model):
     kind: Literal["date"] = "date"
     when: datetime
 
+    @field_validator("when", mode="before")
+    @classmethod
+    def _refuse_numbers(cls, when: Any) -> Any:
+        if isinstance(when, int | float):
+            raise InvalidError(f"The time {short(when)} is not a date. Write one such as '2026-01-31T06:00:00Z'.")
+        return when
+
     @field_validator("when")
     @classmethod
     def _check(cls, when: datetime) -> datetime:
         if when.tzinfo is None:
-            raise InvalidError(f"The time {when.isoformat()!r} has no time zone. Write {when.isoformat() + 'Z'!r} for UTC.")
+            raise InvalidError(
+                f"The time {when.isoformat()!r} has no time zone. Write {when.isoformat() + 'Z'!r} for UTC."
+            )
         return when
 
 
@@ -78,12 +89,15 @@ class Cron(Model):
         fields = expression.split()
         if len(fields) != len(_CRON_FIELDS):
             raise InvalidError(
-                f"The cron expression {expression!r} has {len(fields)} fields, not 5: minute, hour, day, month, weekday. "
-                "Write '0 * * * *' for every full hour."
+                f"The cron expression {expression!r} has {len(fields)} fields, not 5: minute, hour, day, month, "
+                "weekday. Write '0 * * * *' for every full hour."
             )
-        for text, (name, low, high, words) in zip(fields, _CRON_FIELDS, strict=True):
-            for part in text.split(","):
-                _check_cron_part(expression, part, name, low, high, words)
+        _minutes, _hours, days, months, weekdays = (
+            {value for part in text.split(",") for value in _cron_values(expression, part, *field)}
+            for text, field in zip(fields, _CRON_FIELDS, strict=True)
+        )
+        if len(weekdays) >= 7 and min(days) > max(_MONTH_DAYS[month - 1] for month in months):
+            raise InvalidError(f"The cron expression {expression!r} never comes: no such month has {min(days)} days.")
         return expression
 
     @field_validator("timezone")
@@ -92,7 +106,9 @@ class Cron(Model):
         try:
             ZoneInfo(timezone)
         except (ZoneInfoNotFoundError, ValueError) as error:
-            raise InvalidError(f"The time zone {timezone!r} is not known. Write one such as 'Europe/Madrid' or 'UTC'.") from error
+            raise InvalidError(
+                f"The time zone {short(timezone)} is not known. Write one such as 'Europe/Madrid' or 'UTC'."
+            ) from error
         return timezone
 
 
@@ -107,21 +123,32 @@ class Event(Model):
 
     kind: Literal["event"] = "event"
     type: str = Field(min_length=1)
-    match: Mapping[str, Any] = Field(default_factory=dict)
+    match: Parameters = Field(default_factory=Fixed)
+
+
+def _checked(triggers: Sequence[Trigger]) -> Sequence[Trigger]:
+    if _depth(triggers) > MAX_NESTING:
+        raise InvalidError(f"Triggers are nested more than {MAX_NESTING} deep. Name the inner ones beside each other.")
+    found: Sequence[Trigger] = as_tuple(triggers)
+    return found
+
+
+def _depth(triggers: Sequence[Trigger]) -> int:
+    return 1 + max((_depth(one.triggers) for one in triggers if isinstance(one, AllOf | AnyOf)), default=0)
 
 
 class AllOf(Model):
     """Fires once each of its triggers has fired since it last did."""
 
     kind: Literal["all_of"] = "all_of"
-    triggers: Annotated[Sequence[Trigger], AfterValidator(as_tuple), Field(min_length=1)]
+    triggers: Annotated[Sequence[Trigger], AfterValidator(_checked), Field(min_length=1)]
 
 
 class AnyOf(Model):
     """Fires when one of its triggers does."""
 
     kind: Literal["any_of"] = "any_of"
-    triggers: Annotated[Sequence[Trigger], AfterValidator(as_tuple), Field(min_length=1)]
+    triggers: Annotated[Sequence[Trigger], AfterValidator(_checked), Field(min_length=1)]
 
 
 Trigger = Annotated[Interval | Date | Cron | CallReceive | Event | AllOf | AnyOf, Field(discriminator="kind")]
@@ -134,8 +161,16 @@ def every(
     *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0, jitter: float = 0.0
 ) -> Interval:
     """Return a trigger that fires at this interval: ``every(hours=1)``."""
-    interval = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
-    return Interval(seconds=interval.total_seconds(), jitter=jitter)
+    given: Mapping[str, tuple[Any, int]] = {
+        "seconds": (seconds, 1),
+        "minutes": (minutes, 60),
+        "hours": (hours, 3600),
+        "days": (days, 86_400),
+    }
+    for unit, (value, _) in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DURATION_S:
+            raise InvalidError(f"every({unit}={short(value)}) is no interval. Write a number, as in every(minutes=5).")
+    return Interval(seconds=sum(value * size for value, size in given.values()), jitter=jitter)
 
 
 def at(when: datetime) -> Date:
@@ -168,12 +203,19 @@ def any_of(*triggers: Trigger) -> AnyOf:
     return AnyOf(triggers=triggers)
 
 
-def _check_cron_part(expression: str, part: str, name: str, low: int, high: int, words: Sequence[str]) -> None:
-    match = re.fullmatch(r"(\*|[0-9a-z]+)(?:-([0-9a-z]+))?(?:/([0-9]+))?", part.lower())
-    problem = f"The cron expression {expression!r}: {part!r} cannot be a {name}."
-    if match is None or (match[1] == "*" and match[2] is not None) or match[3] == "0":
+def _cron_values(expression: str, part: str, name: str, low: int, high: int, words: Sequence[str]) -> range:
+    """Return the values that a part of a cron field stands for, as ``1-5`` or ``*/15``."""
+    match = re.fullmatch(r"(\*|[0-9]{1,4}|[a-z]+)(?:-([0-9]{1,4}|[a-z]+))?(?:/([0-9]{1,4}))?", part.lower())
+    problem = f"The cron expression {short(expression)}: {short(part)} cannot be a {name}."
+    if match is None or (match[1] == "*" and match[2] is not None):
         raise InvalidError(f"{problem} Write a number, '*', '*/5', '1-5' or '1,15'.")
+    if match[3] is not None and not 1 <= int(match[3]) <= high - low:
+        raise InvalidError(f"{problem} The step after '/' goes from 1 to {high - low}.")
     bounds = [bound for bound in (match[1], match[2]) if bound not in {None, "*"}]
     values = [words.index(bound) + low if bound in words else int(bound) if bound.isdigit() else -1 for bound in bounds]
-    if any(not low <= value <= high for value in values) or values != sorted(values):
+    if any(not low <= value <= high for value in values):
         raise InvalidError(f"{problem} It goes from {low} to {high}{', or ' + ' '.join(words) if words else ''}.")
+    if values != sorted(values):
+        raise InvalidError(f"{problem} The range runs backwards. Write '{bounds[0]}-{high},{low}-{bounds[1]}'.")
+    first, last = (low, high) if not values else (values[0], values[-1] if len(values) == 2 or not match[3] else high)
+    return range(first, last + 1, int(match[3] or 1))

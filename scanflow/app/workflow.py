@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -12,8 +12,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from scanflow.app.edges import Chain, Dependency
 from scanflow.app.executor import Executor
 from scanflow.app.graph import levels, parents_of
-from scanflow.app.model import Model, as_tuple
+from scanflow.app.model import Model, as_tuple, short
 from scanflow.app.mpi import MPIWorkload
+from scanflow.app.parameters import a
+from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import check_name
@@ -30,20 +32,35 @@ _KIND_OF: Mapping[WorkflowType, type[Executor | Service | MPIWorkload]] = {
 }
 
 
-def _flatten(edges: Any) -> Any:
-    """Accept ``a >> b`` beside ``Dependency``, alone or in a list."""
-    if isinstance(edges, Chain):
-        return list(edges)
-    if isinstance(edges, Iterable) and not isinstance(edges, str | Mapping):
-        return [inner for edge in edges for inner in (edge if isinstance(edge, Chain) else [edge])]
-    return edges
+def _flatten(edges: Any) -> list[Dependency]:
+    """Return ``a >> b`` and ``Dependency``, alone or in a list, as one list of edges."""
+    found: list[Dependency] = []
+    for edge in edges if isinstance(edges, list | tuple) else [edges]:
+        if isinstance(edge, Chain):
+            found += edge
+        elif isinstance(edge, Dependency):
+            found.append(edge)
+        elif isinstance(edge, Mapping) and edge is not edges:
+            found.append(Dependency(**{str(key): value for key, value in edge.items()}))
+        else:
+            raise InvalidError(
+                f"edges cannot be {short(edge)}. Write a >> b, or a list: [sf.Dependency(dependee='a', depender='b')]."
+            )
+    return found
+
+
+def _bound(nodes: Any) -> Any:
+    for node in nodes if isinstance(nodes, list | tuple) else ():
+        if callable(getattr(node, "bind", None)):
+            raise InvalidError(f"{node!s} is a function, not a node. Make a node of it: .bind(...).")
+    return nodes
 
 
 class Workflow(Model):
     """A graph that cannot be wrong once made: no cycle, no unknown or doubled name, no node of another kind."""
 
     name: str
-    nodes: Annotated[Sequence[Node], AfterValidator(as_tuple), Field(min_length=1)]
+    nodes: Annotated[Sequence[Node], BeforeValidator(_bound), AfterValidator(as_tuple), Field(min_length=1)]
     edges: Annotated[Sequence[Dependency | Chain] | Chain, BeforeValidator(_flatten), AfterValidator(as_tuple)] = ()
     """Order beyond what references imply: ``load >> [cnn1, cnn2] >> best``, or a list of ``sf.Dependency``."""
 
@@ -59,7 +76,8 @@ class Workflow(Model):
     @field_validator("output_dir")
     @classmethod
     def _check_output_dir(cls, path: str) -> str:
-        if not path.startswith("/") or path == "/" or ".." in path.split("/"):
+        parts = path.rstrip("/").split("/")
+        if parts[0] or len(parts) < 2 or any(part in {"", ".", ".."} or "\0" in part for part in parts[1:]):
             raise InvalidError(f"output_dir {path!r} is not a folder's absolute path. Write one such as '/workflow'.")
         return path.rstrip("/")
 
@@ -79,6 +97,13 @@ class Workflow(Model):
                         f"{who}: the step {node.name!r} uses {str(ref)!r}, but there is no step {ref.step!r}."
                         f"{did_you_mean(ref.step, names)}"
                     )
+            near = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
+            for other in (*near.near, *near.apart_from):
+                if other not in names:
+                    raise InvalidError(
+                        f"{who}: the affinity of {node.name!r} names {other!r}, which is no node."
+                        f"{did_you_mean(other, names)}"
+                    )
         try:
             self.levels  # noqa: B018  computed now, so that a cycle is refused now
         except InvalidError as error:
@@ -90,8 +115,8 @@ class Workflow(Model):
         for node in self.nodes:
             if not isinstance(node, wanted):
                 raise InvalidError(
-                    f"{who} is of type {self.type!r}, whose nodes are {wanted.__name__}s, but {node.name!r} is a "
-                    f"{type(node).__name__}. Give it a workflow of its own."
+                    f"{who} is of type {self.type!r}, whose nodes are {wanted.__name__}s, but {node.name!r} is "
+                    f"{a(type(node).__name__)}. Give it a workflow of its own."
                 )
         doubled = [name for name, count in Counter(node.name for node in self.nodes).items() if count > 1]
         if doubled:
@@ -142,7 +167,7 @@ class Workflow(Model):
         return self.by_name[name]
 
     def with_parameters(self, changes: Mapping[str, Any]) -> Workflow:
-        """Return the workflow with parameters set: ``{"epochs": 3}`` for every step that has it, or ``{"train.epochs": 3}``.
+        """Return the workflow with parameters set: ``epochs`` for every step that has it, ``train.epochs`` for one.
 
         Raises:
             NotFoundError: no step has such a parameter.
@@ -151,15 +176,17 @@ class Workflow(Model):
             return self
         nodes = {node.name: node for node in self.nodes}
         for key, value in changes.items():
-            step, _, parameter = key.rpartition(".")
             hits = [
-                node for node in nodes.values() if parameter in _settable(node) and (not step or node.name == step)
+                (node.name, own)
+                for node in nodes.values()
+                for own in _settable(node)
+                if key in {own, f"{node.name}.{own}"}
             ]
             if not hits:
                 known = {name for node in self.nodes for own in _settable(node) for name in (own, f"{node.name}.{own}")}
-                raise NotFoundError(f"Workflow {self.name!r} has no parameter {key!r}.{did_you_mean(key, known)}")
-            for node in hits:
-                nodes[node.name] = node.replace(parameters={**node.parameters, parameter: value})
+                raise NotFoundError(f"Workflow {self.name!r} has no parameter {key!r}.{did_you_mean(str(key), known)}")
+            for name, own in hits:
+                nodes[name] = nodes[name].replace(parameters={**nodes[name].parameters, own: value})
         return self.replace(nodes=tuple(nodes.values()))
 
 

@@ -1,0 +1,126 @@
+"""Parameters as they are kept: a copy of what JSON can hold, which nobody can change under a frozen model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+from pydantic import AfterValidator, BeforeValidator
+
+from scanflow.errors import InvalidError
+
+__all__ = ["Fixed", "Parameters", "Texts", "a", "plain", "plain_mapping"]
+
+MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
+_MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
+_OURS = frozenset({"$from", "$path", "$pickle"})
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise InvalidError(
+        "What is described cannot be changed afterwards. Make a changed copy: node.replace(parameters={...}), or "
+        "workflow.with_parameters({...})."
+    )
+
+
+class Fixed(dict[str, Any]):
+    """A dictionary that cannot be changed."""
+
+    if not TYPE_CHECKING:  # fields are typed as Mapping, which has none of these
+        __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Fixed], tuple[dict[str, Any]]]:
+        return Fixed, (dict(self),)
+
+
+def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: None, depth: int = 0) -> Any:
+    """Return a copy of ``value`` as JSON can hold it; paths become text, and so do the keys of mappings.
+
+    ``special`` is asked first: what it returns for a part of ``value``, unless that is None, stands in its place.
+
+    Raises:
+        InvalidError: a part cannot be written down; the message begins with ``what``.
+    """
+    if depth > MAX_DEPTH:
+        raise InvalidError(f"{what} is nested more than {MAX_DEPTH} levels deep. Write it to a file that a step reads.")
+    if (found := special(value)) is not None:
+        return found
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(str.__str__(value), what)
+    if isinstance(value, PurePath):
+        return _text(str(value), what)
+    if isinstance(value, int | float):
+        return _number(value, what)
+    if isinstance(value, Mapping):
+        return _keyed({key: plain(inner, what, special=special, depth=depth + 1) for key, inner in value.items()}, what)
+    if isinstance(value, list | tuple | range):
+        return [plain(inner, what, special=special, depth=depth + 1) for inner in value]
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy's
+        return plain(value.item(), what, depth=MAX_DEPTH)
+    kind = type(value).__name__
+    raise InvalidError(
+        f"{what} is {a(kind)}, which cannot be written down. Use text, numbers, true/false, lists, "
+        "mappings or paths; have a step load or make anything else."
+    )
+
+
+def plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None) -> Any:
+    """Return a copy of a mapping of parameters; what is no mapping comes back as it is, to be refused by its field."""
+    if not isinstance(value, Mapping):
+        return value
+    copied = {key: plain(inner, f"the parameter {str(key)!r}", special=special) for key, inner in value.items()}
+    return _keyed(copied, "the mapping of parameters", ours=frozenset())
+
+
+def a(noun: str) -> str:
+    """Return ``noun`` with its article: ``"an Executor"``."""
+    return f"{'an' if noun[:1].lower() in 'aeio' or noun.startswith('MPI') else 'a'} {noun}"
+
+
+Parameters = Annotated[Mapping[str, Any], BeforeValidator(plain_mapping), AfterValidator(Fixed)]
+Texts = Annotated[Mapping[str, str], AfterValidator(Fixed)]
+
+
+def _text(value: str, what: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidError(
+            f"{what} is {value[:40]!r}, which is not valid Unicode ({error.reason}). Write other text."
+        ) from None
+    return value
+
+
+def _number(value: float, what: str) -> float:
+    if isinstance(value, int):
+        if value.bit_length() > _MAX_BITS:
+            raise InvalidError(
+                f"{what} is a number of more than 4,000 digits, which cannot be written down. Write it as text."
+            )
+        return int(value)
+    if not math.isfinite(value):
+        raise InvalidError(
+            f"{what} is {value!r}, which cannot be written down as a number. Write the text '{value!r}', or None."
+        )
+    return float(value)
+
+
+def _keyed(value: Mapping[Any, Any], what: str, *, ours: frozenset[str] = _OURS) -> dict[str, Any]:
+    keyed: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise InvalidError(f"{what} has the key {key!r:.60}. A key is text: write {str(key)!r:.60} in quotes.")
+        name = _text(str.__str__(key) if isinstance(key, str) else str(key), what)
+        if name in keyed:
+            raise InvalidError(f"{what} has the key {name!r} twice, as text and as a number. Remove one.")
+        if name in ours:
+            raise InvalidError(
+                f"{what} has the key {name!r}, a word of scanflow's own. A reference is {{'$from': 'step.output'}} and "
+                "nothing beside it; rename any other."
+            )
+        keyed[name] = inner
+    return keyed

@@ -1,0 +1,128 @@
+"""``a >> [b, c] >> d`` and ``Dependency``."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanflow as sf
+from scanflow.app.edges import Chain
+from scanflow.errors import InvalidError
+from tests.unit.app.making import batch, message, script
+
+a, b, c, d = (script(name) for name in "abcd")
+
+
+def pairs(chain: Chain) -> list[tuple[str, str]]:
+    return [(edge.dependee, edge.depender) for edge in chain]
+
+
+def test_a_list_in_the_middle_fans_out_and_in() -> None:
+    assert pairs(a >> [b, c] >> d) == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
+
+
+def test_a_list_may_begin_or_end_a_chain() -> None:
+    assert pairs([a, b] >> c) == [("a", "c"), ("b", "c")]
+    assert pairs(a >> [b, c]) == [("a", "b"), ("a", "c")]
+    assert pairs((a, b) >> c) == [("a", "c"), ("b", "c")]
+
+
+def test_chains_link_with_chains() -> None:
+    assert pairs((a >> b) >> (c >> d)) == [("a", "b"), ("b", "c"), ("c", "d")]
+    assert sorted(pairs(a >> [b >> c, d])) == [("a", "b"), ("a", "d"), ("b", "c")]
+
+
+def test_linking_changes_neither_node() -> None:
+    first, second = script("first"), script("second")
+    assert list(first >> second) != []
+    assert (first, second) == (script("first"), script("second"))
+
+
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=5))
+def test_neighbouring_groups_are_linked_all_to_all_and_others_not_at_all(sizes: list[int]) -> None:
+    groups = [[script(f"n{index}-{one}") for one in range(size)] for index, size in enumerate(sizes)]
+    chain = Chain((), tuple(node.name for node in groups[0]), tuple(node.name for node in groups[0]))
+    for group in groups[1:]:
+        chain = chain >> group
+    wanted = {(one.name, other.name) for left, right in itertools.pairwise(groups) for one in left for other in right}
+    assert len(pairs(chain)) == len(wanted)
+    assert set(pairs(chain)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ("b", "'b' is not one. Write a >> b"),
+        (3, "3 is not one. Write a >> b"),
+        (None, "None is not one"),
+        ([b, "c"], "'c' is not one"),
+        ({"b": b}, "is not one. Write a >> b, or a >> [b, c]."),
+        ([], "this list of them is empty: nothing would wait for anything. Leave it out."),
+        ([b, []], "is empty"),
+    ],
+)
+def test_what_cannot_be_linked_is_refused_with_what_can(other: Any, told: str) -> None:
+    with pytest.raises(InvalidError) as error:
+        _ = a >> other
+    assert told in message(error)
+    with pytest.raises(InvalidError):
+        _ = other >> a
+
+
+def test_a_function_is_refused_with_how_to_make_a_node_of_it() -> None:
+    @sf.step
+    def train(epochs: int) -> None: ...
+
+    with pytest.raises(InvalidError) as error:
+        a >> train  # type: ignore[operator]
+    assert message(error) == (
+        "'>>' links nodes, and train(epochs: int) -> None is a function. Make a node of it first: .bind(...)."
+    )
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        a >> b,
+        [a >> b],
+        (a >> b,),
+        [sf.Dependency(dependee="a", depender="b")],
+        [{"dependee": "a", "depender": "b"}],
+        sf.Dependency(dependee="a", depender="b"),
+    ],
+)
+def test_edges_may_be_given_in_several_ways(edges: Any) -> None:
+    assert batch(a, b, edges=edges).parents == {"a": (), "b": ("a",)}
+
+
+@pytest.mark.parametrize(
+    "edges", ["ab", ["ab"], [("a", "b")], None, 3, a, [a, b], {"dependee": "a", "depender": "b"}, [None]]
+)
+def test_what_is_no_edge_is_refused_with_what_one_looks_like(edges: Any) -> None:
+    with pytest.raises(InvalidError) as error:
+        batch(a, b, edges=edges)
+    assert message(error).startswith("Workflow 'training': edges cannot be ")
+    assert message(error).endswith("Write a >> b, or a list: [sf.Dependency(dependee='a', depender='b')].")
+
+
+def test_an_edge_with_a_misspelt_end_says_which_field_was_meant() -> None:
+    with pytest.raises(InvalidError) as error:
+        batch(a, b, edges=[{"dependee": "a", "dependr": "b"}])
+    assert "Dependency has no field 'dependr'. Did you mean 'depender'?" in message(error)
+    assert message(error).startswith("Workflow 'training': ")
+
+
+def test_an_unknown_dependee_says_which_name_was_meant() -> None:
+    with pytest.raises(InvalidError) as error:
+        batch(script("load"), script("train"), edges=[sf.Dependency(dependee="laod", depender="train")])
+    assert message(error) == "Workflow 'training' has an edge with the unknown dependee 'laod'. Did you mean 'load'?"
+
+
+def test_an_unknown_depender_says_which_names_there_are() -> None:
+    with pytest.raises(InvalidError) as error:
+        batch(script("load"), script("train"), edges=[sf.Dependency(dependee="load", depender="zzz")])
+    assert message(error) == "Workflow 'training' has an edge with the unknown depender 'zzz'. Known: load, train."

@@ -1,0 +1,86 @@
+"""Order, levels and cycles, over graphs that hypothesis draws."""
+
+from __future__ import annotations
+
+import itertools
+from graphlib import TopologicalSorter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.app.graph import ancestors, levels, parents_of
+from scanflow.errors import InvalidError
+from tests.unit.app.making import batch, edges_of_dags, message, script
+
+Graph = tuple[list[str], list[tuple[str, str]]]
+
+
+@given(edges_of_dags())
+def test_every_node_comes_once_and_after_all_it_waits_for(graph: Graph) -> None:
+    names, edges = graph
+    waves = levels(parents_of(names, edges))
+    wave_of = {name: index for index, wave in enumerate(waves) for name in wave}
+    assert sorted(name for wave in waves for name in wave) == sorted(names)
+    assert all(wave_of[before] < wave_of[after] for before, after in edges)
+
+
+@given(edges_of_dags())
+def test_no_node_comes_later_than_it_must(graph: Graph) -> None:
+    parents = parents_of(*graph)
+    waves = levels(parents)
+    wave_of = {name: index for index, wave in enumerate(waves) for name in wave}
+    assert all(wave_of[name] == max((wave_of[one] + 1 for one in parents[name]), default=0) for name in parents)
+
+
+@given(edges_of_dags())
+def test_nodes_of_one_wave_stand_in_the_order_they_were_given(graph: Graph) -> None:
+    names, edges = graph
+    for wave in levels(parents_of(names, edges)):
+        assert list(wave) == [name for name in names if name in wave]
+
+
+@given(edges_of_dags())
+def test_ancestors_are_all_that_must_have_run_before(graph: Graph) -> None:
+    names, edges = graph
+    parents = parents_of(names, edges)
+    reached = {name: set[str]() for name in names}
+    for name in TopologicalSorter(parents).static_order():
+        reached[name] = {one for parent in parents[name] for one in (parent, *reached[parent])}
+    assert {name: set(ancestors(parents, name)) for name in names} == reached
+
+
+@given(edges_of_dags(), st.data())
+def test_an_edge_back_is_refused_with_a_circle_that_is_really_there(graph: Graph, data: st.DataObject) -> None:
+    names, edges = graph
+    parents = parents_of(names, edges)
+    end = data.draw(st.sampled_from(names))
+    start = data.draw(st.sampled_from([end, *sorted(ancestors(parents, end))]))
+    edges = [*edges, (end, start)]
+    with pytest.raises(InvalidError, match="wait for each other in a circle") as error:
+        levels(parents_of(names, edges))
+    circle = message(error).partition("circle: ")[2].partition(".")[0].split(" >> ")
+    assert circle[0] == circle[-1]
+    assert set(itertools.pairwise(circle)) <= set(edges)
+
+
+def test_a_circle_is_told_in_the_order_its_steps_would_run() -> None:
+    a, b, c = (script(name) for name in "abc")
+    with pytest.raises(InvalidError) as error:
+        batch(a, b, c, edges=a >> b >> c >> a)
+    assert message(error) in {
+        f"Workflow 'training': The nodes wait for each other in a circle: {circle}. Remove one of these edges."
+        for circle in ("a >> b >> c >> a", "b >> c >> a >> b", "c >> a >> b >> c")
+    }
+
+
+def test_a_circle_of_thousands_is_told_in_few_words() -> None:
+    names = [f"n{index}" for index in range(5000)]
+    with pytest.raises(InvalidError) as error:
+        levels(parents_of(names, [*itertools.pairwise(names), (names[-1], names[0])]))
+    assert "(4982 more)" in message(error)
+    assert len(message(error)) < 400
+
+
+def test_an_edge_given_twice_counts_once() -> None:
+    assert parents_of("ab", [("a", "b"), ("a", "b")]) == {"a": (), "b": ("a",)}

@@ -1,0 +1,245 @@
+"""``@sf.step``: functions as steps, their arguments checked when the step is described."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanflow as sf
+from scanflow.app.steps import Step, check_parameters, check_result
+from scanflow.errors import InvalidError
+from tests.unit.app.making import batch, message, refusal, script
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+@sf.step
+def train(epochs: int, lr: float = 0.1, mode: Literal["fast", "slow"] = "fast") -> float:
+    """Train a network."""
+    return epochs * lr
+
+
+@sf.step(retries=2, timeout="5m")
+def load(path: Path, limit: int | None = None) -> list[int]:
+    return [len(str(path))] * (limit or 1)
+
+
+def test_a_step_is_still_its_function() -> None:
+    assert train(2, lr=0.5) == 1.0
+    assert train.__doc__ == "Train a network."
+    assert train.__name__ == "train"  # type: ignore[attr-defined]  # update_wrapper sets it
+
+
+def test_binding_makes_a_node_named_after_the_function() -> None:
+    node = train.bind(3, lr=0.5)
+    assert (node.name, node.parameters) == ("train", {"epochs": 3, "lr": 0.5})
+    assert node.function == f"{__name__}:train"
+    assert node.target is not None
+    assert node.target.call is train
+
+
+def test_fields_of_the_step_are_fields_of_its_nodes_and_options_change_a_copy() -> None:
+    assert load.bind("a").retry.limit == 2
+    other = load.options(retries=5, name="load-more").bind("a")
+    assert (other.name, other.retry.limit, other.timeout_s) == ("load-more", 5, 300.0)
+    assert load.bind("a").retry.limit == 2
+
+
+def test_a_node_as_an_argument_makes_the_edge() -> None:
+    first = load.bind("a")
+    second = train.bind(first["count"])
+    assert batch(first, second).parents == {"load": (), "train": ("load",)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "told"),
+    [
+        ((), {}, "The step 'train': missing a required argument: 'epochs'. It is train(epochs: int, "),
+        ((1,), {"lrr": 3}, "The step 'train': got an unexpected keyword argument 'lrr'. It is train("),
+        ((1, 2, "fast", 4), {}, "The step 'train': too many positional arguments. It is train("),
+        (("many",), {}, "Step 'train': the parameter 'epochs' is 'many', which is not int: "),
+        ((1.5,), {}, "Step 'train': the parameter 'epochs' is 1.5, which is not int: "),
+        ((None,), {}, "Step 'train': the parameter 'epochs' is None, which is not int: "),
+        ((1,), {"lr": []}, "Step 'train': the parameter 'lr' is [], which is not float: "),
+        (
+            (1,),
+            {"mode": "medium"},
+            "Step 'train': the parameter 'mode' is 'medium', which is not typing.Literal['fast', 'slow']",
+        ),
+        ((1,), {"lr": {1}}, "Executor 'train': the parameter 'lr' is a set, which cannot be written down."),
+        ((1,), {"retries": 3}, "got an unexpected keyword argument 'retries'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_when_the_step_is_described(arguments: Any, named: Any, told: str) -> None:
+    with pytest.raises(InvalidError) as error:
+        train.bind(*arguments, **named)
+    assert told in message(error)
+
+
+@pytest.mark.parametrize("field", ["retrys", "nme", "parameters", "function", "mainfile", "kind"])
+def test_an_unknown_option_is_refused(field: str) -> None:
+    with pytest.raises(InvalidError, match=f"The step 'train' has no option '{field}'"):
+        train.options(**{field: 1})
+    with pytest.raises(InvalidError, match=f"has no option '{field}'"):
+        sf.step(**{field: 1})(lambda: None)
+
+
+def test_a_misspelt_option_says_which_was_meant() -> None:
+    with pytest.raises(InvalidError, match=r"has no option 'retrys'. Did you mean 'retries'?"):
+        train.options(retrys=3)
+
+
+@pytest.mark.parametrize("thing", [3, "train", script("a"), None])
+def test_only_functions_are_decorated(thing: Any) -> None:
+    with pytest.raises(InvalidError, match=r"@sf.step decorates a function; .* Name options: @sf.step\(retries=2\)"):
+        Step(thing)
+    with pytest.raises(InvalidError, match=r"@sf.step decorates a function"):
+        sf.step(retries=2)(thing)
+
+
+def test_functions_that_give_no_value_at_once_are_refused() -> None:
+    async def later() -> None: ...
+
+    def some() -> Any:
+        yield 1
+
+    async def some_later() -> Any:
+        yield 1
+
+    with pytest.raises(InvalidError, match=r"The step 'later' is async. Write a plain function that calls asyncio.run"):
+        sf.step(later)
+    for function in (some, some_later):
+        with pytest.raises(InvalidError, match=r"yields. Return a list instead"):
+            sf.step(retries=1)(function)
+
+
+def test_a_step_takes_a_list_rather_than_any_number_of_arguments() -> None:
+    @sf.step
+    def total(*numbers: int) -> int:
+        return sum(numbers)
+
+    with pytest.raises(InvalidError, match=r"The step 'total' takes \*numbers; give a step a list parameter instead"):
+        total.bind(1, 2)
+
+
+def test_a_step_that_takes_any_names_takes_any_names() -> None:
+    @sf.step
+    def note(**tags: int) -> None: ...
+
+    assert note.bind(a=1, b=2).parameters == {"a": 1, "b": 2}
+
+
+def test_a_function_without_a_name_that_kubernetes_takes_says_so() -> None:
+    @sf.step
+    def _() -> None: ...
+
+    with pytest.raises(InvalidError, match="The executor name '' cannot be used"):
+        _.bind()
+    assert _.options(name="quiet").bind().name == "quiet"
+
+
+def test_a_long_function_name_is_cut_to_one_that_kubernetes_takes() -> None:
+    def function() -> None: ...
+
+    function.__name__ = "very_" * 20
+    assert len(sf.step(function).bind().name) <= 63
+
+
+def test_mapping_gives_the_item_to_the_first_parameter_that_is_free() -> None:
+    node = train.map([1, 2], lr=0.5)
+    assert (node.for_each, node.parameters) == ((1, 2), {"lr": 0.5, "epochs": sf.item})
+    assert train.map([0.1], 3).parameters == {"epochs": 3, "lr": sf.item}
+
+
+def test_mapping_leaves_arguments_that_use_the_item_as_they_are() -> None:
+    assert train.map([{"e": 1}], sf.item["e"]).parameters == {"epochs": sf.item["e"]}
+    assert train.map([{"e": 1}], 2, lr=sf.item["e"]).parameters == {"epochs": 2, "lr": sf.item["e"]}
+
+
+def test_mapping_over_an_earlier_step_waits_for_it() -> None:
+    first = load.bind("a")
+    assert batch(first, train.map(first)).parents == {"load": (), "train": ("load",)}
+    assert train.options(when=sf.item > 1).map(first).parameters == {"epochs": sf.item}
+
+
+def test_mapping_needs_a_parameter_for_the_item() -> None:
+    with pytest.raises(InvalidError, match=r"The step 'train' has no parameter left for the item. It is train"):
+        train.map([1], 1, 2.0, "fast")
+
+
+@pytest.mark.parametrize("over", ["abc", {1, 2}, 3, {"a": 1}])
+def test_mapping_runs_over_a_list(over: Any) -> None:
+    with pytest.raises(InvalidError, match=r"for_each cannot be .*Give it a list"):
+        train.map(over)
+
+
+def test_an_item_of_a_wrong_type_is_refused_when_the_step_is_described() -> None:
+    with pytest.raises(InvalidError, match="Step 'train': the parameter 'epochs' is 'many', which is not int"):
+        train.map([1, "many", 3])
+
+
+@given(
+    st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | st.none() | st.lists(st.integers(), max_size=2)
+)
+def test_what_is_refused_as_an_argument_is_what_the_annotation_refuses(value: Any) -> None:
+    def takes(number: int) -> None: ...
+
+    told = refusal(lambda: check_parameters(takes, {"number": value}, who="Step 'takes'"))
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**53):
+        assert told is None
+        assert check_parameters(takes, {"number": value}, who="Step 'takes'") == {"number": value}
+    elif not isinstance(value, str | float) or value == "" or (isinstance(value, float) and not value.is_integer()):
+        assert told is not None
+        assert told.startswith("Step 'takes': the parameter 'number' is ")
+
+
+@dataclasses.dataclass
+class Box:
+    size: int
+
+
+class Own: ...
+
+
+def test_annotations_of_any_kind_are_checked() -> None:
+    def takes(box: Box, own: Own, paths: list[Path], either: int | None = None) -> dict[str, int]:
+        return {}
+
+    checked = check_parameters(takes, {"box": {"size": 3}, "own": (own := Own()), "paths": ["a"]}, who="Step 't'")
+    assert checked == {"box": Box(3), "own": own, "paths": [Path("a")]}
+    assert check_result(takes, {"a": 1}, who="Step 't'") == {"a": 1}
+    with pytest.raises(InvalidError, match=r"Step 't': its result is .*, which is not dict"):
+        check_result(takes, {"a": "many"}, who="Step 't'")
+    with pytest.raises(InvalidError, match="Step 't': the parameter 'own' is 3, which is not"):
+        check_parameters(takes, {"box": Box(1), "own": 3, "paths": []}, who="Step 't'")
+
+
+def test_a_missing_or_unknown_parameter_is_told_by_name() -> None:
+    def takes(epochs: int) -> None: ...
+
+    with pytest.raises(InvalidError, match="Step 't' needs the parameter 'epochs'"):
+        check_parameters(takes, {}, who="Step 't'")
+    with pytest.raises(InvalidError, match=r"Step 't' has no parameter 'epohcs'. Did you mean 'epochs'?"):
+        check_parameters(takes, {"epohcs": 1}, who="Step 't'")
+
+
+def test_an_annotation_that_cannot_be_read_checks_nothing_and_the_others_still_do() -> None:
+    def takes(price: Decimal, count: int) -> Decimal:
+        return price
+
+    assert check_parameters(takes, {"price": "any", "count": "3"}, who="Step 't'") == {"price": "any", "count": 3}
+    with pytest.raises(InvalidError, match="the parameter 'count' is 'many', which is not int"):
+        check_parameters(takes, {"price": "any", "count": "many"}, who="Step 't'")
+    assert "takes(price" in str(Step(takes))
+
+
+def test_what_is_known_at_run_time_is_not_checked_now() -> None:
+    other = script("other")
+    assert train.bind(other["n"]).parameters == {"epochs": other["n"]}
+    assert train.bind([other["n"]]).references == (other["n"],)

@@ -1,0 +1,183 @@
+"""When a sensor fires, said as values."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanflow as sf
+from scanflow.app.triggers import AllOf, Cron, Date, Interval, Trigger
+from scanflow.errors import InvalidError
+from tests.unit.app.making import message, triggers
+
+RANGES = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 7)}
+POSITIONS = list(enumerate(RANGES.items()))
+
+
+def expression(position: int, part: str) -> str:
+    fields = ["*"] * 5
+    fields[position] = part
+    return " ".join(fields)
+
+
+@given(triggers)
+def test_a_trigger_survives_being_written_and_read(trigger: Trigger) -> None:
+    assert sf.Sensor.model_validate({"name": "s", "trigger": trigger.model_dump(mode="json")}).trigger == trigger
+
+
+@given(st.sampled_from(POSITIONS), st.data())
+def test_every_value_and_range_inside_a_cron_field_is_taken(
+    field: tuple[int, tuple[str, tuple[int, int]]], data: st.DataObject
+) -> None:
+    position, (_, (low, high)) = field
+    first, last = sorted(data.draw(st.tuples(st.integers(low, high), st.integers(low, high))))
+    step = data.draw(st.integers(1, high - low))
+    part = data.draw(
+        st.sampled_from([f"{first}", f"{first}-{last}", f"*/{step}", f"{first}/{step}", f"{first}-{last}/{step}"])
+    )
+    assert sf.cron(expression(position, f"{part},{last}")).expression == expression(position, f"{part},{last}")
+
+
+@given(st.sampled_from(POSITIONS), st.integers(0, 200), st.data())
+def test_a_value_outside_a_cron_field_says_from_where_to_where_it_goes(
+    field: tuple[int, tuple[str, tuple[int, int]]], value: int, data: st.DataObject
+) -> None:
+    position, (name, (low, high)) = field
+    bad = value if value < low else high + 1 + value
+    part = data.draw(st.sampled_from([f"{bad}", f"{low}-{bad}" if bad > high else f"{bad}-{high}", f"{low},{bad}"]))
+    with pytest.raises(InvalidError) as error:
+        sf.cron(expression(position, part))
+    assert f"cannot be a {name}. It goes from {low} to {high}" in message(error)
+
+
+@pytest.mark.parametrize(
+    "text", ["* * * jan-dec *", "* * * * mon-fri", "0 9 * FEB Sun", "* * 29 2 *", "* * 31 2 mon", "* * 31 1,4 *"]
+)
+def test_names_and_rare_dates_are_taken(text: str) -> None:
+    assert sf.cron(text).expression == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("* * * *", "has 4 fields, not 5: minute, hour, day, month, weekday. Write '0 * * * *' for every full hour."),
+        ("", "has 0 fields, not 5"),
+        ("@daily", "has 1 fields, not 5"),
+        ("* * * * * *", "has 6 fields, not 5"),
+        ("? * * * *", "'?' cannot be a minute. Write a number, '*', '*/5', '1-5' or '1,15'."),
+        ("1,,2 * * * *", "'' cannot be a minute. Write a number"),
+        ("1-2-3 * * * *", "'1-2-3' cannot be a minute. Write a number"),
+        ("*-5 * * * *", "'*-5' cannot be a minute. Write a number"),
+        ("-5 * * * *", "'-5' cannot be a minute. Write a number"),
+        ("٣ * * * *", "'٣' cannot be a minute. Write a number"),
+        ("*/0 * * * *", "'*/0' cannot be a minute. The step after '/' goes from 1 to 59."),
+        ("*/90 * * * *", "'*/90' cannot be a minute. The step after '/' goes from 1 to 59."),
+        ("*/" + "9" * 5000 + " * * * *", "cannot be a minute. Write a number"),
+        ("9" * 5000 + " * * * *", "cannot be a minute. Write a number"),
+        ("50-10 * * * *", "The range runs backwards. Write '50-59,0-10'."),
+        ("* * * * sat-sun", "The range runs backwards. Write 'sat-7,0-sun'."),
+        ("* * * foo *", "It goes from 1 to 12, or jan feb mar apr may jun jul aug sep oct nov dec."),
+        ("* * * * monday", "It goes from 0 to 7, or sun mon tue wed thu fri sat."),
+        ("* * 30 2 *", "never comes: no such month has 30 days"),
+        ("* * 31 apr,jun,sep,nov *", "never comes: no such month has 31 days"),
+    ],
+)
+def test_what_is_no_cron_expression_says_what_is(text: str, told: str) -> None:
+    with pytest.raises(InvalidError) as error:
+        sf.cron(text)
+    assert message(error).startswith("Cron: The cron expression ")
+    assert told in message(error)
+    assert len(message(error)) < 300
+
+
+@pytest.mark.parametrize("given_back", ["50-59,0-10 * * * *", "* * * * sat-7,0-sun"])
+def test_what_a_message_says_to_write_is_taken(given_back: str) -> None:
+    assert sf.cron(given_back).expression == given_back
+
+
+@pytest.mark.parametrize("zone", ["Mars", "", "../etc/passwd", "America", "a\0b", "x" * 5000, "/etc/localtime"])
+def test_an_unknown_time_zone_is_refused(zone: str) -> None:
+    with pytest.raises(
+        InvalidError, match=r"The time zone .* is not known. Write one such as 'Europe/Madrid' or 'UTC'"
+    ) as error:
+        sf.cron("0 * * * *", timezone=zone)
+    assert len(message(error)) < 200
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 1000))
+def test_an_interval_is_the_sum_of_its_parts(seconds: int, minutes: int, hours: int, days: int) -> None:
+    interval = sf.every(seconds=seconds, minutes=minutes, hours=hours, days=days)
+    assert interval.seconds == timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days).total_seconds()
+
+
+@pytest.mark.parametrize(
+    "value", [-1, float("nan"), float("inf"), True, "1h", None, 1e300, 10**400, pytest.param(10**5000, id="huge")]
+)
+@pytest.mark.parametrize("unit", ["seconds", "days"])
+def test_what_is_no_interval_says_how_one_is_written(unit: str, value: Any) -> None:
+    with pytest.raises(
+        InvalidError, match=rf"every\({unit}=.*\) is no interval. Write a number, as in every\(minutes=5\)"
+    ):
+        sf.every(**{unit: value})
+
+
+def test_an_interval_of_nothing_and_one_of_centuries_are_refused() -> None:
+    with pytest.raises(InvalidError, match=r"Interval: seconds 0.* is not above zero"):
+        sf.every()
+    with pytest.raises(InvalidError, match=r"Interval: seconds .* is longer than a hundred years"):
+        sf.every(days=40_000)
+    assert Interval(seconds="1h30m").seconds == Interval(seconds=timedelta(minutes=90)).seconds == 5400
+
+
+@pytest.mark.parametrize("jitter", [-1, float("nan"), float("inf"), True, "much"])
+def test_jitter_is_a_number_of_seconds(jitter: Any) -> None:
+    with pytest.raises(InvalidError, match="Interval: jitter cannot be"):
+        sf.every(hours=1, jitter=jitter)
+
+
+def test_a_moment_without_a_time_zone_says_how_to_give_it_one() -> None:
+    with pytest.raises(
+        InvalidError, match=r"The time '2026-01-31T06:00:00' has no time zone. Write '2026-01-31T06:00:00Z' for UTC"
+    ):
+        sf.at(datetime(2026, 1, 31, 6))  # noqa: DTZ001  what is refused here
+    assert sf.at(datetime(2026, 1, 31, 6, tzinfo=UTC)) == Date(when="2026-01-31T06:00:00Z")  # type: ignore[arg-type]  # as in a file
+
+
+@pytest.mark.parametrize("when", [3, 1e9, True])
+def test_a_number_is_no_moment(when: Any) -> None:
+    with pytest.raises(InvalidError, match=r"is not a date. Write one such as '2026-01-31T06:00:00Z'"):
+        sf.at(when)
+
+
+def test_an_event_needs_a_type_and_matches_what_can_be_written_down() -> None:
+    assert sf.on_event("run.failed", kind="batch").match == {"kind": "batch"}
+    with pytest.raises(InvalidError, match="type cannot be ''"):
+        sf.on_event("")
+    with pytest.raises(InvalidError, match="'model' is an object, which cannot be written down"):
+        sf.on_event("x", model=object())
+
+
+@pytest.mark.parametrize(
+    ("some", "told"), [((), "it needs at least 1"), (("1h",), "it has no 'kind'"), (([],), "it has no 'kind'")]
+)
+def test_a_group_holds_triggers(some: Any, told: str) -> None:
+    for group in (sf.all_of, sf.any_of):
+        with pytest.raises(InvalidError, match=told):
+            group(*some)
+
+
+def test_groups_nest_but_not_without_end() -> None:
+    trigger: Trigger = sf.on_call()
+    for _ in range(20):
+        trigger = sf.all_of(trigger)
+    assert AllOf.model_validate_json(trigger.model_dump_json()) == trigger
+    with pytest.raises(InvalidError, match="Triggers are nested more than 20 deep"):
+        sf.any_of(trigger)
+
+
+def test_a_cron_keeps_its_time_zone() -> None:
+    assert sf.cron("0 6 * * *", timezone="Europe/Madrid") == Cron(expression="0 6 * * *", timezone="Europe/Madrid")

@@ -1,0 +1,236 @@
+"""The user's own files as modules, functions and applications."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import scanflow as sf
+from scanflow.app.files import dump_json, dump_yaml
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.loading import find_file, load_application, load_function, load_module
+
+APP = """
+import scanflow as sf
+train = sf.Executor(name="train", mainfile="train.py")
+app = sf.Application(name="shop", workflows=[sf.Workflow(name="training", nodes=[train])])
+"""
+WORKFLOW = """
+import scanflow as sf
+train = sf.Executor(name="train", mainfile="train.py")
+{name} = sf.Workflow(name="{name}", nodes=[train])
+"""
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Forget the modules and folders that a test loads."""
+    modules, path = dict(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - set(modules):
+        del sys.modules[name]
+    sys.modules.update(modules)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_python_file_gives_its_application(write: Write, tmp_path: Path) -> None:
+    path = write("shop/app.py", APP)
+    app, source, workflow = load_application("shop/app.py", folder=tmp_path)
+    assert (app.name, app.app_dir, source, workflow) == ("shop", str(tmp_path / "shop"), path, None)
+
+
+@pytest.mark.parametrize("target", [None, "", ".", "app.py", "app.py:", ":training", ".:training", "app.py:training"])
+def test_a_target_may_leave_out_what_is_clear(write: Write, tmp_path: Path, target: str | None) -> None:
+    write("app.py", APP)
+    app, _, workflow = load_application(target, folder=tmp_path)
+    assert app.name == "shop"
+    assert workflow == ("training" if target is not None and target.endswith("training") else None)
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "yml", "json"])
+def test_a_file_of_text_gives_the_same_application(write: Write, tmp_path: Path, suffix: str) -> None:
+    write("app.py", APP)
+    app, _, _ = load_application("app.py", folder=tmp_path)
+    write(f"other.{suffix}", "\ufeff" + (dump_json(app) if suffix == "json" else dump_yaml(app)))
+    assert load_application(f"other.{suffix}", folder=tmp_path)[0] == app
+
+
+def test_workflows_without_an_application_make_one_named_after_the_file(write: Write, tmp_path: Path) -> None:
+    write("My Flows.py", WORKFLOW.format(name="a") + WORKFLOW.format(name="b") + "again = a\n")
+    app, _, _ = load_application("My Flows.py", folder=tmp_path)
+    assert app.name == "my-flows"
+    assert [workflow.name for workflow in app.workflows] == ["a", "b"]
+
+
+def test_a_relative_folder_is_relative_to_the_file(write: Write, tmp_path: Path) -> None:
+    write("shop/app.py", APP.replace('name="shop"', 'name="shop", app_dir="../steps"'))
+    assert load_application("shop/app.py", folder=tmp_path)[0].app_dir == str(tmp_path / "steps")
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (None, "There is no app.py or scanflow.yaml in '{folder}'. Make one: scanflow init"),
+        ("ap.py", "There is no file 'ap.py'. Did you mean 'apps.py'?"),
+        ("nowhere/app.py", "There is no file 'nowhere/app.py'."),
+        ("empty.py", "empty.py makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"),
+    ],
+)
+def test_a_target_that_is_not_there_says_what_to_do(
+    write: Write, tmp_path: Path, target: str | None, told: str
+) -> None:
+    write("apps.py", APP)
+    write("empty.py", "x = 1\n")
+    with pytest.raises(NotFoundError) as error:
+        load_application(target, folder=tmp_path)
+    assert str(error.value) == told.format(folder=tmp_path)
+
+
+def test_a_file_with_two_applications_says_which(write: Write, tmp_path: Path) -> None:
+    write("app.py", APP + 'other = app.replace(name="other")\n')
+    with pytest.raises(UsageError, match=r"app.py makes 2 applications: shop, other. Keep one."):
+        load_application(None, folder=tmp_path)
+
+
+def test_a_mistake_in_the_description_is_told_by_its_line(write: Write, tmp_path: Path) -> None:
+    write("app.py", APP.replace('mainfile="train.py"', 'mainfile="train.py", retrys=3'))
+    with pytest.raises(UsageError) as error:
+        load_application(None, folder=tmp_path)
+    assert str(error.value) == "app.py, line 3: Executor 'train' has no field 'retrys'. Did you mean 'retries'?"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\n1 / 0\n", ["  app.py:2: 1 / 0", "  ZeroDivisionError: division by zero"]),
+        ("def f(:\n", ["  app.py:1: def f(:", "  SyntaxError: invalid syntax"]),
+        (
+            "import no_such_module\n",
+            ["  app.py:1: import no_such_module", "  ModuleNotFoundError: No module named 'no_such_module'"],
+        ),
+        ("import sys\nsys.exit('over')\n", ["  app.py:2: sys.exit('over')", "  SystemExit: over"]),
+    ],
+)
+def test_a_file_that_fails_is_told_by_its_own_frames(write: Write, tmp_path: Path, text: str, told: list[str]) -> None:
+    write("app.py", text)
+    with pytest.raises(UsageError) as error:
+        load_application(None, folder=tmp_path)
+    assert str(error.value).splitlines() == ["app.py cannot be loaded:", *told]
+
+
+def test_a_file_of_text_that_is_wrong_is_told_by_its_name(write: Write, tmp_path: Path) -> None:
+    write("scanflow.yaml", "schema: scanflow/v9\nname: shop\n")
+    with pytest.raises(InvalidError, match=r"^scanflow.yaml: This file has the schema 'scanflow/v9'"):
+        load_application(None, folder=tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"schema: scanflow/v1\nname: caf\xe9\n")
+    with pytest.raises(InvalidError, match=r"^latin.yaml: byte 29 is not UTF-8 text. Save the file as UTF-8."):
+        load_application("latin.yaml", folder=tmp_path)
+
+
+def test_a_module_is_run_once(write: Write) -> None:
+    path = write("mine.py", "import itertools\nloaded = object()\n")
+    assert load_module(path) is load_module(path)
+    assert sys.modules["mine"] is load_module(path)
+
+
+def test_a_module_finds_its_neighbours(write: Write) -> None:
+    write("neighbour_of_mine.py", "x = 3\n")
+    assert vars(load_module(write("mine.py", "from neighbour_of_mine import x\n")))["x"] == 3
+
+
+def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
+    one, two = load_module(write("a/mine.py", "x = 1\n")), load_module(write("b/mine.py", "x = 2\n"))
+    assert (vars(one)["x"], vars(two)["x"]) == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["json", "scanflow", "yaml", "pytest"])
+def test_a_file_hides_no_module_of_its_name(write: Write, name: str) -> None:
+    before = sys.modules[name]
+    module = load_module(write(f"{name}.py", "x = 1\n"))
+    assert module is not before
+    assert vars(module)["x"] == 1
+    assert sys.modules[name] is before
+
+
+def test_a_module_that_fails_leaves_nothing_behind(write: Write) -> None:
+    path = write("mine.py", "1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        load_module(path)
+    assert "mine" not in sys.modules
+    path.write_text("x = 1\n")
+    assert vars(load_module(path))["x"] == 1
+
+
+def test_a_function_is_found_by_file_or_by_module(write: Write) -> None:
+    path = write(
+        "mine.py", "class Box:\n    @staticmethod\n    def open():\n        return 3\n\ndef f():\n    return 4\n"
+    )
+    assert load_function("mine.py:f", path)() == 4
+    assert load_function("mine.py:Box.open", path)() == 3
+    assert load_function("json:dumps", None)([1]) == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "told"),
+    [
+        ("mine.py:trian", NotFoundError, "'mine.py' has no 'trian'. Did you mean 'train'?"),
+        ("mine.py:train.x", NotFoundError, "'mine.py' has no 'train.x'."),
+        ("mine.py:limit", InvalidError, "'mine.py:limit' is not a function."),
+    ],
+)
+def test_a_function_that_is_not_there_says_which_was_meant(
+    write: Write, name: str, error: type[Exception], told: str
+) -> None:
+    path = write("mine.py", "def train(): ...\nlimit = 3\n")
+    with pytest.raises(error) as raised:
+        load_function(name, path)
+    assert str(raised.value).startswith(told)
+
+
+def test_a_function_of_a_module_that_is_not_there_says_so() -> None:
+    with pytest.raises(NotFoundError, match=r"The function 'no.such:f' cannot be found: No module named 'no'"):
+        load_function("no.such:f", None)
+
+
+def test_a_file_is_looked_for_in_each_folder_in_order(write: Write, tmp_path: Path) -> None:
+    write("b/x.py", "")
+    assert find_file("x.py", [tmp_path / "a", tmp_path / "b"]) == tmp_path / "b" / "x.py"
+    write("a/x.py", "")
+    assert find_file("x.py", [tmp_path / "a", tmp_path / "b"]) == tmp_path / "a" / "x.py"
+
+
+def test_a_file_that_is_nowhere_says_where_it_was_looked_for_and_which_was_meant(write: Write, tmp_path: Path) -> None:
+    write("a/train.py", "")
+    (tmp_path / "a" / "folder.py").mkdir()
+    with pytest.raises(NotFoundError) as error:
+        find_file("trian.py", [tmp_path / "a", tmp_path / "b", tmp_path / "a"])
+    assert str(error.value) == f"There is no file 'trian.py' in {tmp_path}/a, {tmp_path}/b. Did you mean 'train.py'?"
+    with pytest.raises(NotFoundError, match=r"There is no file 'folder.py'"):
+        find_file("folder.py", [tmp_path / "a"])
+
+
+def test_an_application_may_be_loaded_where_one_of_the_same_file_name_was(write: Write, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(f"{name}/app.py", APP.replace("shop", name))
+    assert [load_application(f"{name}/app.py", folder=tmp_path)[0].name for name in ("one", "two", "one")] == [
+        "one",
+        "two",
+        "one",
+    ]
+    assert isinstance(load_application("two", folder=tmp_path)[0], sf.Application)
