@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scanflow.app.model import Model, short
 from scanflow.errors import InvalidError
@@ -28,6 +29,18 @@ class Chain:
     edges: tuple[Dependency, ...]
     heads: tuple[str, ...]
     tails: tuple[str, ...]
+    used: list[bool] = field(default_factory=list, repr=False, compare=False)
+    """Not empty once somebody took the edges."""
+
+    def __del__(self) -> None:
+        """Warn of edges that nobody took, as Python warns of a coroutine that nobody awaited."""
+        if self.edges and not self.used:
+            first = self.edges[0]
+            warnings.warn(
+                f"The edge {first.dependee} >> {first.depender} was made and not used: '>>' changes neither node. "
+                "Give what it returns to the workflow: sf.Workflow(..., edges=a >> b).",
+                stacklevel=2,
+            )
 
     def __rshift__(self, other: Targets) -> Chain:
         return _join(self, _chain(other))
@@ -36,6 +49,7 @@ class Chain:
         return _join(_chain(other), self)
 
     def __iter__(self) -> Iterator[Dependency]:
+        self.used.append(True)
         return iter(self.edges)
 
 
@@ -63,7 +77,7 @@ def _chain(target: Targets) -> Chain:
         raise InvalidError(_advice(target))
     parts = [_chain(part) for part in target]
     return Chain(
-        tuple(edge for part in parts for edge in part.edges),
+        tuple(edge for part in parts for edge in part),
         tuple(name for part in parts for name in part.heads),
         tuple(name for part in parts for name in part.tails),
     )
@@ -83,4 +97,4 @@ def _advice(target: object) -> str:
 
 def _join(left: Chain, right: Chain) -> Chain:
     between = tuple(Dependency(dependee=tail, depender=head) for tail in left.tails for head in right.heads)
-    return Chain(left.edges + between + right.edges, left.heads, right.tails)
+    return Chain((*left, *between, *right), left.heads, right.tails)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from scanflow.errors import InvalidError
 
-__all__ = ["Fixed", "Parameters", "Texts", "a", "plain", "plain_mapping"]
+__all__ = ["Fixed", "Parameters", "Texts", "plain", "plain_mapping", "with_article"]
 
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 _MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
@@ -63,7 +63,7 @@ def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: No
         return plain(value.item(), what, depth=MAX_DEPTH)
     kind = type(value).__name__
     raise InvalidError(
-        f"{what} is {a(kind)}, which cannot be written down. Use text, numbers, true/false, lists, "
+        f"{what} is {with_article(kind)}, which cannot be written down. Use text, numbers, true/false, lists, "
         "mappings or paths; have a step load or make anything else."
     )
 
@@ -76,7 +76,7 @@ def plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None)
     return _keyed(copied, "the mapping of parameters", ours=frozenset())
 
 
-def a(noun: str) -> str:
+def with_article(noun: str) -> str:
     """Return ``noun`` with its article: ``"an Executor"``."""
     return f"{'an' if noun[:1].lower() in 'aeio' or noun.startswith('MPI') else 'a'} {noun}"
 

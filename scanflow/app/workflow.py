@@ -14,7 +14,7 @@ from scanflow.app.executor import Executor
 from scanflow.app.graph import levels, parents_of
 from scanflow.app.model import Model, as_tuple, short
 from scanflow.app.mpi import MPIWorkload
-from scanflow.app.parameters import a
+from scanflow.app.parameters import with_article
 from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
@@ -116,7 +116,7 @@ class Workflow(Model):
             if not isinstance(node, wanted):
                 raise InvalidError(
                     f"{who} is of type {self.type!r}, whose nodes are {wanted.__name__}s, but {node.name!r} is "
-                    f"{a(type(node).__name__)}. Give it a workflow of its own."
+                    f"{with_article(type(node).__name__)}. Give it a workflow of its own."
                 )
         doubled = [name for name, count in Counter(node.name for node in self.nodes).items() if count > 1]
         if doubled:

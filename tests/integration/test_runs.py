@@ -539,3 +539,11 @@ def test_a_file_that_runs_a_workflow_while_it_is_loaded_is_told_where_to_put_tha
     assert answer.returncode == 2
     assert "app.py runs a workflow while it is only being loaded. Put that below: if __name__ ==" in answer.stderr
     assert client.runs() == []
+
+
+def test_a_list_to_fan_out_over_may_hold_earlier_outputs(client: Client) -> None:
+    found = numbers.bind(3)
+    one = total.bind(found)
+    doubled = double.map([one, 10, 20])
+    client.run(sf.Workflow(name="w", nodes=[found, one, doubled]))
+    assert client.output("double") == [6, 20, 40]

@@ -85,7 +85,13 @@ class Launcher:
         Raises:
             InvalidError: its list is not one, or too long.
         """
-        items = items_of(node, self._lookup, at_most=self._max_fan_out)
+        items = items_of(
+            node,
+            lookup=self._lookup,
+            output_dir=self._workflow.output_dir,
+            outputs=self._folder.outputs,
+            at_most=self._max_fan_out,
+        )
         self._widths[node.name] = None if items is None else len(items)
         if items is None:
             return [(task_name(node.name, None), None)]

@@ -21,8 +21,8 @@ def resolve_parameters(node: Executor, *, item: Any, lookup: Lookup, output_dir:
     return {name: _resolve(value, item, lookup, output_dir, outputs) for name, value in node.parameters.items()}
 
 
-def items_of(node: Executor, lookup: Lookup, *, at_most: int) -> list[Any] | None:
-    """Return what a step fans out over, or None if it does not.
+def items_of(node: Executor, *, lookup: Lookup, output_dir: str, outputs: Path, at_most: int) -> list[Any] | None:
+    """Return what a step fans out over, or None if it does not. References inside a list are looked up.
 
     Raises:
         InvalidError: it turned out not to be a list, or to be wider than allowed.
@@ -38,7 +38,7 @@ def items_of(node: Executor, lookup: Lookup, *, at_most: int) -> list[Any] | Non
             )
         items = list(found)
     else:
-        items = list(node.for_each)
+        items = [_resolve(one, None, lookup, output_dir, outputs) for one in node.for_each]
     if len(items) > at_most:
         raise InvalidError(
             f"The step {node.name!r} would fan out to {len(items):,} tasks, more than the {at_most:,} allowed. "

@@ -126,3 +126,8 @@ def test_an_unknown_depender_says_which_names_there_are() -> None:
     with pytest.raises(InvalidError) as error:
         batch(script("load"), script("train"), edges=[sf.Dependency(dependee="load", depender="zzz")])
     assert message(error) == "Workflow 'training' has an edge with the unknown depender 'zzz'. Known: load, train."
+
+
+def test_an_edge_that_is_made_and_not_used_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"The edge a >> b was made and not used.*edges=a >> b"):
+        a >> [b, c]

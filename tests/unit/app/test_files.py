@@ -177,7 +177,7 @@ def test_a_wrong_file_says_what_and_where(text: str, told: str) -> None:
             "An object has the key 'name' twice. Keep one of the two.",
         ),
         ('{"schema": "scanflow/v1", "name": "a", "tracker": {"port": NaN}}', "port cannot be nan"),
-        ("[" * 100_000, "nested more than 100 levels deep"),
+        ("[" * 100_000, "nested deeper than any application is"),
         ("NaN", "this is nan"),
     ],
 )

@@ -1,0 +1,92 @@
+"""YAML as plain values, and back: strict where YAML is generous. The one door to PyYAML, loaded when it is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from scanflow.app.model import short
+from scanflow.errors import InvalidError
+
+__all__ = ["read_yaml", "write_yaml"]
+
+MAX_DEPTH = 100
+MAX_VALUES = 10_000_000
+
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Dumping(_Dumper):  # type: ignore[valid-type, misc]  # chosen when this is imported
+    """Writes YAML without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  its base's signature
+        return True
+
+
+def read_yaml(text: str) -> Any:
+    """Return the one document that ``text`` holds.
+
+    Raises:
+        InvalidError: not YAML, a key said twice, nested too deep, or aliases that make too much of it.
+    """
+    try:
+        _check_depth(text)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        _size(node, {})
+        return None if node is None else loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise InvalidError(f"This is not YAML: {error}.") from error
+
+
+def write_yaml(document: Any) -> str:
+    """Return a document as YAML, its keys in the order they stand."""
+    text: str = yaml.dump(document, Dumper=_Dumping, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def _check_depth(text: str) -> None:
+    """Refuse what is nested so deep that reading it would exhaust the stack, which libyaml does not survive."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise InvalidError(
+                    f"This file is nested more than {MAX_DEPTH} levels deep, which no application is. "
+                    "Look for a bracket too many."
+                )
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """Return how many values there are once every alias stands for a copy; refuse what is said twice or has no end."""
+    if not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 0
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+        inner = node.value if isinstance(node, yaml.SequenceNode) else [value for _, value in node.value]
+        known[id(node)] = 1 + sum(_size(one, known) for one in inner)
+    size = known[id(node)]
+    if size == 0:
+        raise InvalidError("An alias (*name) stands inside what it names, so that it would have no end. Write it out.")
+    if size > MAX_VALUES:
+        raise InvalidError(f"Its aliases (*name) make more than {MAX_VALUES:,} values of it. Write less.")
+    return size
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    seen: set[tuple[str, str]] = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            if (key.tag, key.value) in seen:
+                line = key.start_mark.line + 1
+                raise InvalidError(
+                    f"Line {line} has the key {short(key.value)} for the second time. Keep one of the two."
+                )
+            seen.add((key.tag, key.value))
