@@ -129,5 +129,8 @@ def test_an_unknown_depender_says_which_names_there_are() -> None:
 
 
 def test_an_edge_that_is_made_and_not_used_is_warned_of() -> None:
+    def leave(chain: Chain) -> None:
+        """Let go of it, as a line with nothing but ``a >> b`` does."""
+
     with pytest.warns(UserWarning, match=r"The edge a >> b was made and not used.*edges=a >> b"):
-        a >> [b, c]
+        leave(a >> [b, c])
