@@ -105,7 +105,12 @@ class EmbeddedDeployer:
         """See :meth:`Deployer.plan`."""
         chosen = _changed(app, workflow, parameters)
         self._backend.check(app, chosen)
-        return plan_workflow(chosen, machine_cores=self._settings.slots or this_machine().cores)
+        machine = this_machine()
+        return plan_workflow(
+            chosen,
+            machine_cores=self._settings.slots or machine.cores,
+            machine_memory_bytes=machine.memory_bytes,
+        )
 
     def run(
         self,

@@ -45,18 +45,20 @@ class Plan(BaseModel):
     steps: tuple[PlannedStep, ...]
     waves: int
     machine_cores: float
+    machine_memory_bytes: int
     peak_cores: float
     """Never more than the machine has: what does not fit waits."""
 
     peak_memory_bytes: int
-    """Of the wave that asks for most; steps that ask for nothing count nothing."""
+    """Of the wave that asks for most, and never more than the machine has, but for a step that asks for more alone.
+    Steps that ask for nothing count nothing."""
 
     unsized: int
     """Steps that ask for no memory, so that the peak says nothing of them."""
 
 
-def plan_workflow(workflow: Workflow, *, machine_cores: float) -> Plan:
-    """Return the plan of a batch workflow on a machine with that many cores."""
+def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_bytes: int) -> Plan:
+    """Return the plan of a batch workflow on a machine of that size."""
     planned: list[PlannedStep] = []
     peak_cores, peak_memory = 0.0, 0
     for wave, names in enumerate(workflow.levels):
@@ -64,12 +66,14 @@ def plan_workflow(workflow: Workflow, *, machine_cores: float) -> Plan:
         planned += steps
         wanted = sum(step.cores * (math.inf if step.width is None else step.width) for step in steps)
         peak_cores = max(peak_cores, min(wanted, machine_cores))
-        peak_memory = max(peak_memory, sum(_memory(step, machine_cores) for step in steps))
+        largest = max(machine_memory_bytes, *(step.memory_bytes or 0 for step in steps))  # one alone is let through
+        peak_memory = max(peak_memory, min(largest, sum(_memory(step, machine_cores) for step in steps)))
     return Plan(
         workflow=workflow.name,
         steps=tuple(planned),
         waves=len(workflow.levels),
         machine_cores=machine_cores,
+        machine_memory_bytes=machine_memory_bytes,
         peak_cores=peak_cores,
         peak_memory_bytes=peak_memory,
         unsized=sum(step.memory_bytes is None for step in planned),

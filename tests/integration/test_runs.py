@@ -547,3 +547,19 @@ def test_a_list_to_fan_out_over_may_hold_earlier_outputs(client: Client) -> None
     doubled = double.map([one, 10, 20])
     client.run(sf.Workflow(name="w", nodes=[found, one, doubled]))
     assert client.output("double") == [6, 20, 40]
+
+
+@pytest.mark.slow  # asks the package index for what it needs
+def test_a_function_may_have_requirements_too(client: Client, cli: Cli, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import sys\nimport scanflow as sf\n\n"
+        "@sf.step(requirements=['six'])\ndef elsewhere(values: list[int]) -> dict[str, object]:\n"
+        "    import six\n    return {'six': six.__version__, 'prefix': sys.prefix, 'total': sum(values)}\n\n"
+        "wf = sf.Workflow(name='w', nodes=[elsewhere.bind([1, 2])])\n"
+    )
+    ran = cli("run")
+    assert ran.returncode == 0, ran.stderr
+    assert "✓ the environment of elsewhere" in ran.stdout
+    found = client.output("elsewhere")
+    assert found["total"] == 3
+    assert Path(found["prefix"]).parent == home / "venvs"

@@ -91,10 +91,10 @@ def plan(target: TargetArgument = None, parameter: ParameterOption = None, as_js
         print_json(found)
         return
     table(("wave", "step", "runs", "after", "cores", "memory", "notes"), plan_rows(found))
-    unsized = f", and {counted(found.unsized, 'step')} without an amount" if found.unsized else ""
+    unsized = f", beside {counted(found.unsized, 'step')} without an amount" if found.unsized else ""
     typer.echo(
-        f"At most {found.peak_cores:g} of {found.machine_cores:g} cores at once; "
-        f"{format_bytes(found.peak_memory_bytes)} of memory asked for{unsized}. Nothing was run."
+        f"At most {found.peak_cores:g} of {found.machine_cores:g} cores and {format_bytes(found.peak_memory_bytes)} of "
+        f"{format_bytes(found.machine_memory_bytes)} memory at once{unsized}. Nothing was run."
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.cache import copy_outputs
-from scanflow.backends.local.environments import is_ready, make_environment
+from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.inprocess import Outcome, captured_streams, run_function
 from scanflow.backends.local.journal import Journal, StoredRun
 from scanflow.backends.local.launch import Launcher, Python, can_fork
@@ -99,6 +99,7 @@ class Engine:
         self._running: dict[Path, _Task] = {}
         self._threads: dict[StepName, _Task] = {}
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._patience = Patience()
         self._failed = self._stopping = False
         self._next_poll = 0.0
 
@@ -148,6 +149,7 @@ class Engine:
 
     def _stop(self) -> None:
         self._stopping = True
+        self._patience.cancel()
         for folder in self._running:
             self._shims.stop(folder)
 
@@ -265,7 +267,7 @@ class Engine:
         def work() -> None:
             error: ScanflowError | None = None
             try:
-                make_environment(python.path, python.requirements or (), base=python.base)
+                make_environment(python.path, python.requirements or (), base=python.base, patience=self._patience)
             except ScanflowError as caught:
                 error = caught
             except OSError as caught:
@@ -281,7 +283,7 @@ class Engine:
             self._observe(EnvironmentReady(run=self._run.record.name, what=what, seconds=seconds))
             self._queue.extendleft(reversed(tasks))
             return
-        for task in tasks:
+        for task in tasks if not self._stopping else ():
             self._end(task, task_record(task.node.name, task.name, refused(error), attempts=task.attempt))
 
     def _reuse(self, task: _Task, parameters: Mapping[str, Any], python: Python) -> bool:

@@ -9,15 +9,19 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from scanflow.backends.local.locks import try_lock
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 
-__all__ = ["environment_python", "is_ready", "make_environment", "normalised"]
+__all__ = ["Patience", "environment_python", "is_ready", "make_environment", "normalised"]
 
 BUILD_TIMEOUT_S = 1800.0
+POLL_S = 0.2
 _LIBRARY = Path(__file__).parents[2]
 # What a function step needs beside its own requirements: the library that loads it. Scripts get only what they ask for.
 _RUNTIME = ("pydantic", "cloudpickle", "pyyaml")
@@ -49,9 +53,33 @@ def is_ready(python: Path) -> bool:
     return python.exists()
 
 
-def make_environment(
-    python: Path, requirements: Sequence[str], *, base: Path, timeout_s: float = BUILD_TIMEOUT_S
-) -> None:
+class Patience:
+    """How long the making of an environment may go on, and whether anybody still wants it."""
+
+    def __init__(self, limit_s: float = BUILD_TIMEOUT_S) -> None:
+        self._limit_s = limit_s
+        self._give_up = time.monotonic() + limit_s
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Give up; any thread may say so."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Go on waiting, or not.
+
+        Raises:
+            UnavailableError: it took too long, or nobody waits for it any more.
+        """
+        if self._cancelled.is_set():
+            raise UnavailableError("The environment was not made, since the run was stopped.")
+        if time.monotonic() > self._give_up:
+            raise UnavailableError(
+                f"The environment was not ready after {self._limit_s:.0f} s. Resume to go on with it."
+            )
+
+
+def make_environment(python: Path, requirements: Sequence[str], *, base: Path, patience: Patience) -> None:
     """Make the environment that ``python`` belongs to, unless another process just did.
 
     ``base`` is the folder that relative paths in the requirements start from.
@@ -59,22 +87,22 @@ def make_environment(
     Raises:
         MissingExtraError: uv is not installed.
         InvalidError: the requirements cannot be met; the message has uv's own words.
-        UnavailableError: it took too long, or the disk is full.
+        UnavailableError: it took too long, or was given up.
     """
     uv = _find_uv()
     home = python.parent.parent
     home.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(home.with_suffix(".lock")):
+    with _only_one(home.with_suffix(".lock"), patience):
         if is_ready(python):
             return
         unfinished = home.with_suffix(".part")
         shutil.rmtree(unfinished, ignore_errors=True)
-        _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(unfinished)], base, timeout_s)
+        _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(unfinished)], base, patience)
         wanted = unfinished / "requirements.txt"
         wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         target = str(unfinished / "bin" / "python")
         if requirements:
-            _run([uv, "pip", "install", "--quiet", "--python", target, "-r", str(wanted)], base, timeout_s)
+            _run([uv, "pip", "install", "--quiet", "--python", target, "-r", str(wanted)], base, patience)
         _link_scanflow(unfinished)
         unfinished.rename(home)
 
@@ -96,32 +124,40 @@ def _find_uv() -> str:
     return found
 
 
-def _run(command: Sequence[str], base: Path, timeout_s: float) -> None:
-    clean = {
-        name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH", "UV_PYTHON"}
-    }
-    try:
-        done = subprocess.run(
-            command,
-            cwd=base,
-            env=clean,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UnavailableError(
-            f"The environment was not ready after {timeout_s:.0f} s. Run again to go on with it."
-        ) from error
-    if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise InvalidError("The requirements cannot be installed: " + " ".join(said[-4:]))
+def _run(command: Sequence[str], base: Path, patience: Patience) -> None:
+    unwanted = {"VIRTUAL_ENV", "PYTHONPATH", "UV_PYTHON"}  # this process' own surroundings
+    clean = {name: value for name, value in os.environ.items() if name not in unwanted}
+    with subprocess.Popen(
+        command,
+        cwd=base,
+        env=clean,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        said = _wait(process, patience)
+    if process.returncode:
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        raise InvalidError("The requirements cannot be installed: " + " ".join(lines[-4:]))
+
+
+def _wait(process: subprocess.Popen[str], patience: Patience) -> str:
+    while True:
+        try:
+            return process.communicate(timeout=POLL_S)[1]
+        except subprocess.TimeoutExpired:
+            try:
+                patience.check()
+            except UnavailableError:
+                process.kill()
+                raise
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
+def _only_one(path: Path, patience: Patience) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while not try_lock(file.fileno(), fcntl.LOCK_EX):
+            patience.check()
+            time.sleep(POLL_S)
         yield

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scanflow.errors import AlreadyRunningError
 
-__all__ = ["is_held", "only_driver"]
+__all__ = ["is_held", "only_driver", "try_lock"]
 
 PATIENCE_S = 1.0  # somebody who only looks (``is_held``) holds the lock for an instant
 
@@ -25,7 +25,7 @@ def only_driver(path: Path, run: str) -> Iterator[None]:
     """
     with path.open("a+", encoding="ascii") as file:
         give_up = time.monotonic() + PATIENCE_S
-        while not _try(file.fileno(), fcntl.LOCK_EX):
+        while not try_lock(file.fileno(), fcntl.LOCK_EX):
             if time.monotonic() > give_up:
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
@@ -43,12 +43,13 @@ def is_held(path: Path) -> bool:
     """Say whether somebody drives the run at this moment."""
     try:
         with path.open("rb") as file:
-            return not _try(file.fileno(), fcntl.LOCK_SH)
+            return not try_lock(file.fileno(), fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
 
 
-def _try(file: int, kind: int) -> bool:
+def try_lock(file: int, kind: int) -> bool:
+    """Take a lock on an open file if it is free now; say whether it was taken."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

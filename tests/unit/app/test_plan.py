@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.plan import plan_workflow
+from scanflow.app.plan import Plan, plan_workflow
 from tests.unit.app.making import batch, script, workflows
 
 load, left, right = script("load"), script("left"), script("right")
@@ -19,9 +19,13 @@ def sized(name: str, cpu: float | None, memory: str | None, **fields: Any) -> sf
     return script(name, resources=sf.Resources(cpu=cpu, memory=memory), **fields)
 
 
+def plan_on(workflow: sf.Workflow, *, cores: int, memory: int = 64 * 2**30) -> Plan:
+    return plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory)
+
+
 @given(workflows(), st.integers(1, 128))
 def test_the_plan_has_each_step_once_in_the_order_of_the_waves(workflow: sf.Workflow, cores: int) -> None:
-    plan = plan_workflow(workflow, machine_cores=cores)
+    plan = plan_on(workflow, cores=cores)
     assert tuple(step.name for step in plan.steps) == tuple(name for wave in workflow.levels for name in wave)
     assert [step.wave for step in plan.steps] == sorted(step.wave for step in plan.steps)
     assert plan.waves == len(workflow.levels)
@@ -32,30 +36,30 @@ def test_the_plan_has_each_step_once_in_the_order_of_the_waves(workflow: sf.Work
 
 def test_steps_of_one_wave_add_up_and_those_of_two_do_not() -> None:
     side_by_side = batch(sized("a", 2, "1Gi"), sized("b", 3, "2Gi"))
-    plan = plan_workflow(side_by_side, machine_cores=16)
+    plan = plan_on(side_by_side, cores=16)
     assert (plan.peak_cores, plan.peak_memory_bytes) == (5, 3 * 2**30)
     after = batch(*side_by_side.steps, edges=side_by_side.steps[0] >> side_by_side.steps[1])
-    plan = plan_workflow(after, machine_cores=16)
+    plan = plan_on(after, cores=16)
     assert (plan.peak_cores, plan.peak_memory_bytes) == (3, 2 * 2**30)
 
 
 def test_no_more_cores_are_planned_than_the_machine_has() -> None:
-    assert plan_workflow(batch(sized("a", 8, None), sized("b", 8, None)), machine_cores=10).peak_cores == 10
+    assert plan_on(batch(sized("a", 8, None), sized("b", 8, None)), cores=10).peak_cores == 10
 
 
 @pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (4, 4), (100, 5)])
 def test_a_fan_out_counts_as_many_tasks_as_fit(cores: int, at_once: int) -> None:
-    plan = plan_workflow(batch(sized("a", 1, "1Gi", for_each=range(5))), machine_cores=cores)
+    plan = plan_on(batch(sized("a", 1, "1Gi", for_each=range(5))), cores=cores)
     assert (plan.steps[0].width, plan.peak_cores, plan.peak_memory_bytes) == (5, at_once, at_once * 2**30)
 
 
 def test_a_fan_out_known_at_run_time_may_fill_the_machine() -> None:
-    plan = plan_workflow(batch(load, sized("a", 2, "1Gi", for_each=load)), machine_cores=8)
+    plan = plan_on(batch(load, sized("a", 2, "1Gi", for_each=load)), cores=8)
     assert (plan.steps[1].width, plan.peak_cores, plan.peak_memory_bytes) == (None, 8, 4 * 2**30)
 
 
 def test_a_fan_out_over_nothing_takes_nothing() -> None:
-    plan = plan_workflow(batch(sized("a", 2, "1Gi", for_each=[])), machine_cores=8)
+    plan = plan_on(batch(sized("a", 2, "1Gi", for_each=[])), cores=8)
     assert (plan.steps[0].width, plan.peak_cores, plan.peak_memory_bytes) == (0, 0, 0)
 
 
@@ -74,11 +78,17 @@ def test_a_fan_out_over_nothing_takes_nothing() -> None:
     ],
 )
 def test_what_is_special_about_a_step_is_noted(fields: dict[str, Any], note: str) -> None:
-    assert plan_workflow(batch(load, script("a", **fields)), machine_cores=1).steps[1].notes == (note,)
+    assert plan_on(batch(load, script("a", **fields)), cores=1).steps[1].notes == (note,)
 
 
 def test_what_runs_is_the_script_or_the_function() -> None:
     function = sf.Executor(name="f", function="steps.py:train", in_process=True)
-    plan = plan_workflow(batch(load, function), machine_cores=1)
+    plan = plan_on(batch(load, function), cores=1)
     assert [step.runs for step in plan.steps] == ["load.py", "steps.py:train"]
     assert plan.steps[1].notes == ("in process",)
+
+
+def test_memory_that_is_not_there_is_waited_for_but_one_step_alone_gets_what_it_asks() -> None:
+    both = batch(sized("a", 1, "6Gi"), sized("b", 1, "6Gi"))
+    assert plan_on(both, cores=2, memory=8 * 2**30).peak_memory_bytes == 8 * 2**30
+    assert plan_on(both, cores=2, memory=2**30).peak_memory_bytes == 6 * 2**30

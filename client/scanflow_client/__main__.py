@@ -1,0 +1,5 @@
+"""``python -m scanflow_client``: the command line, where no script was installed."""
+
+from scanflow_client.cli import main
+
+main()

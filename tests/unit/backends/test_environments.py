@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from scanflow.backends.local.environments import Patience, environment_python, is_ready, make_environment, normalised
+from scanflow.errors import InvalidError, UnavailableError
+
+
+def source_that_says_when_it_is_built_and_never_ends(folder: Path) -> str:
+    """Return a requirement whose build makes a file ``begun`` and then waits for ever. It needs no network."""
+    (folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "hang"\nbackend-path = ["."]\n'
+        '[project]\nname = "hang"\nversion = "1.0"\n'
+    )
+    (folder / "hang.py").write_text(
+        f"import pathlib, time\ndef build_wheel(*_, **__):\n"
+        f"    pathlib.Path({str(folder / 'begun')!r}).touch()\n    time.sleep(600)\n"
+    )
+    (folder / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: hang\nVersion: 1.0\n")
+    archive = folder / "hang-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in ("pyproject.toml", "hang.py", "PKG-INFO"):
+            tar.add(folder / name, f"hang-1.0/{name}")
+    return f"hang @ file://{archive}"
+
+
+def test_comments_and_blank_lines_do_not_count() -> None:
+    lines = ["# what we need", "", "numpy>=2  # arrays", "   ", "pandas"]
+    assert normalised(lines, with_runtime=False) == ("numpy>=2", "pandas")
+
+
+def test_a_function_step_gets_what_loads_it_in_this_very_version() -> None:
+    import pydantic
+
+    assert f"pydantic=={pydantic.VERSION}" in normalised([], with_runtime=True)
+
+
+@pytest.mark.parametrize("line", ["-r other.txt", "--requirement other.txt", "-c limits.txt"])
+def test_requirements_that_refer_to_another_file_are_refused(line: str) -> None:
+    with pytest.raises(InvalidError, match="Write all of them in one"):
+        normalised([line], with_runtime=False)
+
+
+def test_an_environment_is_named_by_its_content(tmp_path: Path) -> None:
+    one, same, other = (environment_python(tmp_path, lines) for lines in (["a", "b"], ["a", "b"], ["a", "c"]))
+    assert one == same != other
+
+
+def test_an_environment_can_import_scanflow_and_nothing_else_of_ours(tmp_path: Path) -> None:
+    python = environment_python(tmp_path, [])
+    make_environment(python, [], base=tmp_path, patience=Patience())
+    program = "import scanflow.outputs; print('ours')\ntry:\n    import pytest\nexcept ImportError:\n    print('alone')"
+    done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "ours\nalone\n"
+
+
+def test_several_may_ask_for_one_environment_at_once(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\n"
+        "from scanflow.backends.local.environments import Patience, environment_python, make_environment\n"
+        "folder = Path(sys.argv[1])\n"
+        "make_environment(environment_python(folder, []), [], base=folder, patience=Patience())\n"
+    )
+    askers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(4)]
+    assert [asker.wait(60) for asker in askers] == [0] * 4
+    assert is_ready(environment_python(tmp_path, []))
+
+
+@pytest.mark.parametrize("why", ["stopped", "not ready after 1 s"])
+def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path, why: str) -> None:
+    wanted = [source_that_says_when_it_is_built_and_never_ends(tmp_path)]
+    python = environment_python(tmp_path / "venvs", wanted)
+    patience = Patience() if why == "stopped" else Patience(1.0)
+    if why == "stopped":
+        threading.Timer(1.0, patience.cancel).start()
+    with pytest.raises(UnavailableError, match=why):
+        make_environment(python, wanted, base=tmp_path, patience=patience)
+    assert not is_ready(python)
+
+
+def test_what_cannot_be_installed_is_told_in_the_installers_words(tmp_path: Path) -> None:
+    wanted = [f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"]
+    with pytest.raises(InvalidError, match="cannot be installed.*nope"):
+        make_environment(environment_python(tmp_path, wanted), wanted, base=tmp_path, patience=Patience())
