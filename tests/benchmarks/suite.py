@@ -196,8 +196,8 @@ def _in_process(places: Places) -> Benchmark:
             "Prefect": _own(places.peer_python, programs.prefect_chain(TASKS)),
         },
         how=(
-            f"a chain of {TASKS} more `@sf.step(in_process=True)` steps, or of {TASKS} `@task` calls timed inside their "
-            f"flow; inside one process, after a first run, divided by {TASKS}"
+            f"a chain of {TASKS} more `@sf.step(in_process=True)` steps, or of {TASKS} `@task` calls timed inside "
+            f"their flow; inside one process, after a first run, divided by {TASKS}"
         ),
         rounds=3,
     )

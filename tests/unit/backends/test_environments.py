@@ -86,5 +86,5 @@ def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path
 
 def test_what_cannot_be_installed_is_told_in_the_installers_words(tmp_path: Path) -> None:
     wanted = [f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"]
-    with pytest.raises(InvalidError, match="cannot be installed.*nope"):
+    with pytest.raises(InvalidError, match=r"cannot be installed.*nope"):
         make_environment(environment_python(tmp_path, wanted), wanted, base=tmp_path, patience=Patience())
