@@ -73,9 +73,9 @@ def spawner() -> str | None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the runner, which decides
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for: their record is on disk
-    for line in sys.stdin:
+    for line in sys.stdin:  # a JSON string a line, since a folder's name may hold a line's end
         if os.fork() == 0:
-            folder = line.rstrip("\n")
+            folder = json.loads(line)
             try:
                 request = shim(folder)
             except BaseException as error:  # noqa: BLE001  its own terminal is gone; the attempt's folder is the place

@@ -136,7 +136,7 @@ class Shims:
     def start(self, folder: Path) -> None:
         """Start the attempt that ``folder`` describes."""
         self._watch(folder, os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK), ours=True)
-        line = f"{folder}\n".encode()
+        line = f"{json.dumps(str(folder))}\n".encode()
         pipe = self._ensure_spawner().stdin
         if pipe is not None:
             try:
