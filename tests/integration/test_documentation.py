@@ -45,5 +45,6 @@ def test_every_command_that_is_shown_exists(page: Path) -> None:
     from scanflow_client.cli.app import app
 
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    shown = set(re.findall(r"(?:^\$ |`|: )(?:\.venv/bin/)?scanflow ([a-z]+)\b", page.read_text(encoding="utf-8"), re.M))
+    text = page.read_text(encoding="utf-8")
+    shown = set(re.findall(r"(?:^\$ |`|: )(?:\.venv/bin/)?scanflow ([a-z]+)\b", text, re.MULTILINE))
     assert shown <= known
