@@ -233,7 +233,7 @@ def _call(run: Callable[[str], None], request: str) -> None:
         if error.code is not None and not isinstance(error.code, int):
             sys.stderr.write(f"{error.code}\n")
     except BaseException:  # noqa: BLE001  what the interpreter does with what nobody caught
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     atexit._run_exitfuncs()
