@@ -232,8 +232,8 @@ def _call(run: Callable[[str], None], request: str) -> None:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
         if error.code is not None and not isinstance(error.code, int):
             sys.stderr.write(f"{error.code}\n")
-    except BaseException:  # noqa: BLE001  what the interpreter does with what nobody caught
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001  what the interpreter does with what nobody caught
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     atexit._run_exitfuncs()
