@@ -81,14 +81,21 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         with _translated(path):
-            self._path = path
             self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-            self._db.row_factory = sqlite3.Row
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            try:
+                self._prepare()
+            except sqlite3.Error:
+                self._db.close()
+                raise
+
+    def _prepare(self) -> None:
+        self._db.row_factory = sqlite3.Row
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
+            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
     def close(self) -> None:
         """Close the connection."""

@@ -5,6 +5,8 @@ import random
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,8 +25,9 @@ def enter(journal: Journal, rng: random.Random) -> StoredRun:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal.db")
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        yield journal
 
 
 def test_runs_get_names_of_their_own_even_from_the_same_dice(journal: Journal) -> None:
@@ -83,11 +86,11 @@ def test_changes_made_together_are_kept_together_or_not_at_all(journal: Journal)
 
 def test_a_request_to_stop_is_seen_by_others_and_taken_back_by_going_on(journal: Journal, tmp_path: Path) -> None:
     run = enter(journal, random.Random(1))
-    other = Journal(tmp_path / "journal.db")
-    other.request_stop(run)
-    assert journal.stop_requested(run)
-    journal.set_run(run, "running")
-    assert not other.stop_requested(run)
+    with closing(Journal(tmp_path / "journal.db")) as other:
+        other.request_stop(run)
+        assert journal.stop_requested(run)
+        journal.set_run(run, "running")
+        assert not other.stop_requested(run)
 
 
 def test_a_damaged_journal_says_what_to_look_at(tmp_path: Path) -> None:
@@ -123,6 +126,6 @@ for index in range(100):
         for number in range(8)
     ]
     assert [writer.wait(60) for writer in writers] == [0] * 8
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT count(*) FROM tasks").fetchone() == (800,)
         assert db.execute("SELECT count(*) FROM runs").fetchone() == (8,)
