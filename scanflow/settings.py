@@ -17,7 +17,7 @@ __all__ = ["Settings"]
 class Settings(BaseModel):
     """Settings of one process. Each field is read from ``SCANFLOW_<FIELD>``; an empty one counts as unset."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path = Field(default_factory=lambda: Path.home() / ".scanflow")
     """The one folder that holds runs, their logs, cached environments and the embedded tracker."""
