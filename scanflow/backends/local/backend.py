@@ -51,12 +51,7 @@ class LocalBackend:
         tracking: Tracking,
         observe: Observer,
     ) -> RunRecord:
-        """Run a workflow from its beginning to its end, and return how it ended.
-
-        Raises:
-            UnsupportedError: this backend cannot honour a field of it.
-        """
-        self.check(app, workflow)
+        """Run a workflow that :meth:`check` has accepted, from its beginning to its end, and return how it ended."""
         definition = Definition.of(app, workflow, parameters=parameters)
         with self._journal() as journal:
             run = self._enter(journal, app, workflow, definition, source)
