@@ -23,7 +23,7 @@ from scanflow.backends.local.schedule import Budget
 from scanflow.backends.local.shims import stop_attempt
 from scanflow.backends.local.tasks import Tracking
 from scanflow.backends.local.values import read_outputs
-from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, TaskRecord
+from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError, did_you_mean
 from scanflow.names import RunName, StepName
 from scanflow.settings import Settings
@@ -258,9 +258,8 @@ class LocalBackend:
     def _inputs_of_spin(self, journal: Journal, past: StoredRun, cut: Workflow, step: str) -> list[TaskRecord]:
         needed = set(cut.by_name) - {step}
         found = [record for record in journal.tasks(past).values() if record.step in needed]
-        ready = {record.step for record in found if record.state in {"succeeded", "skipped"}}
         broken = {record.step for record in found if record.state not in {"succeeded", "skipped"}}
-        missing = sorted((needed - ready) | broken)
+        missing = sorted(needed - {record.step for record in found} | broken)
         if missing:
             raise UsageError(
                 f"The step {step!r} needs {', '.join(missing)}, which did not finish in the run {past.record.name!r}. "
@@ -300,7 +299,7 @@ class LocalBackend:
         state = self._state(record)
         return record if state == record.state else record.model_copy(update={"state": state})
 
-    def _state(self, record: RunRecord) -> Literal["running", "interrupted", "succeeded", "failed", "stopped"]:
+    def _state(self, record: RunRecord) -> RunState:
         if record.state == "running" and not is_held(RunFolder(Path(record.folder)).lock):
             return "interrupted"
         return record.state

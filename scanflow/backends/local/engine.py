@@ -28,7 +28,7 @@ from scanflow.backends.local.launch import Launcher, Python, can_fork
 from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.local.outcomes import failed_function, failed_process, refused, task_record
 from scanflow.backends.local.schedule import Budget, Progress, Share
-from scanflow.backends.local.shims import Exit, Shims
+from scanflow.backends.local.shims import Exit, Shims, stop_attempt
 from scanflow.backends.records import (
     EnvironmentReady,
     Observer,
@@ -106,7 +106,7 @@ class Engine:
     def drive(self) -> RunState:
         """Go on until nothing is left to do, and return how the run ended."""
         with ExitStack() as stack:
-            warm = any(can_fork(node) and not node.in_process for node in self._workflow.steps)
+            warm = any(can_fork(node) for node in self._workflow.steps)
             self._shims = stack.enter_context(Shims(warm=warm))
             self._shims.warm_up()
             self._pool = stack.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="scanflow-step"))
@@ -151,7 +151,7 @@ class Engine:
         self._stopping = True
         self._patience.cancel()
         for folder in self._running:
-            self._shims.stop(folder)
+            stop_attempt(folder)
 
     # From a ready step to its tasks
 

@@ -50,7 +50,8 @@ def can_fork(node: Executor) -> bool:
     started."""
     changed = any(name.startswith(("PYTHON", "LD_")) for name in node.env)  # read when an interpreter starts
     # Elsewhere (macOS), system libraries do not survive a fork without an exec.
-    return node.target is not None and node.requirements is None and not changed and sys.platform == "linux"
+    own = node.target is not None and not node.in_process
+    return own and node.requirements is None and not changed and sys.platform == "linux"
 
 
 class Launcher:
@@ -73,6 +74,7 @@ class Launcher:
         self._max_fan_out = max_fan_out
         self._widths: dict[str, int | None] = {}
         self._skipped: set[str] = set()
+        self._pythons: dict[str, Python] = {}
         self._outputs = lru_cache(maxsize=SEEN_OUTPUTS)(self._read_outputs)
 
     def skipped(self, step: str) -> None:
@@ -111,7 +113,12 @@ class Launcher:
         )
 
     def python(self, node: Executor) -> Python:
-        """Return the interpreter a step needs; its environment may not be there yet."""
+        """Return the interpreter a step needs, the same for all its tasks; its environment may not be there yet."""
+        if node.name not in self._pythons:
+            self._pythons[node.name] = self._find_python(node)
+        return self._pythons[node.name]
+
+    def _find_python(self, node: Executor) -> Python:
         if node.requirements is None:
             return Python(Path(sys.executable))
         if isinstance(node.requirements, str):

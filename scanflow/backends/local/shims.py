@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 
 from scanflow.backends.local import shim
 
-__all__ = ["Exit", "Shims", "Spec", "attempt_folder", "read_exit"]
+__all__ = ["Exit", "Shims", "Spec", "attempt_folder", "read_exit", "stop_attempt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +171,6 @@ class Shims:
                 ended.append((key.data.folder, exit_))
         return ended
 
-    def stop(self, folder: Path) -> None:
-        """Ask an attempt to end; :meth:`wait` tells when it has."""
-        stop_attempt(folder)
-
     def _watch(self, folder: Path, bell: int, *, ours: bool) -> None:
         own_end = os.open(folder / "alive", os.O_WRONLY | os.O_NONBLOCK) if ours else None
         watched = _Watched(folder, bell, own_end)
@@ -239,7 +235,7 @@ class Shims:
 
 
 def stop_attempt(folder: Path) -> None:
-    """Ask an attempt to end, whoever started it; one that has not begun never will."""
+    """Ask an attempt to end, whoever started it; one that has not begun never will. :meth:`Shims.wait` tells when."""
     if _void(folder):
         return
     started = _started(folder)
