@@ -5,7 +5,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 LOCK := $(shell command -v uv || echo .uv/bin/uv) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
-CODE := scanflow client tests tutorials
+CODE := scanflow client server tests tutorials
 
 .PHONY: help
 help: ## Show this list
