@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scanflow.app.resources import Affinity, Resources
     from scanflow.app.scaling import Scaling
     from scanflow.app.service import Service
+    from scanflow.app.serving import Batching, Serving
     from scanflow.app.steps import step
     from scanflow.app.triggers import all_of, any_of, at, cron, every, on_call, on_event
     from scanflow.app.workflow import Workflow
@@ -31,6 +32,7 @@ _HOME = {
     "Affinity": "app.resources",
     "Agent": "app.agents",
     "Application": "app.application",
+    "Batching": "app.serving",
     "Client": "client",
     "Condition": "app.references",
     "Dependency": "app.edges",
@@ -43,6 +45,7 @@ _HOME = {
     "ScanflowError": "errors",
     "Sensor": "app.agents",
     "Service": "app.service",
+    "Serving": "app.serving",
     "Tracker": "app.application",
     "Workflow": "app.workflow",
     "all_of": "app.triggers",
@@ -62,6 +65,7 @@ __all__ = [
     "Affinity",
     "Agent",
     "Application",
+    "Batching",
     "Client",
     "Condition",
     "Dependency",
@@ -74,6 +78,7 @@ __all__ = [
     "ScanflowError",
     "Sensor",
     "Service",
+    "Serving",
     "Tracker",
     "Workflow",
     "all_of",

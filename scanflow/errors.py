@@ -15,6 +15,7 @@ __all__ = [
     "MissingExtraError",
     "NotFoundError",
     "ScanflowError",
+    "ServiceFailedError",
     "StepFailedError",
     "UnavailableError",
     "UnsupportedError",
@@ -52,6 +53,10 @@ class MissingExtraError(UsageError):
 
 class StepFailedError(UsageError):
     """A run ended because a step of it failed."""
+
+
+class ServiceFailedError(UsageError):
+    """A service could not answer, since a component of its graph failed on the request."""
 
 
 class UnavailableError(ScanflowError):

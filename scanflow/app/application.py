@@ -76,6 +76,7 @@ class Application(Model):
             doubled = [name for name, count in Counter(thing.name for thing in named).items() if count > 1]
             if doubled:
                 raise InvalidError(f"{who} has two {what} named {doubled[0]!r}. Rename one of them.")
+        self._check_backups(who)
         nodes = {node.name for workflow in self.workflows for node in workflow.nodes}
         for agent in self.agents if nodes else ():
             for sensor in agent.sensors:
@@ -85,6 +86,16 @@ class Application(Model):
                         f"which is no node of its workflows.{did_you_mean(unknown[0], nodes)}"
                     )
         return self
+
+    def _check_backups(self, who: str) -> None:
+        online = {workflow.name for workflow in self.workflows if workflow.type == "online"}
+        for workflow in self.workflows:
+            backup = None if workflow.serving is None else workflow.serving.backup
+            if backup is not None and backup not in online:
+                raise InvalidError(
+                    f"{who}: the backup of the workflow {workflow.name!r} is {backup!r}, which is no other online "
+                    f"workflow of it.{did_you_mean(backup, online - {workflow.name})}"
+                )
 
     @property
     def environment(self) -> str:

@@ -19,7 +19,7 @@ from pydantic import (
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Model, Number, Whole, as_tuple, short
-from scanflow.app.parameters import Fixed, Texts, plain, plain_mapping
+from scanflow.app.parameters import Fixed, Variables, plain, plain_mapping
 from scanflow.app.quantities import Duration
 from scanflow.app.references import Condition, Ref, read_condition, read_reference, references_in
 from scanflow.app.resources import Affinity, Resources
@@ -153,7 +153,7 @@ class Executor(Linkable):
     image: str | None = None
     """A container image, for backends that run containers."""
 
-    env: Texts = Field(default_factory=Fixed)
+    env: Variables = Field(default_factory=Fixed)
     """Environment variables of this step only."""
 
     resources: Resources = Resources()
@@ -183,16 +183,6 @@ class Executor(Linkable):
         if name == "item":
             raise InvalidError("The executor name 'item' stands for the current item of a fan-out. Choose another.")
         return check_name(name, "executor")
-
-    @field_validator("env")
-    @classmethod
-    def _check_env(cls, env: Mapping[str, str]) -> Mapping[str, str]:
-        for key, value in env.items():
-            if not key or "=" in key or "\0" in key + value:
-                raise InvalidError(
-                    f"env has {short(key)}={short(value)}, which no process can be given. Write {{'NAME': 'value'}}."
-                )
-        return env
 
     @model_validator(mode="after")
     def _check(self) -> Self:

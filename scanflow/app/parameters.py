@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from scanflow.errors import InvalidError
 
-__all__ = ["Fixed", "Parameters", "Texts", "plain", "plain_mapping", "with_article"]
+__all__ = ["Fixed", "Parameters", "Texts", "Variables", "plain", "plain_mapping", "with_article"]
 
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 _MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
@@ -83,6 +83,19 @@ def with_article(noun: str) -> str:
 
 Parameters = Annotated[Mapping[str, Any], BeforeValidator(plain_mapping), AfterValidator(Fixed)]
 Texts = Annotated[Mapping[str, str], AfterValidator(Fixed)]
+
+
+def _variables(env: Mapping[str, str]) -> Mapping[str, str]:
+    for key, value in env.items():
+        if not key or "=" in key or "\0" in key + value:
+            raise InvalidError(
+                f"env has {key!r:.60}={value!r:.60}, which no process can be given. Write {{'NAME': 'value'}}."
+            )
+    return env
+
+
+Variables = Annotated[Texts, AfterValidator(_variables)]
+"""Environment variables of a process."""
 
 
 def _text(value: str, what: str) -> str:

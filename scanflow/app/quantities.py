@@ -13,7 +13,17 @@ from pydantic import BeforeValidator, ValidationInfo
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
-__all__ = ["Duration", "Seconds", "format_duration", "format_memory", "parse_cpu", "parse_duration", "parse_memory"]
+__all__ = [
+    "Duration",
+    "Seconds",
+    "Size",
+    "Wait",
+    "format_duration",
+    "format_memory",
+    "parse_cpu",
+    "parse_duration",
+    "parse_memory",
+]
 
 MAX_CORES = 100_000
 MIN_MEMORY = 10**6  # no program runs in less: a unit was forgotten
@@ -45,27 +55,27 @@ def parse_cpu(value: float | str) -> float:
     return float(cores)
 
 
-def parse_memory(value: float | str) -> int:
+def parse_memory(value: float | str, *, what: str = "memory", least: int = MIN_MEMORY) -> int:
     """Return bytes: ``"512Mi"``, ``"1Gi"`` (powers of 1024), ``"5G"`` (powers of 1000), or a number of bytes.
 
-    A part of a byte counts as a whole one.
+    A part of a byte counts as a whole one. Messages call it ``what``.
 
     Raises:
-        InvalidError: an unknown unit (``"5Gb"``), less than ``1M``, or more than any machine has.
+        InvalidError: an unknown unit (``"5Gb"``), less than ``least`` bytes, or more than any machine has.
     """
-    number, unit = _split(value, "memory", "'512Mi' or '4Gi'")
+    number, unit = _split(value, what, "'512Mi' or '4Gi'")
     if unit not in _MEMORY_UNITS:
-        raise InvalidError(f"memory {short(value)} has the unknown unit {unit!r}. {_memory_advice(number, unit)}")
+        raise InvalidError(f"{what} {short(value)} has the unknown unit {unit!r}. {_memory_advice(number, unit)}")
     size = math.ceil(number * _MEMORY_UNITS[unit])
     if number <= 0:
-        raise InvalidError(f"memory {short(value)} is not above zero. Write an amount such as '512Mi' or '4Gi'.")
-    if size < MIN_MEMORY:
+        raise InvalidError(f"{what} {short(value)} is not above zero. Write an amount such as '512Mi' or '4Gi'.")
+    if size < least:
         raise InvalidError(
-            f"memory {short(value)} is {size} bytes, too little to run in. Write a unit, as in '512Mi' or '4Gi'."
+            f"{what} {short(value)} is {size} bytes, too little to run in. Write a unit, as in '512Mi' or '4Gi'."
         )
     if size > MAX_MEMORY:
         raise InvalidError(
-            f"memory {short(value)} is more than any machine has. Write an amount such as '512Mi' or '4Gi'."
+            f"{what} {short(value)} is more than any machine has. Write an amount such as '512Mi' or '4Gi'."
         )
     return size
 
@@ -78,7 +88,7 @@ def format_memory(size: int) -> str:
     return str(size)
 
 
-def parse_duration(value: float | str | timedelta, *, what: str = "duration") -> float:
+def parse_duration(value: float | str | timedelta, *, what: str = "duration", zero: bool = False) -> float:
     """Return seconds: ``90``, ``"90s"``, ``"1h30m"``, ``"250ms"`` or a ``timedelta``. Messages call it ``what``.
 
     Raises:
@@ -95,6 +105,8 @@ def parse_duration(value: float | str | timedelta, *, what: str = "duration") ->
                 f"{what} {short(value)} has the unknown unit {unit!r}. Write 90, '90s', '15m' or '1h30m'."
             )
         seconds = number * _TIME_UNITS[unit or "s"]
+    if zero and seconds == 0:
+        return 0.0
     if seconds <= 0:
         raise InvalidError(f"{what} {short(value)} is not above zero. Write seconds, or '90s', '15m', '1h30m'.")
     if seconds > MAX_DURATION_S:
@@ -115,6 +127,19 @@ Duration = Annotated[
     float | str | None, BeforeValidator(lambda value, info: None if value is None else _seconds(value, info))
 ]
 """As :data:`Seconds`. None: without limit."""
+
+
+Wait = Annotated[
+    float | str | timedelta,
+    BeforeValidator(lambda value, info: parse_duration(value, what=info.field_name or "duration", zero=True)),
+]
+"""As :data:`Seconds`, and 0 is one: not at all."""
+
+Size = Annotated[
+    str | int,
+    BeforeValidator(lambda value, info: format_memory(parse_memory(value, what=info.field_name or "size", least=1))),
+]
+"""Bytes of what may be small: ``"64Mi"``, ``"200k"`` or a number; held in the shortest exact spelling."""
 
 
 def format_duration(seconds: float) -> str:

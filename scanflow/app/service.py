@@ -12,6 +12,7 @@ from scanflow.app.model import Whole
 from scanflow.app.parameters import Fixed, Parameters
 from scanflow.app.resources import Affinity, Resources
 from scanflow.app.scaling import Scaling
+from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import check_locator, check_name
 
@@ -50,6 +51,8 @@ class Service(Linkable):
     """Running copies, where no scaling decides."""
 
     scaling: Scaling | None = None
+    batching: Batching | None = None
+    """Answer requests that wait together, in one call. Unset: each in a call of its own."""
 
     @field_validator("name")
     @classmethod
@@ -76,4 +79,8 @@ class Service(Linkable):
             )
         if self.model is not None and self.role != "MODEL":
             raise InvalidError(f"{who} has a registry model, so its role is MODEL, not {self.role}.")
+        if self.batching is not None and self.role in {"ROUTER", "COMBINER"}:
+            raise InvalidError(
+                f"{who} is a {self.role}, which decides on one request at a time. Give the batching to another node."
+            )
         return self

@@ -12,11 +12,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from scanflow.app.edges import Chain, Dependency
 from scanflow.app.executor import Executor
 from scanflow.app.graph import levels, parents_of
+from scanflow.app.inference import check_inference
 from scanflow.app.model import Model, as_tuple, short
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.parameters import with_article
 from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
+from scanflow.app.serving import Serving
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import check_name
 
@@ -68,6 +70,9 @@ class Workflow(Model):
     output_dir: str = "/workflow"
     """Where steps see the run's outputs: ``<output_dir>/<step>/...``. A backend puts its own storage there."""
 
+    serving: Serving | None = None
+    """Of an online workflow: its port, limits and so on. Unset: the defaults of :class:`Serving`."""
+
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
@@ -108,6 +113,8 @@ class Workflow(Model):
             self.levels  # noqa: B018  computed now, so that a cycle is refused now
         except InvalidError as error:
             raise InvalidError(f"{who}: {error}") from None
+        if self.type == "online":
+            check_inference(who, self.services, self.parents)
         return self
 
     def _check_nodes(self, who: str) -> None:
@@ -123,6 +130,10 @@ class Workflow(Model):
             raise InvalidError(f"{who} has two nodes named {doubled[0]!r}. Rename one of them.")
         if self.type == "mpi" and len(self.nodes) > 1:
             raise InvalidError(f"{who} is of type 'mpi', which has one node, but {len(self.nodes)} are given.")
+        if self.serving is not None and self.type != "online":
+            raise InvalidError(f"{who} is of type {self.type!r} and has 'serving', which only an online workflow has.")
+        if self.serving is not None and self.serving.backup == self.name:
+            raise InvalidError(f"{who} is named as its own backup. Name another online workflow of the application.")
 
     @property
     def dependencies(self) -> tuple[Dependency, ...]:
@@ -155,6 +166,11 @@ class Workflow(Model):
     def steps(self) -> tuple[Executor, ...]:
         """The nodes of a batch workflow."""
         return tuple(node for node in self.nodes if isinstance(node, Executor))
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """The nodes of an online workflow."""
+        return tuple(node for node in self.nodes if isinstance(node, Service))
 
     def node(self, name: str) -> Executor | Service | MPIWorkload:
         """Return one node.

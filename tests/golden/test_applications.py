@@ -59,8 +59,32 @@ def shop() -> sf.Application:
         resources=sf.Resources(cpu=4, memory="2Gi", gpu=1),
         affinity=sf.Affinity(mode="cpumempin", near=["scale"], node_selector={"disk": "ssd"}),
         scaling=sf.Scaling(metric="p95", target=0.2, max=8, cool_down="2m"),
+        batching=sf.Batching(max_size=32, max_delay="5ms"),
     )
-    serving = sf.Workflow(name="serving", type="online", nodes=[before, model], edges=before >> model)
+    limits = sf.Serving(
+        port=8080,
+        grpc_port=0,
+        deadline="500ms",
+        queue=64,
+        max_request="16Mi",
+        connection_age=0,
+        concurrency=2,
+        allow_nan=True,
+        record=0.1,
+        backup="spare",
+        hand_back_after=5,
+        env={"LANG": "C.UTF-8"},
+    )
+    serving = sf.Workflow(name="serving", type="online", nodes=[before, model], edges=before >> model, serving=limits)
+    choose = sf.Service(name="choose", role="ROUTER", implementation="graph.py:Choose")
+    small, large = (sf.Service(name=name, model=f"models:/{name}/1", instances=2) for name in ("small", "large"))
+    join = sf.Service(name="join", role="COMBINER", implementation="graph.py:Mean")
+    spare = sf.Workflow(
+        name="spare",
+        type="online",
+        nodes=[choose, small, large, join],
+        edges=choose >> [small, large] >> join,
+    )
     dgemm = sf.MPIWorkload(name="dgemm", mainfile="hpccdgemm", n_tasks=16, n_nodes=4, profile="cpu")
     mpi = sf.Workflow(name="hpcc", type="mpi", nodes=[dgemm], output_dir="/home")
     moment = sf.at(datetime(2026, 1, 31, 6, tzinfo=UTC))
@@ -75,7 +99,9 @@ def shop() -> sf.Application:
     agent = sf.Agent(
         name="watch", template="planner", sensors=sensors, modules=["rules.py"], parameters={"threshold": 0.7}
     )
-    return sf.Application(name="shop", team="data", app_dir="/srv/shop", workflows=[serving, mpi], agents=[agent])
+    return sf.Application(
+        name="shop", team="data", app_dir="/srv/shop", workflows=[serving, spare, mpi], agents=[agent]
+    )
 
 
 @pytest.mark.parametrize("make", [mnist, shop])

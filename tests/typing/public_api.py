@@ -108,7 +108,13 @@ service = sf.Service(
     name="cnn", model="models:/cnn@champion", scaling=sf.Scaling(metric="rps", target=10, max=4, polling="15s")
 )
 mpi = sf.MPIWorkload(name="dgemm", mainfile="dgemm", n_tasks=16, n_nodes=4, profile="cpu")
-sf.Workflow(name="serving", type="online", nodes=[service], edges=[])
+serving = sf.Serving(port=8080, grpc_port=0, deadline="500ms", max_request="16Mi", record=0.1, env={"A": "1"})
+online = sf.Workflow(name="serving", type="online", nodes=[service], edges=[], serving=serving)
+assert_type(online.services, tuple[sf.Service, ...])
+assert_type(online.serving, sf.Serving | None)
+sf.Service(name="cnn", implementation="a.py:A", role="TRANSFORMER", batching=sf.Batching(max_size=8, max_delay="5ms"))
+sf.Service(name="cnn", implementation="a.py:A", role="ENSEMBLE")  # type: ignore[arg-type]  # there is no such role
+sf.Serving(dead_line=3)  # type: ignore[call-arg]  # there is no such field
 mixed: Sequence[sf.Executor | sf.Service | MPIWorkload] = [a, service, mpi]
 sf.Workflow(name="any", nodes=mixed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import string
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -159,6 +160,7 @@ services = st.builds(
     parameters=st.dictionaries(keys, plain_values, max_size=2),
     resources=resources,
     instances=st.integers(0, 8),
+    batching=st.none() | st.builds(sf.Batching, max_size=st.integers(1, 64), max_delay=st.sampled_from([0, "5ms"])),
     scaling=st.none()
     | st.builds(sf.Scaling, metric=st.sampled_from(["rps", "p95"]), target=st.floats(0.5, 1e6), max=st.integers(1, 9)),
 )
@@ -174,13 +176,33 @@ mpi_workloads = st.builds(
 )
 
 
+servings = st.builds(
+    sf.Serving,
+    port=st.none() | st.integers(1, 40_000),
+    grpc_port=st.none() | st.integers(50_000, 65_535) | st.just(0),
+    deadline=st.sampled_from(["250ms", 30, "2m"]),
+    max_request=st.sampled_from(["200k", 1, "64Mi"]),
+    connection_age=st.sampled_from([0, "5m"]),
+    record=st.floats(0, 1),
+    env=st.dictionaries(st.from_regex(r"[A-Z]{1,5}", fullmatch=True), texts.filter(lambda text: "\0" not in text)),
+)
+
+
+@st.composite
+def online_workflows(draw: st.DrawFn, name: str = "serving") -> sf.Workflow:
+    """Draw an online workflow whose services come one after the other; at most one of them is scaled."""
+    nodes = draw(st.lists(services, min_size=1, max_size=3, unique_by=lambda node: node.name))
+    nodes = [nodes[0], *(node.replace(scaling=None) for node in nodes[1:])]
+    links = [before >> after for before, after in itertools.pairwise(nodes)]
+    return sf.Workflow(name=name, type="online", nodes=nodes, edges=links, serving=draw(st.none() | servings))
+
+
 @st.composite
 def applications(draw: st.DrawFn) -> sf.Application:
     """Draw an application with workflows of all three types, and agents."""
     flows = [draw(workflows())]
     if draw(st.booleans()):
-        nodes = draw(st.lists(services, min_size=1, max_size=3, unique_by=lambda node: node.name))
-        flows.append(sf.Workflow(name="serving", type="online", nodes=nodes))
+        flows.append(draw(online_workflows()))
     if draw(st.booleans()):
         flows.append(sf.Workflow(name="dgemm", type="mpi", nodes=[draw(mpi_workloads)]))
     return sf.Application(

@@ -1,0 +1,121 @@
+"""What makes a graph of services an inference graph: edges carry data, and each request gets one answer. Pure.
+
+``a >> b`` means that b takes a's result. A ROUTER's children are alternatives of which it takes one; a COMBINER joins
+what its parents give. What has no parents takes the request; what has no children answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, combinations_with_replacement, product
+
+from scanflow.app.graph import levels
+from scanflow.app.service import Service
+from scanflow.errors import InvalidError
+
+__all__ = ["answers", "check_inference", "children_of"]
+
+Parents = Mapping[str, Sequence[str]]
+
+
+def check_inference(who: str, services: Sequence[Service], parents: Parents) -> None:
+    """Check the graph of an online workflow; messages begin with ``who``.
+
+    Raises:
+        InvalidError: a node takes what it cannot, a request would be answered twice, or two nodes decide on scaling.
+    """
+    children = children_of(parents)
+    for service in services:
+        _check_node(who, service, parents[service.name], children[service.name])
+    routers = {service.name for service in services if service.role == "ROUTER"}
+    if (twice := _answered_twice(parents, children, routers)) is not None:
+        first, second = twice
+        raise InvalidError(
+            f"{who}: {first!r} and {second!r} would both answer the same request, since nothing comes after either. "
+            f"Join them with a COMBINER, [{first}, {second}] >> join, or let a ROUTER choose between them."
+        )
+    scaled = [service.name for service in services if service.scaling is not None]
+    if len(scaled) > 1:
+        raise InvalidError(
+            f"{who} has a scaling at {scaled[0]!r} and at {scaled[1]!r}, but an instance holds the whole graph. "
+            "Keep one of the two."
+        )
+
+
+def children_of(parents: Parents) -> dict[str, tuple[str, ...]]:
+    """Return, for each node, those that take its result, in the order of the nodes."""
+    found: dict[str, list[str]] = {name: [] for name in parents}
+    for name, before in parents.items():
+        for one in before:
+            found[one].append(name)
+    return {name: tuple(after) for name, after in found.items()}
+
+
+def answers(parents: Parents) -> tuple[str, ...]:
+    """Return the nodes whose result is the answer to a request: one, except below a ROUTER."""
+    return tuple(name for name, after in children_of(parents).items() if not after)
+
+
+def _check_node(who: str, service: Service, parents: Sequence[str], children: Sequence[str]) -> None:
+    if service.role == "COMBINER" and not parents:
+        raise InvalidError(
+            f"{who}: the COMBINER {service.name!r} has nothing to combine. Link what it joins: "
+            f"[a, b] >> {service.name}."
+        )
+    if service.role == "ROUTER" and not children:
+        raise InvalidError(
+            f"{who}: the ROUTER {service.name!r} has nothing to choose from. Link its branches: "
+            f"{service.name} >> [a, b]."
+        )
+    if len(parents) > 1 and service.role != "COMBINER":
+        raise InvalidError(
+            f"{who}: {service.name!r} would take the results of {_listed(parents)}, but a {service.role} takes one. "
+            "Join them with a COMBINER before it, or give it that role."
+        )
+
+
+def _answered_twice(
+    parents: Parents, children: Mapping[str, Sequence[str]], routers: set[str]
+) -> tuple[str, str] | None:
+    """Return two nodes that may answer one request, if there are two.
+
+    Two nodes run for one request if each can be reached along a path such that no ROUTER sends the two paths different
+    ways. All pairs of paths are walked at once, the one that is behind in the order of the graph first, so that two
+    paths through one node are there at the same time.
+    """
+    ends = [name for name, after in children.items() if not after]
+    if len(ends) < 2:
+        return None
+    rank = {name: place for place, name in enumerate(chain.from_iterable(levels(parents)))}
+    left = [*combinations_with_replacement([name for name, before in parents.items() if not before], 2)]
+    seen = set(left)
+    while left:
+        one, other = left.pop()
+        if not children[one] and not children[other]:
+            if one != other:
+                return one, other
+            continue
+        for pair in _next(one, other, children, rank, routers):
+            if pair not in seen:
+                seen.add(pair)
+                left.append(pair)
+    return None
+
+
+def _next(
+    one: str, other: str, children: Mapping[str, Sequence[str]], rank: Mapping[str, int], routers: set[str]
+) -> Iterable[tuple[str, str]]:
+    if one == other:
+        together = children[one]
+        pairs: Iterable[tuple[str, str]] = (
+            ((child, child) for child in together) if one in routers else product(together, together)
+        )
+    elif not children[other] or (children[one] and rank[one] < rank[other]):
+        pairs = ((child, other) for child in children[one])
+    else:
+        pairs = ((one, child) for child in children[other])
+    return ((a, b) if rank[a] <= rank[b] else (b, a) for a, b in pairs)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(map(repr, names[:-1])), repr(names[-1])])

@@ -1,0 +1,88 @@
+"""How an online workflow meets its callers: its address, its limits, what it records and who stands in for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from scanflow.app.model import Model, Number, Whole
+from scanflow.app.parameters import Fixed, Variables
+from scanflow.app.quantities import Seconds, Size, Wait, parse_memory
+from scanflow.errors import InvalidError
+from scanflow.names import check_name
+
+__all__ = ["Batching", "Serving"]
+
+MAX_QUEUE = 100_000
+MAX_CONCURRENCY = 256  # threads of one instance
+_Port = Annotated[Whole, Field(ge=1, le=65535)]
+
+
+class Batching(Model):
+    """Let a service answer requests that wait together, in one call."""
+
+    max_size: Whole = Field(ge=1)
+    """Most rows in one call."""
+
+    max_delay: Wait = 0.0
+    """Seconds that a request waits for company. 0: it is joined by those that are there already, and waits for none."""
+
+
+class Serving(Model):
+    """What holds for a whole online workflow, whatever its graph is. Everything has a default."""
+
+    port: _Port | None = None
+    """The port of HTTP. Unset: the next one that is free, and the same one for as long as the service lives."""
+
+    grpc_port: Annotated[Whole, Field(ge=0, le=65535)] | None = None
+    """The port of gRPC. Unset: the next one that is free. 0: no gRPC."""
+
+    deadline: Seconds = 30.0
+    """Longest that a request may take, in seconds; it is then answered 504."""
+
+    queue: Whole = Field(default=128, ge=1, le=MAX_QUEUE)
+    """Most requests that wait or run in one instance; the next is answered 429, with when to try again."""
+
+    max_request: Size = "64Mi"
+    """Largest body of a request; a larger one is answered 413."""
+
+    connection_age: Wait = 300.0
+    """After so many seconds a connection moves on to another instance, between two requests, so that load spreads over
+    new ones. 0: never."""
+
+    concurrency: Whole = Field(default=1, ge=1, le=MAX_CONCURRENCY)
+    """Calls of components at the same time in one instance. More than 1 asks that they are thread-safe."""
+
+    allow_nan: bool = False
+    """Whether inputs may hold NaN or infinity; such a request is otherwise answered 400."""
+
+    record: Number = Field(default=0.0, ge=0, le=1)
+    """The fraction of predictions that is written to the application's tracker. 0: none; 1: all."""
+
+    backup: str | None = None
+    """Another online workflow of the application, which answers while this one has no instance that could."""
+
+    hand_back_after: Whole = Field(default=3, ge=1)
+    """Healthy looks at this workflow, one after the other, before it takes over from its backup again."""
+
+    env: Variables = Field(default_factory=Fixed)
+    """Environment variables of its instances."""
+
+    @field_validator("backup")
+    @classmethod
+    def _check_backup(cls, name: str | None) -> str | None:
+        return None if name is None else check_name(name, "workflow")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.port is not None and self.port == self.grpc_port:
+            raise InvalidError(
+                f"Serving has port {self.port} for both HTTP and gRPC. Give gRPC another, or none: grpc_port=0."
+            )
+        return self
+
+    @property
+    def max_request_bytes(self) -> int:
+        """The largest body in bytes."""
+        return parse_memory(self.max_request, least=1)

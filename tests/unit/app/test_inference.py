@@ -1,0 +1,113 @@
+"""Inference graphs: edges carry data, and each request gets one answer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanflow as sf
+from scanflow.app.edges import Chain
+from scanflow.app.inference import answers, children_of
+from scanflow.app.service import ServiceRole
+from scanflow.errors import InvalidError
+from tests.unit.app.making import edges_of_dags, made, message, refusal
+
+
+def node(name: str, role: ServiceRole = "MODEL", **fields: Any) -> sf.Service:
+    return made(sf.Service, name=name, role=role, implementation="graph.py:Node", **fields)
+
+
+A, B, C = node("a"), node("b"), node("c")
+ROUTER, COMBINER = node("choose", "ROUTER"), node("join", "COMBINER")
+
+
+def online(*nodes: sf.Service, edges: Chain | Sequence[Chain] = ()) -> sf.Workflow:
+    return sf.Workflow(name="w", type="online", nodes=nodes, edges=edges)
+
+
+def test_graphs_that_give_each_request_one_answer_are_taken() -> None:
+    assert answers(online(A).parents) == ("a",)
+    assert answers(online(A, B, edges=A >> B).parents) == ("b",)
+    assert answers(online(A, B, COMBINER, edges=[A, B] >> COMBINER).parents) == ("join",)
+    assert answers(online(ROUTER, A, B, edges=ROUTER >> [A, B]).parents) == ("a", "b")
+    assert answers(online(ROUTER, A, B, COMBINER, edges=ROUTER >> [A, B] >> COMBINER).parents) == ("join",)
+    assert answers(online(ROUTER, A, B, C, edges=[ROUTER >> [A, B], B >> C]).parents) == ("a", "c")
+
+
+def test_children_stand_in_the_order_of_the_nodes_not_of_the_edges() -> None:
+    edges = [ROUTER >> B, ROUTER >> A]
+    assert children_of(online(ROUTER, A, B, edges=edges).parents)["choose"] == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "told"),
+    [
+        ([A, B], (), "'a' and 'b' would both answer the same request"),
+        ([A, B, C], A >> [B, C], "'b' and 'c' would both answer the same request"),
+        ([ROUTER, A, B, C], ROUTER >> [A, B], "would both answer the same request"),
+        ([ROUTER, A, B, C, COMBINER], [ROUTER >> [A, B], [B, C] >> COMBINER], "'a' and 'join' would both answer"),
+        ([A, B, C], [A, B] >> C, "'c' would take the results of 'a' and 'b', but a MODEL takes one."),
+        ([COMBINER], (), "the COMBINER 'join' has nothing to combine. Link what it joins: [a, b] >> join."),
+        ([ROUTER], (), "the ROUTER 'choose' has nothing to choose from. Link its branches: choose >> [a, b]."),
+    ],
+)
+def test_a_graph_that_could_not_answer_is_refused_with_what_to_write(
+    nodes: Sequence[sf.Service], edges: Any, told: str
+) -> None:
+    with pytest.raises(InvalidError) as error:
+        made(sf.Workflow, name="w", type="online", nodes=nodes, edges=list(edges) if isinstance(edges, list) else edges)
+    assert message(error).startswith("Workflow 'w': ")
+    assert told in message(error)
+
+
+def test_one_node_at_most_decides_on_the_number_of_instances() -> None:
+    scaling = sf.Scaling(metric="rps", target=5, max=3)
+    first, second = A.replace(scaling=scaling), B.replace(scaling=scaling)
+    online(first, B, edges=first >> B)
+    with pytest.raises(InvalidError, match="has a scaling at 'a' and at 'b', but an instance holds the whole graph"):
+        online(first, second, edges=first >> second)
+
+
+def test_a_cycle_is_told_before_anything_else() -> None:
+    with pytest.raises(InvalidError, match="in a circle"):
+        online(A, B, edges=[A >> B, B >> A])
+
+
+@given(edges_of_dags(most=7), st.data())
+def test_a_graph_is_taken_if_whatever_the_routers_choose_one_node_answers(
+    graph: tuple[list[str], list[tuple[str, str]]], data: st.DataObject
+) -> None:
+    names, edges = graph
+    parents = {name: [before for before, after in edges if after == name] for name in names}
+    children = {name: [other for other in names if name in parents[other]] for name in names}
+    roles: dict[str, ServiceRole] = {}
+    for name in names:
+        if len(parents[name]) > 1:
+            roles[name] = "COMBINER"
+        else:
+            roles[name] = data.draw(st.sampled_from(["MODEL", "ROUTER"] if children[name] else ["MODEL"]))
+    nodes = [node(name, roles[name]) for name in names]
+    links = [sf.Dependency(dependee=before, depender=after) for before, after in edges]
+    told = refusal(lambda: sf.Workflow(name="w", type="online", nodes=nodes, edges=links))
+    routers = [name for name in names if roles[name] == "ROUTER"]
+    ends = [
+        _answering(names, parents, children, dict(zip(routers, choice, strict=True)))
+        for choice in itertools.product(*(children[name] for name in routers))
+    ]
+    assert (told is None) == all(len(answering) == 1 for answering in ends), (told, ends)
+
+
+def _answering(
+    names: list[str], parents: dict[str, list[str]], children: dict[str, list[str]], choice: dict[str, str]
+) -> set[str]:
+    running = {name for name in names if not parents[name]}
+    for _ in names:
+        running |= {
+            child for name in running for child in children[name] if name not in choice or choice[name] == child
+        }
+    return {name for name in running if not children[name]}
