@@ -1,0 +1,58 @@
+"""Lists of CPUs and nodes as the kernel writes them: ``0-3,8``. Standard library only: an instance imports this."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from scanflow.errors import InvalidError
+
+__all__ = ["MAX_CPU", "format_cpus", "parse_cpus", "parse_mask"]
+
+MAX_CPU = 2**16 - 1  # the kernel's own limit is 8192
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6})(?::([0-9]{1,6})/([0-9]{1,6}))?)?")
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list such as ``0-3,8`` or ``0-30:2/8`` (2 of every 8), in order; none for an empty one.
+
+    Raises:
+        InvalidError: it is no such list.
+    """
+    found: set[int] = set()
+    for part in filter(None, (part.strip() for part in text.strip("\0 \t\r\n").split(","))):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise InvalidError(f"{text!r:.60} is no list of CPUs. Write it as in '0-3,8'.")
+        first = int(match[1])
+        last = int(match[2] or first)
+        used, group = (int(match[3]), int(match[4])) if match[3] else (1, 1)
+        if last < first or last > MAX_CPU or not 0 < used <= group:
+            raise InvalidError(f"{text!r:.60} is no list of CPUs: {part!r} is no range.")
+        found.update(cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
+    return tuple(sorted(found))
+
+
+def parse_mask(text: str) -> tuple[int, ...]:
+    """Return the numbers of a mask such as ``00000000,0000000f``, which old kernels write instead of a list.
+
+    Raises:
+        InvalidError: it is no such mask.
+    """
+    words = text.strip("\0 \t\r\n").split(",")
+    try:
+        bits = int("".join([words[0], *(word.zfill(8) for word in words[1:])]) or "0", 16)
+    except ValueError as error:
+        raise InvalidError(f"{text!r:.60} is no mask of CPUs.") from error
+    return tuple(place for place in range(bits.bit_length()) if bits >> place & 1)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """Return numbers as the kernel lists them: ``0-3,8``; nothing for none."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

@@ -1,0 +1,81 @@
+"""Granularity: one budget of cores, memory and threads cut into N instances (thesis 4.2.2, equation 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scanflow.errors import InvalidError
+
+__all__ = ["Share", "cut"]
+
+MILLI = 1000  # the smallest part of a core that can be asked for is a thousandth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one instance gets: the R and T of equation 4.1. None: that amount was not given."""
+
+    cores: float
+    memory_bytes: int | None = None
+    inter: int | None = None
+    """Threads that run operations beside each other."""
+
+    intra: int | None = None
+    """Threads that work inside one operation."""
+
+    rest: int | None = None
+    """Threads that answer requests."""
+
+
+def cut(
+    instances: int,
+    *,
+    cores: float,
+    memory_bytes: int | None = None,
+    inter: int | None = None,
+    intra: int | None = None,
+    rest: int | None = None,
+) -> tuple[Share, ...]:
+    """Return the shares of equation 4.1: S_cpu/N, S_mem/N, N_inter/N, N_intra/N, N_rest/N.
+
+    What does not divide is not lost: the first shares are larger by one core, byte or thread, and the shares sum to
+    the budget exactly. Cores are cut into whole ones while there is one for each, else into thousandths.
+
+    Raises:
+        InvalidError: there are no instances or no cores, or fewer threads or thousandths of a core than instances.
+    """
+    if instances < 1 or instances != int(instances):
+        raise InvalidError(f"A budget cannot be cut into {instances!r} instances. Write a whole number above zero.")
+    milli = Fraction(cores).limit_denominator(10**6) * MILLI
+    if milli <= 0 or milli.denominator != 1:
+        raise InvalidError(f"A budget of {cores!r} cores cannot be cut. Write cores above zero, in thousandths.")
+    whole = milli % MILLI == 0 and milli >= instances * MILLI
+    unit = MILLI if whole else 1
+    shares = zip(
+        _parts(int(milli) // unit, instances, "cores" if whole else "thousandths of a core"),
+        _optional(memory_bytes, instances, "bytes of memory"),
+        _optional(inter, instances, "inter-op threads"),
+        _optional(intra, instances, "intra-op threads"),
+        _optional(rest, instances, "REST threads"),
+        strict=True,
+    )
+    return tuple(
+        Share(cores=part * unit / MILLI, memory_bytes=memory, inter=inter_op, intra=intra_op, rest=answering)
+        for part, memory, inter_op, intra_op, answering in shares
+    )
+
+
+def _optional(amount: int | None, instances: int, what: str) -> Sequence[int | None]:
+    return [None] * instances if amount is None else _parts(amount, instances, what)
+
+
+def _parts(amount: int, instances: int, what: str) -> list[int]:
+    if amount < instances:
+        raise InvalidError(
+            f"{amount} {what} cannot be cut into {instances} instances: each needs one. "
+            f"Write at least {instances}, or at most {max(amount, 1)} instances."
+        )
+    each, more = divmod(amount, instances)
+    return [each + (place < more) for place in range(instances)]

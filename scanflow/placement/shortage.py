@@ -1,0 +1,119 @@
+"""What to say when instances do not fit: what there is, and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from scanflow.app.quantities import format_memory
+from scanflow.errors import InvalidError
+from scanflow.placement.cpulist import format_cpus
+from scanflow.placement.room import FULL, Ask, Room, areas, sockets
+from scanflow.placement.topology import Topology
+
+__all__ = ["check_budget", "no_part", "no_socket"]
+
+
+def check_budget(room: Room, ask: Ask, oversubscribe: bool) -> None:
+    """Refuse what no arrangement could satisfy: more than is granted to this process, or than is left of it."""
+    topology = room.topology
+    used = sum(min(FULL, load) for load in room.loads.values())
+    free = max(0, topology.effective_count * FULL - used)
+    total = topology.effective_count * FULL
+    if ceil(ask.milli / FULL) * FULL > total:
+        raise InvalidError(
+            f"An instance of {_cores(ask.milli)} cannot be placed: {_there_is(topology)}. "
+            f"Write at most cores={topology.effective_count}."
+        )
+    needed = ask.instances * ask.milli
+    if oversubscribe or needed <= free:
+        return
+    left = "" if not used else f", and {_cores(free)} of them {'is' if free == FULL else 'are'} left beside others"
+    raise InvalidError(
+        f"{_instances(ask.instances)} of {_cores(ask.milli)} {'needs' if ask.instances == 1 else 'need'} "
+        f"{_cores(needed)}: {_there_is(topology)}{left}. "
+        f"{_advice(ask, free)}"
+    )
+
+
+def _advice(ask: Ask, free: int) -> str:
+    ways = []
+    if fewer := free // ask.milli:
+        ways.append(f"at most instances={fewer}")
+    if cpus := free // FULL:
+        # So many CPUs for each, or one for so many.
+        each = cpus // ask.instances
+        ways.append(f"cores={each or FULL // -(-ask.instances // cpus) / FULL:g}")
+    if not ways:
+        return "Scale another service down, or write affinity='any' without a number of cores."
+    return f"Write {' or '.join(ways)}."
+
+
+def _there_is(topology: Topology) -> str:
+    """Say what a process may use, and what keeps it from using more."""
+    whole, allowed, count = len(topology.cpus), len(topology.effective_cpus), topology.effective_count
+    text = f"this machine has {_count(whole, 'CPU')}"
+    if topology.threads_per_core > 1:
+        text += f" ({_count(len(topology.cores), 'core')} with up to {topology.threads_per_core} siblings)"
+    if allowed < whole:
+        text += f", of which the affinity mask or cpuset leaves {allowed} ({format_cpus(topology.effective_cpus)})"
+    if count < allowed:
+        text += f", and the CPU quota is {topology.quota:g}"
+    return text
+
+
+def no_part(ask: Ask) -> str:
+    """Say that there is enough in all, but the fractions of cores cannot be put together."""
+    return (
+        f"{_instances(ask.instances)} of {_cores(ask.milli)} do not fit: what is left of the CPUs is in parts too "
+        "small. Write a whole number of cores, or 0.5, of which two share a CPU."
+    )
+
+
+def no_socket(room: Room, trial: Room, ask: Ask, placed: int, oversubscribe: bool) -> str:
+    """Say why an instance with near memory fits nowhere: too large, no room left, or too little memory."""
+    topology = room.topology
+    places = [area for area, _ in areas(topology)]
+    widest = max(map(len, places))
+    if ceil(ask.milli / FULL) > widest:
+        return (
+            f"An instance of {_cores(ask.milli)} does not fit a socket, which has {_count(widest, 'CPU')} that may be "
+            f"used; affinity={ask.mode!r} keeps it in one. Write at most cores={widest}, or affinity='cpu'."
+        )
+    layer = trial.layers if oversubscribe else 0
+    if any(trial.fits(area, ask.whole, ask.part, layer) for area in places):
+        most = max(_memory(topology, area) for area in places)
+        return (
+            f"{_instances(ask.instances)} with {format_memory(ask.memory_bytes or 0)} of memory each do not fit: a "
+            f"socket has {format_memory(most)}, and affinity={ask.mode!r} takes memory from nowhere else. "
+            "Write less memory, fewer instances, or affinity='cpu'."
+        )
+    free = [sum(max(0, FULL - room.loads[cpu]) for cpu in area) for area in sockets(topology)]
+    shown = ", ".join(f"{_cores(one)} on socket {name}" for name, one in zip(topology.sockets, free, strict=True))
+    if placed:
+        return (
+            f"{_instances(ask.instances)} of {_cores(ask.milli)} do not fit with affinity={ask.mode!r}, which keeps "
+            f"each in one socket: free are {shown}, which is room for {placed}. "
+            f"Write instances={placed}, fewer cores each, or affinity='cpu'."
+        )
+    return (
+        f"No socket has {_cores(ask.milli)} left for affinity={ask.mode!r}, which keeps an instance in one: free are "
+        f"{shown}. Write at most cores={max(free) // FULL or max(free) / FULL:g}, or affinity='cpu'."
+    )
+
+
+def _memory(topology: Topology, area: Iterable[int]) -> int:
+    near = topology.memory_near(area)
+    return sum(node.memory_bytes or 0 for node in topology.nodes if node.id in near)
+
+
+def _instances(count: int) -> str:
+    return _count(count, "instance")
+
+
+def _cores(milli: int) -> str:
+    return f"{milli / FULL:g} core{'' if milli == FULL else 's'}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

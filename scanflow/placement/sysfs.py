@@ -1,0 +1,279 @@
+"""A machine as its kernel shows it below ``/sys``: this one, or another one whose tree was copied.
+
+Kernels, architectures and virtual machines leave out different parts of that tree. What is missing is taken for the
+simplest thing it can be: a CPU without siblings is a core, cores without a package are one socket, a machine without
+nodes is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from scanflow.errors import InvalidError
+from scanflow.placement.cpulist import parse_cpus, parse_mask
+from scanflow.placement.granted import PROC, Limits, affinity_mask, read_limits
+from scanflow.placement.topology import Cache, Core, Node, Topology
+
+__all__ = ["SYSFS", "another_machine", "read_topology"]
+
+SYSFS = Path("/sys")
+
+_SIZE = re.compile(r"([0-9]+)([KMG]?)")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_SAME_TIER = 0.9  # cores of one design still differ by a few hundredths: favoured ones may clock higher
+
+
+def read_topology(
+    sysfs: Path = SYSFS,
+    *,
+    cgroup: Path | None = None,
+    proc: Path = PROC,
+    affinity: Collection[int] | None = None,
+) -> Topology:
+    """Return the machine below ``sysfs``, and what its control groups leave of ``affinity``.
+
+    ``cgroup``: where those are mounted; default: ``fs/cgroup`` below ``sysfs``. ``proc``: for ``self/cgroup``,
+    ``meminfo`` and ``cpuinfo``. ``affinity``: CPUs that may be used; default: this process' own mask where ``sysfs``
+    is this machine's, else all.
+
+    Raises:
+        InvalidError: there is no CPU below ``sysfs``, unless that is this machine's own.
+    """
+    own = sysfs == SYSFS
+    limits = read_limits(sysfs / "fs" / "cgroup" if cgroup is None else cgroup, proc)
+    mask = affinity_mask() if own and affinity is None else affinity
+    tree = _Tree(sysfs, proc)
+    if not tree.online:
+        if not own:
+            raise InvalidError(
+                f"There is no machine in {str(sysfs)!r}: it has no devices/system/cpu with CPUs in it. "
+                "Give a copy of /sys, or of the folder that holds it."
+            )
+        tree.online = affinity_mask()  # macOS, or a sandbox that hides /sys
+    usable, nodes = _usable(mask, limits, tree.online), tree.nodes()
+    known = [node.id for node in nodes]
+    near = [node for node in known if limits.memory_nodes is None or node in limits.memory_nodes]
+    installed = sum(node.memory_bytes or 0 for node in nodes)
+    limit = limits.memory_bytes
+    return Topology(
+        title=tree.title(),
+        cores=tree.cores(),
+        nodes=nodes,
+        caches=tree.caches(),
+        offline=tree.offline(),
+        allowed=None if usable == tree.online else usable,
+        allowed_nodes=None if not near or near == known else tuple(near),
+        quota=limits.quota,
+        memory_limit_bytes=None if limit is None or 0 < installed <= limit else limit,
+    )
+
+
+def _usable(mask: Collection[int] | None, limits: Limits, online: tuple[int, ...]) -> tuple[int, ...]:
+    masked = tuple(cpu for cpu in online if mask is None or cpu in mask) or online
+    # A cpuset that leaves nothing was changed under us, or is another machine's: the mask is what counts.
+    return tuple(cpu for cpu in masked if limits.cpus is None or cpu in limits.cpus) or masked
+
+
+def another_machine(folder: Path) -> Topology:
+    """Return the machine whose ``/sys`` was copied to ``folder``, or to ``folder/sys`` with a ``/proc`` beside it.
+
+    Its processes may use all of it, unless it has an ``fs/cgroup``.
+
+    Raises:
+        InvalidError: no machine is there.
+    """
+    sysfs = next((one for one in (folder, folder / "sys") if (one / "devices" / "system" / "cpu").is_dir()), folder)
+    if sysfs.resolve() == SYSFS:
+        return read_topology()
+    proc = next((one for one in (folder / "proc", sysfs.parent / "proc") if one.is_dir()), folder / "proc")
+    return read_topology(sysfs.absolute(), proc=proc)
+
+
+class _Tree:
+    """One copy of ``/sys``."""
+
+    def __init__(self, sysfs: Path, proc: Path) -> None:
+        self._devices = sysfs / "devices"
+        self._cpus = self._devices / "system" / "cpu"
+        self._proc = proc
+        self._there = sorted(_numbered(self._cpus, "cpu"))
+        listed = _list(self._cpus / "online")
+        switched_on = [cpu for cpu in self._there if _number(self._cpus / f"cpu{cpu}" / "online") != 0]
+        self.online: tuple[int, ...] = listed or tuple(switched_on)
+
+    def offline(self) -> tuple[int, ...]:
+        """CPUs that are there but switched off; those that could still be plugged in are not there."""
+        there = set(self._there) | set(_list(self._cpus / "present") or ())
+        return tuple(sorted(there - set(self.online)))
+
+    def title(self) -> str:
+        """Return the processors' name, where the kernel gives one."""
+        for line in (_text(self._proc / "cpuinfo") or "").splitlines():
+            field, _, value = line.partition(":")
+            if field.strip() in {"model name", "Model", "cpu", "Processor", "Hardware"} and value.strip():
+                return " ".join(value.split())
+        return ""
+
+    def cores(self) -> tuple[Core, ...]:
+        """Return the cores with their siblings that are online."""
+        tiers = self._tiers()
+        packages = {cpu: self._topology(cpu, "physical_package_id") for cpu in self.online}
+        found: list[Core] = []
+        left = set(self.online)
+        for cpu in self.online:
+            if cpu in left:
+                siblings = tuple(sorted((self._siblings(cpu) & left) | {cpu}))
+                left.difference_update(siblings)
+                found.append(Core(cpus=siblings, socket=max(0, packages[cpu] or 0), tier=tiers.get(cpu, 0)))
+        return tuple(found)
+
+    def _siblings(self, cpu: int) -> set[int]:
+        folder = self._cpus / f"cpu{cpu}" / "topology"
+        for name in ("core_cpus", "thread_siblings"):
+            if listed := _shared(folder, name):
+                return set(listed)
+        names = ("physical_package_id", "die_id", "core_id")
+        own = [self._topology(cpu, name) for name in names]
+        if own[-1] is None or own[-1] < 0:
+            return {cpu}
+        return {other for other in self.online if [self._topology(other, name) for name in names] == own}
+
+    def _topology(self, cpu: int, name: str) -> int | None:
+        return _number(self._cpus / f"cpu{cpu}" / "topology" / name)
+
+    def _tiers(self) -> Mapping[int, int]:
+        """Return how fast each CPU's core is on a hybrid machine: by capacity (ARM, Intel since 6.12), else by PMU."""
+        capacities = {
+            cpu: capacity for cpu in self.online if (capacity := _number(self._cpus / f"cpu{cpu}" / "cpu_capacity"))
+        }
+        if len(capacities) == len(self.online) and len(set(capacities.values())) > 1:
+            tiers: dict[int, int] = {}
+            best, tier = max(capacities.values()), 0
+            for cpu in sorted(capacities, key=lambda cpu: -capacities[cpu]):
+                if capacities[cpu] < _SAME_TIER * best:
+                    best, tier = capacities[cpu], tier + 1
+                tiers[cpu] = tier
+            return tiers
+        groups = [_list(self._devices / name / "cpus") or () for name in ("cpu_core", "cpu_atom", "cpu_lowpower")]
+        return {cpu: tier for tier, cpus in enumerate(filter(None, groups)) for cpu in cpus}
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the NUMA nodes; one where there are none. CPUs that are in none join the node of their socket."""
+        folder = self._devices / "system" / "node"
+        online = _list(folder / "online")
+        numbers = [node for node in sorted(_numbered(folder, "node")) if online is None or node in online]
+        owned: dict[int, int] = {}
+        for node in numbers:
+            for cpu in _shared(folder / f"node{node}", "cpu", map_name="cpumap") or ():
+                owned.setdefault(cpu, node)
+        if not owned:
+            memory = [_node_memory(folder / f"node{node}") for node in numbers]
+            total = sum(one for one in memory if one) or self._memory()
+            return (Node(id=numbers[0] if numbers else 0, cpus=self.online, memory_bytes=total),)
+        packages = {cpu: self._topology(cpu, "physical_package_id") for cpu in self.online}
+        homes = {packages[cpu]: node for cpu, node in sorted(owned.items(), reverse=True) if cpu in packages}
+        for cpu in self.online:
+            owned.setdefault(cpu, homes.get(packages[cpu], numbers[0]))
+        distances = [_distances(folder / f"node{node}", len(numbers)) for node in numbers]
+        return tuple(
+            Node(
+                id=node,
+                cpus=tuple(cpu for cpu in self.online if owned[cpu] == node),
+                memory_bytes=_node_memory(folder / f"node{node}") if len(numbers) > 1 else self._of_the_only(node),
+                distances=apart,
+            )
+            for node, apart in zip(numbers, distances, strict=True)
+        )
+
+    def _of_the_only(self, node: int) -> int | None:
+        # Memory that was added to a running virtual machine may be counted here or there.
+        found = (_node_memory(self._devices / "system" / "node" / f"node{node}"), self._memory())
+        return max((memory for memory in found if memory is not None), default=None)
+
+    def _memory(self) -> int | None:
+        return _memory(self._proc / "meminfo")
+
+    def caches(self) -> tuple[Cache, ...]:
+        """Return the caches for data, once each, the smallest first."""
+        found: dict[tuple[int, tuple[int, ...]], Cache] = {}
+        online = set(self.online)
+        for cpu in self.online:
+            folder = self._cpus / f"cpu{cpu}" / "cache"
+            for index in sorted(_numbered(folder, "index")):
+                cache = folder / f"index{index}"
+                level = _number(cache / "level")
+                if not level or not 0 < level <= 9 or (_text(cache / "type") or "").strip() == "Instruction":
+                    continue
+                cpus = tuple(sorted((set(_shared(cache, "shared_cpu") or ()) & online) | {cpu}))
+                found.setdefault((level, cpus), Cache(level=level, cpus=cpus, size_bytes=_size(cache / "size")))
+        return tuple(found[key] for key in sorted(found))
+
+
+def _numbered(folder: Path, prefix: str) -> Iterable[int]:
+    """Yield the numbers of ``cpu0``, ``cpu1`` … in a folder, which may be missing."""
+    try:
+        names = [one.name for one in folder.iterdir()]
+    except OSError:
+        return
+    for name in names:
+        if name.startswith(prefix) and name[len(prefix) :].isdigit():
+            yield int(name[len(prefix) :])
+
+
+def _shared(folder: Path, name: str, *, map_name: str | None = None) -> tuple[int, ...] | None:
+    """Return CPUs from ``<name>_list``, or from the mask that older kernels have."""
+    if map_name is not None:
+        return _list(folder / f"{name}list") or _parsed(folder / map_name, parse_mask)
+    return (
+        _list(folder / f"{name}_list")
+        or _parsed(folder / name, parse_mask)
+        or _parsed(folder / f"{name}_map", parse_mask)
+    )
+
+
+def _list(path: Path) -> tuple[int, ...] | None:
+    return _parsed(path, parse_cpus)
+
+
+def _parsed(path: Path, parse: Callable[[str], tuple[int, ...]]) -> tuple[int, ...] | None:
+    text = _text(path)
+    try:
+        return None if text is None else parse(text)
+    except InvalidError:
+        return None
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int((_text(path) or "").strip(), 0)
+    except ValueError:
+        return None
+
+
+def _size(path: Path) -> int | None:
+    match = _SIZE.fullmatch((_text(path) or "").strip())
+    return int(match[1]) * _UNITS[match[2]] if match else None
+
+
+def _node_memory(folder: Path) -> int | None:
+    return _memory(folder / "meminfo")
+
+
+def _memory(path: Path) -> int | None:
+    """Return MemTotal in bytes, from ``MemTotal: 16 kB`` or ``Node 0 MemTotal: 16 kB``."""
+    match = re.search(r"\bMemTotal:\s*([0-9]+)\s*kB", _text(path) or "")
+    return int(match[1]) * 1024 if match else None
+
+
+def _distances(folder: Path, count: int) -> tuple[int, ...]:
+    words = (_text(folder / "distance") or "").split()
+    return tuple(map(int, words)) if len(words) == count and all(word.isdigit() for word in words) else ()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None

@@ -1,0 +1,147 @@
+"""The thread guard's pure part: from cores granted to the sizes of libraries' thread pools, and checks of both ends.
+
+Left alone, a library starts a thread for each core of the machine, whatever it was granted; eight such instances on
+one machine then fight. Standard library only: an instance imports this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from scanflow.errors import InvalidError
+from scanflow.placement.cpulist import format_cpus
+
+__all__ = [
+    "INTER_OP",
+    "INTRA_OP",
+    "POOLS",
+    "SCANFLOW_THREADS",
+    "check_counted",
+    "check_overrides",
+    "pool_size",
+    "thread_variables",
+]
+
+SCANFLOW_THREADS = "SCANFLOW_THREADS"
+"""The number for libraries without a variable of their own: whoever opens an ONNX model sets its session's options."""
+
+INTER_OP = "TF_NUM_INTEROP_THREADS"
+INTRA_OP = "TF_NUM_INTRAOP_THREADS"
+
+POOLS = (
+    "OMP_NUM_THREADS",  # OpenMP: Torch, scikit-learn, MKL, oneDNN
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "GOTO_NUM_THREADS",  # what OpenBLAS reads if that is missing
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMEXPR_MAX_THREADS",
+    "VECLIB_MAXIMUM_THREADS",  # Accelerate, on macOS
+    "NUMBA_NUM_THREADS",
+    "RAYON_NUM_THREADS",  # tokenizers and others written in Rust
+    "POLARS_MAX_THREADS",
+    "LOKY_MAX_CPU_COUNT",  # joblib's n_jobs=-1
+    SCANFLOW_THREADS,
+)
+"""Variables that each size one pool, whose threads may all be at work at once."""
+
+_FIXED = {
+    # A runtime that binds threads binds the one that loads it to its first core, and every thread which that one starts
+    # later inherits this: all of an instance ends up on one core. Instances are bound from outside, thread by thread.
+    "OMP_PROC_BIND": "false",
+    "KMP_AFFINITY": "disabled",
+}
+_SLACK = 1
+"""Threads at work beyond a pool's: whoever hands it the work may do a share of it."""
+
+
+def pool_size(cores: float) -> int:
+    """Return how many threads may work at once on so many cores: a part of a core counts as one."""
+    return max(1, math.ceil(round(cores, 6)))
+
+
+def thread_variables(cores: float, overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables to set before anything is imported, so that no pool outgrows the cores granted.
+
+    TensorFlow's two pools multiply: one operation at a time gets all cores, unless an override asks for several, which
+    then share them. ``overrides`` (the user's own variables, checked by :func:`check_overrides`) are in the result.
+    """
+    size, own = pool_size(cores), dict(overrides or {})
+    sizes: dict[str, int] = dict.fromkeys(POOLS, size)
+    if INTER_OP in own:
+        sizes[INTRA_OP] = max(1, size // _number(own[INTER_OP], INTER_OP))
+    else:
+        sizes[INTRA_OP] = size
+        sizes[INTER_OP] = max(1, size // _number(own[INTRA_OP], INTRA_OP)) if INTRA_OP in own else 1
+    derived = {name: str(number) for name, number in sizes.items()}
+    # One arena of memory for each thread that may work, and not eight for each core of the machine.
+    derived["MALLOC_ARENA_MAX"] = str(max(2, size))
+    return {**_FIXED, **derived, **own}
+
+
+def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
+    """Check that the user's own variables leave every pool within the cores granted.
+
+    Raises:
+        InvalidError: one does not; the message names it and the most that it may be.
+    """
+    size = pool_size(cores)
+    for name in (*POOLS, INTER_OP, INTRA_OP):
+        if name in overrides:
+            number = _number(overrides[name], name)
+            if number > size:
+                raise InvalidError(
+                    f"The variable {name}={overrides[name]} asks for {_threads(number)} on {_cores(cores)}. "
+                    f"Write {name}={size} or less, leave it out (it is then {size}), or grant more cores."
+                )
+    if INTER_OP in overrides and INTRA_OP in overrides:
+        inter, intra = _number(overrides[INTER_OP], INTER_OP), _number(overrides[INTRA_OP], INTRA_OP)
+        if inter * intra > size:
+            raise InvalidError(
+                f"The variables {INTER_OP}={inter} and {INTRA_OP}={intra} ask for {inter} x {intra} = {inter * intra} "
+                f"threads on {_cores(cores)}. Write {INTRA_OP}={max(1, size // inter)}, or leave one of them out."
+            )
+
+
+def check_counted(
+    at_work: Sequence[str], masks: Iterable[Sequence[int]], *, cores: float, cpus: Sequence[int] = ()
+) -> None:
+    """Check what was read back after warm-up: the names of the threads that worked, and every thread's CPUs.
+
+    ``at_work`` leaves out the server's own threads. ``cpus``: those granted; none: any.
+
+    Raises:
+        InvalidError: more threads worked than the cores granted allow, or one may run elsewhere.
+    """
+    most = pool_size(cores) + _SLACK
+    if len(at_work) > most:
+        shown = ", ".join(sorted(set(at_work))[:4])
+        raise InvalidError(
+            f"{len(at_work)} threads were at work on {_cores(cores)} ({shown}): a library was given more threads than "
+            f"the variables say. Take its number of threads from the variable {SCANFLOW_THREADS}, or grant more cores."
+        )
+    stray = {cpu for mask in masks for cpu in mask} - set(cpus) if cpus else set()
+    if stray:
+        raise InvalidError(
+            f"A thread may run on the CPUs {format_cpus(stray)}, and granted are {format_cpus(cpus)}: the code of the "
+            "service changed its affinity. Leave that to scanflow."
+        )
+
+
+def _number(text: str, name: str) -> int:
+    """Return the threads a variable asks for; OpenMP writes levels of nested pools as ``4,2``, which multiply."""
+    parts = text.split(",") if name == "OMP_NUM_THREADS" else [text]
+    numbers = [int(part) if part.strip().isdecimal() else 0 for part in parts]
+    if not all(numbers):
+        why = ": 0 means as many as the machine has cores" if 0 in numbers and text.strip() == "0" else ""
+        raise InvalidError(f"The variable {name}={text!r:.40} is not a number of threads{why}. Write 1 or more.")
+    return math.prod(numbers)
+
+
+def _threads(number: int) -> str:
+    return "1 thread" if number == 1 else f"{number} threads"
+
+
+def _cores(cores: float) -> str:
+    return "1 core" if cores == 1 else f"{cores:g} cores"

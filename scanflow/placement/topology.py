@@ -1,0 +1,294 @@
+"""A machine, described: sockets, NUMA nodes, cores with their siblings, caches, and what of it may be used.
+
+A description is read from this machine (:func:`scanflow.placement.sysfs.read_topology`), from a file that was saved on
+another one, or made up (:func:`uniform`). A *CPU* is what the kernel numbers; a *core* has one CPU or, with SMT
+(hyper-threading), several: its siblings.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from scanflow.app.model import Model, Number, Whole, as_tuple, short
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.placement.cpulist import MAX_CPU, format_cpus, parse_cpus
+
+__all__ = ["Cache", "Core", "Cpus", "Node", "Topology", "load", "save", "uniform"]
+
+
+def _as_cpus(value: Any) -> Any:
+    if isinstance(value, str):
+        return parse_cpus(value)
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        numbers = list(value)
+        if all(type(number) is int and 0 <= number <= MAX_CPU for number in numbers):
+            return tuple(sorted(set(numbers)))
+    raise InvalidError(f"{short(value)} is no list of CPUs. Write it as in '0-3,8'.")
+
+
+Cpus = Annotated[tuple[int, ...], BeforeValidator(_as_cpus), PlainSerializer(format_cpus, return_type=str)]
+"""Numbers of CPUs or nodes, in order and once each; written as ``"0-3,8"``."""
+
+_MaybeCpus = Annotated[
+    tuple[int, ...] | None,
+    BeforeValidator(lambda value: None if value is None else _as_cpus(value)),
+    PlainSerializer(lambda cpus: None if cpus is None else format_cpus(cpus), return_type=str | None),
+]
+
+
+class Cache(Model):
+    """A cache for data, and the CPUs that share it."""
+
+    level: Whole = Field(ge=1, le=9)
+    cpus: Cpus = Field(min_length=1)
+    size_bytes: Whole | None = Field(default=None, ge=0)
+
+
+class Core(Model):
+    """A physical core."""
+
+    cpus: Cpus = Field(min_length=1)
+    """Its CPUs that are online: one, or with SMT its siblings."""
+
+    socket: Whole = Field(default=0, ge=0)
+    """The kernel's number of its package."""
+
+    tier: Whole = Field(default=0, ge=0)
+    """0: of the fastest cores this machine has; 1: of the next, as the efficiency cores of a hybrid machine."""
+
+
+class Node(Model):
+    """A NUMA node: memory and the CPUs near it; one of the two may be missing."""
+
+    id: Whole = Field(default=0, ge=0)
+    cpus: Cpus = ()
+    memory_bytes: Whole | None = Field(default=None, ge=0)
+    """None: not known. 0: it has none."""
+
+    distances: Annotated[tuple[Whole, ...], BeforeValidator(as_tuple)] = ()
+    """To each node of the machine, in their order; 10 is itself. None: not known."""
+
+
+class Topology(Model):
+    """A machine and what of it may be used."""
+
+    title: str = ""
+    """What its processors are called, for people."""
+
+    cores: Annotated[tuple[Core, ...], BeforeValidator(as_tuple)]
+    nodes: Annotated[tuple[Node, ...], BeforeValidator(as_tuple)]
+    caches: Annotated[tuple[Cache, ...], BeforeValidator(as_tuple)] = ()
+    offline: Cpus = ()
+    """CPUs that are there and switched off."""
+
+    allowed: _MaybeCpus = None
+    """CPUs that this process may run on: affinity mask and cpuset. None: all that are online."""
+
+    quota: Number | None = Field(default=None, gt=0)
+    """Cores' worth of time that the cgroup grants. None: no limit."""
+
+    allowed_nodes: _MaybeCpus = None
+    """Nodes whose memory this process may use. None: all."""
+
+    memory_limit_bytes: Whole | None = Field(default=None, gt=0)
+    """The cgroup's limit. None: no limit."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.cores or not self.nodes:
+            raise InvalidError("A machine has at least one core and one node.")
+        _once((core.cpus for core in self.cores), "in two cores")
+        _once((node.cpus for node in self.nodes), "in two nodes")
+        _once(((node.id,) for node in self.nodes), "the number of two nodes")
+        online = set(self.cpus)
+        if stray := {cpu for node in self.nodes for cpu in node.cpus} ^ online:
+            raise InvalidError(f"CPU {min(stray)} has to be in one of the cores and in one of the nodes.")
+        if any(set(cache.cpus) - online for cache in self.caches):
+            raise InvalidError("A cache is shared by a CPU that is in none of the cores.")
+        if set(self.offline) & online:
+            raise InvalidError(f"CPU {min(set(self.offline) & online)} cannot be both offline and in a core.")
+        if not self.effective_cpus:
+            raise InvalidError("None of the CPUs may be used: 'allowed' names none that is in a core.")
+        if any(len(node.distances) not in {0, len(self.nodes)} for node in self.nodes):
+            raise InvalidError("The distances of a node are one number for each node.")
+        return self
+
+    @cached_property
+    def cpus(self) -> tuple[int, ...]:
+        """All CPUs that are online."""
+        return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
+
+    @cached_property
+    def effective_cpus(self) -> tuple[int, ...]:
+        """The CPUs that this process may really use."""
+        return self.cpus if self.allowed is None else tuple(cpu for cpu in self.cpus if cpu in set(self.allowed))
+
+    @property
+    def effective_count(self) -> int:
+        """Return how many cores' worth of CPUs it may use: of those above, at most the quota rounded up."""
+        count = len(self.effective_cpus)
+        return count if self.quota is None else max(1, min(count, math.ceil(self.quota)))
+
+    @cached_property
+    def sockets(self) -> tuple[int, ...]:
+        """The kernel's numbers of the sockets."""
+        return tuple(sorted({core.socket for core in self.cores}))
+
+    @cached_property
+    def ordered_cores(self) -> tuple[Core, ...]:
+        """Cores by socket and first CPU: the equations' numbering, ``s * P + k``, on a machine of equal sockets."""
+        return tuple(sorted(self.cores, key=lambda core: (core.socket, core.cpus[0])))
+
+    @cached_property
+    def core_of(self) -> Mapping[int, Core]:
+        """Each CPU's core."""
+        return {cpu: core for core in self.cores for cpu in core.cpus}
+
+    @cached_property
+    def node_of(self) -> Mapping[int, Node]:
+        """Each CPU's NUMA node."""
+        return {cpu: node for node in self.nodes for cpu in node.cpus}
+
+    @property
+    def threads_per_core(self) -> int:
+        """Most siblings that a core has: 1 without SMT."""
+        return max(len(core.cpus) for core in self.cores)
+
+    def cache_group(self, cpu: int, level: int) -> int | None:
+        """Return the first CPU of those that share this CPU's cache of that level; None: no such cache is known."""
+        return self._shared.get((level, cpu))
+
+    @cached_property
+    def _shared(self) -> Mapping[tuple[int, int], int]:
+        return {(cache.level, cpu): cache.cpus[0] for cache in self.caches for cpu in cache.cpus}
+
+    @cached_property
+    def memory_nodes(self) -> tuple[int, ...]:
+        """The nodes that have memory which this process may use."""
+        having = [node.id for node in self.nodes if node.memory_bytes != 0] or [self.nodes[0].id]
+        if self.allowed_nodes is None:
+            return tuple(having)
+        return tuple(node for node in having if node in self.allowed_nodes) or tuple(having)
+
+    def memory_near(self, cpus: Iterable[int]) -> tuple[int, ...]:
+        """Return the nodes whose memory is nearest to these CPUs: their own, or the nearest that has any."""
+        return tuple(sorted({self._nearest(self.node_of[cpu]) for cpu in cpus}))
+
+    def _nearest(self, node: Node) -> int:
+        if node.id in self.memory_nodes:
+            return node.id
+        distances = dict(zip((one.id for one in self.nodes), node.distances, strict=False))
+        return min(self.memory_nodes, key=lambda other: (distances.get(other, 255), abs(other - node.id), other))
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory that may be used: of all nodes, at most the cgroup's limit; None where neither is known."""
+        known = [node.memory_bytes for node in self.nodes if node.memory_bytes is not None]
+        amounts = [sum(known)] if known else []
+        if self.memory_limit_bytes is not None:
+            amounts.append(self.memory_limit_bytes)
+        return min(amounts, default=None)
+
+    def whole(self) -> Topology:
+        """Return the same machine with nothing forbidden: for planning as another process."""
+        return self.replace(allowed=None, quota=None, allowed_nodes=None, memory_limit_bytes=None)
+
+
+def _once(groups: Iterable[Sequence[int]], where: str) -> None:
+    seen: set[int] = set()
+    for group in groups:
+        if twice := seen & set(group):
+            raise InvalidError(f"{min(twice)} cannot be {where}.")
+        seen.update(group)
+
+
+def uniform(
+    sockets: int = 1,
+    cores_per_socket: int = 1,
+    smt: int = 1,
+    *,
+    l3_group: int | None = None,
+    nodes_per_socket: int = 1,
+    adjacent: bool = False,
+    memory_bytes: int = 64 * 2**30,
+    title: str = "",
+) -> Topology:
+    """Return a machine whose sockets are all alike, for plans and tests.
+
+    ``l3_group``: cores that share an L3 (None: all of a socket or, if smaller, of a node). ``adjacent``: siblings are
+    0,1 rather than 0,36. ``memory_bytes``: of each node.
+
+    Raises:
+        InvalidError: a number is not above zero, or ``nodes_per_socket`` does not divide the cores.
+    """
+    numbers = (sockets, cores_per_socket, smt, nodes_per_socket, 1 if l3_group is None else l3_group)
+    if min(numbers) < 1 or cores_per_socket % nodes_per_socket:
+        raise InvalidError("A machine has whole numbers above zero of all things, and nodes divide a socket's cores.")
+    total = sockets * cores_per_socket
+    share = cores_per_socket // nodes_per_socket
+    group = min(share, l3_group or share)
+
+    def cpus(number: int) -> tuple[int, ...]:
+        return tuple(number * smt + thread if adjacent else number + thread * total for thread in range(smt))
+
+    def spanning(size: int) -> Iterable[tuple[int, ...]]:
+        """Runs of so many cores, the last of a node being shorter where they do not divide it."""
+        for node in range(sockets * nodes_per_socket):
+            for first in range(node * share, (node + 1) * share, size):
+                numbers = range(first, min(first + size, (node + 1) * share))
+                yield tuple(sorted(cpu for number in numbers for cpu in cpus(number)))
+
+    return Topology(
+        title=title,
+        cores=tuple(Core(cpus=cpus(number), socket=number // cores_per_socket) for number in range(total)),
+        nodes=tuple(
+            Node(id=number, cpus=shared, memory_bytes=memory_bytes) for number, shared in enumerate(spanning(share))
+        ),
+        caches=(
+            *(Cache(level=2, cpus=cpus(number), size_bytes=2**20) for number in range(total)),
+            *(Cache(level=3, cpus=shared, size_bytes=group * 2**22) for shared in spanning(group)),
+        ),
+    )
+
+
+def save(topology: Topology, path: Path) -> None:
+    """Write a description to a JSON file, for :func:`load`.
+
+    Raises:
+        InvalidError: no file can be written there.
+    """
+    try:
+        path.write_text(topology.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidError(f"The description cannot be written to {str(path)!r}: {error.strerror}.") from error
+
+
+def load(path: Path) -> Topology:
+    """Read a description: one that :func:`save` or ``scanflow topology --json`` wrote, or a person did.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidError: it describes no machine; the message names the field.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+        told = found.get("topology", found)
+        return Topology(**told)
+    except OSError as error:
+        raise NotFoundError(
+            f"The description of a machine {str(path)!r} cannot be read: {error.strerror}. "
+            "Write one on that machine: scanflow topology --save FILE"
+        ) from error
+    except (AttributeError, TypeError) as error:
+        raise InvalidError(
+            f"{str(path)!r} describes no machine: it holds no object with 'cores' and 'nodes'."
+        ) from error
+    except ValueError as error:  # an InvalidError is one, and so is what is wrong with JSON
+        raise InvalidError(f"{str(path)!r} describes no machine: {error}") from error
