@@ -61,9 +61,10 @@ docs: env ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 .PHONY: bench
-bench: env ## Measure against Metaflow and Prefect, side by side, and write docs/benchmarks.md; BENCH_ARGS passes more
+bench: env ## Measure beside Metaflow, Prefect, MLServer and others, and write docs/benchmarks.md; BENCH_ARGS passes more
 	@requirements/install bench .cache/bench
-	@$(BIN)/python -m tests.benchmarks --peers .cache/bench $(BENCH_ARGS)
+	@requirements/install bench-serving .cache/bench-serving
+	@$(BIN)/python -m tests.benchmarks --peers .cache/bench --servers .cache/bench-serving $(BENCH_ARGS)
 
 .PHONY: lock
 lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
@@ -71,6 +72,7 @@ lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newe
 	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:build -c dev.txt -o demo.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:uv -c dev.txt -o uv.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench -o bench.txt
+	@cd requirements && $(LOCK) --group ../pyproject.toml:bench-serving -o bench-serving.txt
 
 .PHONY: clean
 clean: ## Remove what the targets above made, .venv included

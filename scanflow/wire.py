@@ -190,6 +190,9 @@ class InstanceSpec:
     limits: Limits = field(default_factory=Limits)
     recording: Recording | None = None
 
+    aliases: tuple[str, ...] = ()
+    """Services it stands in for as their backup: the whole graph answers under these names too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:

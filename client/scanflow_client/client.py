@@ -1,26 +1,35 @@
-"""``sf.Client``: run applications from a script or a notebook."""
+"""``sf.Client``: run and serve applications from a script or a notebook."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
+from scanflow.app.resources import AffinityMode
 from scanflow.app.workflow import Workflow
+from scanflow.backends.outputs import pick_output
 from scanflow.backends.records import Observer, RunRecord
+from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
 from scanflow.deployer import Deployer, EmbeddedDeployer
-from scanflow.errors import NotFoundError, StepFailedError, UnsupportedError, did_you_mean
+from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.words import failure_block
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scanflow.transport import Answer
 
 __all__ = ["Client"]
 
 
 class Client:
-    """Runs workflows on this machine and looks at past runs.
+    """Runs and serves workflows on this machine, and looks at past runs and at services.
 
     ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``). A run that
     fails raises :class:`~scanflow.errors.StepFailedError`; the run is kept, and ``resume`` goes on with it.
@@ -97,12 +106,114 @@ class Client:
         """
         found = self._deployer.outputs(run, step)
         if isinstance(found, list):
-            return [_pick(outputs, name, step) for outputs in found]
-        return _pick(found, name, step)
+            return [pick_output(outputs, name, step) for outputs in found]
+        return pick_output(found, name, step)
 
     def logs(self, task: str, *, run: str = "@latest", attempt: int | None = None) -> str:
         """Return what a task printed: its standard output, then its standard error."""
         return b"".join(self._log_blocks(task, run, attempt)).decode("utf-8", errors="replace")
+
+    def deploy(
+        self,
+        what: Application | Workflow,
+        workflow: str | None = None,
+        *,
+        instances: int | None = None,
+        cores: float | None = None,
+        affinity: AffinityMode | None = None,
+        port: int | None = None,
+    ) -> ServiceRecord:
+        """Serve an online workflow; where it is served already, change it without a gap. None: as the workflow says.
+
+        Raises:
+            UsageError: it cannot be served as it is.
+        """
+        app = _application(what)
+        with self._changes() as observe:
+            return self._deployer.deploy(
+                app, workflow, instances=instances, cores=cores, affinity=affinity, port=port, observe=observe
+            )
+
+    def services(self) -> list[ServiceRecord]:
+        """Return what is deployed, by name."""
+        return self._deployer.services()
+
+    def service(self, name: str) -> ServiceRecord:
+        """Return one service with its instances and revisions."""
+        return self._deployer.service(name)
+
+    def scale(
+        self,
+        name: str,
+        instances: int | None = None,
+        *,
+        cores: float | None = None,
+        affinity: AffinityMode | None = None,
+    ) -> ServiceRecord:
+        """Cut a service into other instances while it serves. None: as it is."""
+        with self._changes() as observe:
+            return self._deployer.scale(name, instances=instances, cores=cores, affinity=affinity, observe=observe)
+
+    def traffic(
+        self,
+        name: str,
+        model: str,
+        *,
+        weight: float = 0.0,
+        shadow: bool = False,
+        node: str | None = None,
+        judgement: Judgement | None = None,
+    ) -> ServiceRecord:
+        """Put a version of a model, such as ``models:/cnn/3``, on trial: a share of the requests, or a copy of each."""
+        with self._changes() as observe:
+            return self._deployer.traffic(
+                name, model, node=node, weight=weight, shadow=shadow, judgement=judgement, observe=observe
+            )
+
+    def promote(self, name: str, model: str | None = None, *, node: str | None = None) -> ServiceRecord:
+        """Let the version on trial answer everything, or swap ``model`` in at once."""
+        with self._changes() as observe:
+            return self._deployer.promote(name, model, node=node, observe=observe)
+
+    def rollback(self, name: str) -> ServiceRecord:
+        """Take back the version on trial; without one, return to what was served before, cut as it was then."""
+        with self._changes() as observe:
+            return self._deployer.rollback(name, observe=observe)
+
+    def explain(self, name: str) -> Explanation:
+        """Return why a service has as many instances as it has."""
+        return self._deployer.explain(name)
+
+    def service_logs(self, name: str, *, instance: str | None = None) -> str:
+        """Return what a service's instances wrote."""
+        blocks = (block for _, block in self._deployer.service_logs(name, instance=instance))
+        return b"".join(blocks).decode("utf-8", errors="replace")
+
+    def delete(self, name: str) -> None:
+        """Answer what is begun, then end a service and forget it."""
+        with self._changes() as observe:
+            self._deployer.delete(name, observe=observe)
+
+    def predict(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> NDArray[Any]:
+        """Return a service's answer to an array, a list of rows, or a mapping of input names to these.
+
+        ``dtype`` is what numbers are sent as, such as ``float32``; None: as they are.
+
+        Raises:
+            InvalidError: the service refuses the input.
+            ServiceFailedError: a component of its graph failed on it.
+            UsageError: the answer has several outputs; :meth:`ask` returns all of them.
+        """
+        outputs = self.ask(name, inputs, node=node, dtype=dtype).outputs
+        if len(outputs) != 1:
+            raise UsageError(
+                f"The service {name!r} answers with {', '.join(outputs) or 'nothing'}. Ask for all: ask()."
+            )
+        return next(iter(outputs.values()))
+
+    def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> Answer:
+        """Return all outputs of an answer, and who gave it. See :meth:`predict`."""
+        return self._deployer.predict(name, inputs, node=node, dtype=dtype)
 
     def _log_blocks(self, task: str, run: str, attempt: int | None) -> Iterator[bytes]:
         yield from self._deployer.logs(run, task, stream="stdout", attempt=attempt)
@@ -110,6 +221,13 @@ class Client:
 
     def _observer(self) -> _Observing:
         return _Observing(show=self._progress)
+
+    def _changes(self) -> AbstractContextManager[ServiceObserver]:
+        if not self._progress:
+            return nullcontext(lambda _change: None)
+        from scanflow_client.progress import changes_on
+
+        return changes_on(sys.stdout)
 
 
 class _Observing:
@@ -142,12 +260,6 @@ def _checked(record: RunRecord) -> RunRecord:
     if record.state == "failed":
         raise StepFailedError("\n".join(failure_block(record)))
     return record
-
-
-def _pick(outputs: Mapping[str, Any], name: str, step: str) -> Any:
-    if name not in outputs:
-        raise NotFoundError(f"The step {step!r} left no output {name!r}.{did_you_mean(name, outputs)}")
-    return outputs[name]
 
 
 def _somebody_looks() -> bool:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from scanflow.backends.local.machine import this_machine
+from scanflow.placement.granted import this_machine
 from scanflow.settings import Settings
 from scanflow_client.words import format_bytes
 

@@ -18,6 +18,7 @@ from scanflow.backends.records import (
     TaskStarted,
     Waiting,
 )
+from scanflow.backends.service_records import Progress, ServiceObserver
 from scanflow.names import StepName
 from scanflow_client.words import MARKS, counted, task_line
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress_bar import ProgressBar
 
-__all__ = ["Story", "progress_for"]
+__all__ = ["Story", "changes_on", "progress_for"]
 
 SHOWN_RUNNING = 8  # lines of running steps kept at the bottom of a terminal
 
@@ -95,6 +96,24 @@ class Story:
 def progress_for(stream: TextIO) -> AbstractContextManager[Observer]:
     """Return a context that gives an observer which shows a run on ``stream``."""
     return _live(stream) if stream.isatty() else _plain(stream)
+
+
+@contextmanager
+def changes_on(stream: TextIO) -> Iterator[ServiceObserver]:
+    """Give an observer that shows on ``stream`` how a service changes: a line for each thing that happened."""
+    if not stream.isatty():
+        yield lambda change: _print(f"  {change.text}", stream)
+        return
+    from rich.console import Console
+
+    console = Console(file=stream, highlight=False)
+    with console.status("") as status:
+
+        def observe(change: Progress) -> None:
+            console.print(f"  {change.text}", markup=False)
+            status.update(change.service)
+
+        yield observe
 
 
 @contextmanager

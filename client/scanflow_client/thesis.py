@@ -189,7 +189,7 @@ class ScanflowDeployerClient:
         Raises:
             StepFailedError: a step failed.
         """
-        return Awaited([self._client.run(app, workflow.name) for workflow in app.workflows])
+        return Awaited([self._client.run(app, workflow.name) for workflow in app.workflows if workflow.type == "batch"])
 
     def run_workflow(self, app_name: str, team_name: str, workflow: Workflow, app_dir: str = ".") -> Awaited[RunRecord]:
         """Run one workflow of an application.

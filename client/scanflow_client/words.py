@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from scanflow.app.plan import Plan
 from scanflow.app.quantities import format_duration
 from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.placement.cpulist import format_cpus
 
 __all__ = [
     "MARKS",
@@ -17,8 +18,10 @@ __all__ = [
     "failure_block",
     "format_bytes",
     "next_command",
+    "node_rows",
     "plan_rows",
     "run_rows",
+    "seat_rows",
     "step_rows",
     "task_line",
 ]
@@ -112,6 +115,28 @@ def plan_rows(plan: Plan) -> list[tuple[str, ...]]:
             ", ".join(step.notes),
         )
         for step in plan.steps
+    ]
+
+
+def node_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Return a table of the nodes of a planned graph: name, what runs, whose result it takes, notes."""
+    return [
+        (step.name, step.runs, ", ".join(step.after) or "the request", ", ".join(step.notes).lower())
+        for step in plan.steps
+    ]
+
+
+def seat_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Return a table of planned instances: name, cores, CPUs, where its memory would be, threads."""
+    return [
+        (
+            one.name,
+            f"{one.cores:g}",
+            format_cpus(one.cpus),
+            f"node {format_cpus(one.memory_nodes)}" if one.memory_nodes else "-",
+            str(one.threads),
+        )
+        for one in plan.instances
     ]
 
 

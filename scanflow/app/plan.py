@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict
 
 from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
+from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 
-__all__ = ["Plan", "PlannedStep", "plan_workflow"]
+__all__ = ["Plan", "PlannedInstance", "PlannedStep", "plan_graph", "plan_workflow"]
 
 
 class PlannedStep(BaseModel):
@@ -36,8 +37,28 @@ class PlannedStep(BaseModel):
     notes: tuple[str, ...] = ()
 
 
+class PlannedInstance(BaseModel):
+    """One copy of an online workflow's graph, and where it would sit."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    cores: float
+    cpus: tuple[int, ...]
+    """CPUs it may run on."""
+
+    memory_nodes: tuple[int, ...]
+    """NUMA nodes it would take memory from."""
+
+    threads: int
+    """The size of each pool of threads."""
+
+
 class Plan(BaseModel):
-    """A workflow's steps in the order they would start, and the most they would hold at once on given cores."""
+    """A workflow's steps in the order they would start, and the most they would hold at once on given cores.
+
+    Of an online workflow: its nodes in the order data flows, and its instances, each of which holds all of them.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -55,6 +76,9 @@ class Plan(BaseModel):
 
     unsized: int
     """Steps that ask for no memory, so that the peak says nothing of them."""
+
+    instances: tuple[PlannedInstance, ...] = ()
+    """Of an online workflow."""
 
 
 def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_bytes: int) -> Plan:
@@ -80,6 +104,29 @@ def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_by
     )
 
 
+def plan_graph(
+    workflow: Workflow,
+    instances: tuple[PlannedInstance, ...],
+    *,
+    memory_bytes: int | None,
+    machine_cores: float,
+    machine_memory_bytes: int,
+) -> Plan:
+    """Return the plan of an online workflow whose instances would sit like that, each with that much memory."""
+    nodes = [_plan_node(workflow, name, wave) for wave, names in enumerate(workflow.levels) for name in names]
+    return Plan(
+        workflow=workflow.name,
+        steps=tuple(nodes),
+        waves=len(workflow.levels),
+        machine_cores=machine_cores,
+        machine_memory_bytes=machine_memory_bytes,
+        peak_cores=min(machine_cores, sum(one.cores for one in instances)),
+        peak_memory_bytes=(memory_bytes or 0) * len(instances),
+        unsized=sum(node.memory_bytes is None for node in nodes),
+        instances=instances,
+    )
+
+
 def _memory(step: PlannedStep, machine_cores: float) -> int:
     at_once = max(1, math.floor(machine_cores / step.cores))
     return (step.memory_bytes or 0) * min(at_once, at_once if step.width is None else step.width)
@@ -97,6 +144,23 @@ def _plan_step(workflow: Workflow, name: str, wave: int) -> PlannedStep:
         memory_bytes=node.resources.memory_bytes,
         width=_width(node),
         notes=tuple(_notes(node)),
+    )
+
+
+def _plan_node(workflow: Workflow, name: str, wave: int) -> PlannedStep:
+    node = workflow.by_name[name]
+    assert isinstance(node, Service)
+    batching = [] if node.batching is None else [f"batches of up to {node.batching.max_size}"]
+    scaling = node.scaling
+    scaled = [] if scaling is None else [f"{scaling.min} to {scaling.max} instances by {scaling.metric}"]
+    return PlannedStep(
+        name=name,
+        wave=wave,
+        runs=node.implementation or str(node.model),
+        after=workflow.parents[name],
+        cores=node.resources.cores or 1.0,
+        memory_bytes=node.resources.memory_bytes,
+        notes=(node.role, *batching, *scaled, *(["image not used here"] if node.image is not None else [])),
     )
 
 

@@ -108,6 +108,9 @@ class RevisionRecord(_Record):
     role: Literal["current", "canary", "shadow"] = "current"
     requests: int = 0
     errors: int = 0
+    rps: float | None = None
+    """Requests a second, lately."""
+
     p50_s: float | None = None
     p95_s: float | None = None
 

@@ -24,6 +24,7 @@ __all__ = [
     "Results",
     "Sampler",
     "interleave",
+    "pss_mib",
     "report_of",
     "wall_s",
     "watch",
@@ -192,7 +193,7 @@ def watch(
     def look() -> None:
         nonlocal peak
         while not done.wait(0.2):
-            peak = max(peak, sum(_pss_mib(process) for process in psutil.process_iter() if _has_mark(process, mark)))
+            peak = max(peak, sum(pss_mib(process) for process in psutil.process_iter() if _has_mark(process, mark)))
 
     watcher = threading.Thread(target=look, daemon=True)
     start = time.perf_counter()
@@ -213,7 +214,7 @@ def _has_mark(process: psutil.Process, mark: str) -> bool:
         return False
 
 
-def _pss_mib(process: psutil.Process) -> float:
+def pss_mib(process: psutil.Process) -> float:
     try:
         memory = process.memory_full_info()
         return float(getattr(memory, "pss", memory.rss)) / MIB  # only Linux tells the proportional size

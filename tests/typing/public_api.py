@@ -16,6 +16,7 @@ from scanflow.app.references import Condition, Ref
 from scanflow.app.steps import Step
 from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, Event, Interval
 from scanflow.backends.records import RunRecord
+from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
 from scanflow_client.thesis import Awaited
 
@@ -145,6 +146,16 @@ def use() -> None:
     assert_type(client.run(workflow), RunRecord)
     assert_type(client.plan(app), Plan)
     assert_type(client.runs(limit=3), list[RunRecord])
+    assert_type(client.deploy(app, "serving", instances=2, cores=0.5, affinity="cpumem", port=8080), ServiceRecord)
+    client.deploy(online, affinity="near")  # type: ignore[arg-type]  # there is no such affinity
+    assert_type(client.services(), list[ServiceRecord])
+    assert_type(client.scale("serving", 4, cores=1), ServiceRecord)
+    assert_type(client.traffic("serving", "models:/cnn/3", weight=0.1), ServiceRecord)
+    assert_type(client.promote("serving"), ServiceRecord)
+    assert_type(client.rollback("serving"), ServiceRecord)
+    assert_type(client.explain("serving"), Explanation)
+    assert_type(client.ask("serving", {"x": [[1.0]]}).instance, str | None)
+    client.predict("serving", [[1.0]], dtype="float32")
     client.run([workflow])  # type: ignore[arg-type]  # one application, or one workflow
     sf.output("accuracy", 0.9)
     assert_type(sf.output_dir(), Path)

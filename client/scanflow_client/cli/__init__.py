@@ -7,6 +7,7 @@ import sys
 
 from scanflow.errors import (
     ScanflowError,
+    ServiceFailedError,
     StepFailedError,
     UnavailableError,
     UsageError,
@@ -15,8 +16,8 @@ from scanflow.errors import (
 __all__ = ["main"]
 
 EXIT_CODES = """\
-Exit codes: 0 done; 1 a step failed; 2 your input needs a change; 3 something did not answer, try again;
-4 a defect of scanflow; 130 stopped.
+Exit codes: 0 done; 1 a step, or a component of a service, failed; 2 your input needs a change;
+3 something did not answer, try again; 4 a defect of scanflow; 130 stopped.
 """
 
 
@@ -28,6 +29,8 @@ def main() -> None:
         app()
     except StepFailedError as error:
         _fail(str(error), 1)
+    except ServiceFailedError as error:
+        _fail(f"Error: {error}", 1)
     except UsageError as error:
         _fail(f"Error: {error}", 2)
     except UnavailableError as error:

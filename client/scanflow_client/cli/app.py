@@ -32,7 +32,7 @@ __all__ = [
 app = typer.Typer(
     name="scanflow",
     help=(
-        "Run machine-learning workflows on this machine, and look at what they did.\n\n"
+        "Run machine-learning workflows and serve models on this machine, and look at how they do.\n\n"
         "Begin with: scanflow demo, or scanflow init."
     ),
     epilog=EXIT_CODES,
@@ -120,6 +120,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 # Commands register themselves; the order here is the order of the help.
-from scanflow_client.cli import projects, runs  # noqa: E402
+from scanflow_client.cli import projects, runs, services, predictions, machine  # noqa: E402, I001
 
-__all__ += ["projects", "runs"]
+__all__ += ["machine", "predictions", "projects", "runs", "services"]

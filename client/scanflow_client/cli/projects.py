@@ -72,23 +72,35 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(plans)
         return
+    types = {plan.workflow: application.workflow(plan.workflow).type for plan in plans}
     for plan in plans:
-        typer.echo(
-            f"✓ {application.name}:{plan.workflow}  {counted(len(plan.steps), 'step')} in {counted(plan.waves, 'wave')}"
-        )
-    typer.echo(f"{path.name} is good. Run it: scanflow run {target or ''}".rstrip())
+        if types[plan.workflow] == "online":
+            size = f"{counted(len(plan.steps), 'node')} in each of {counted(len(plan.instances), 'instance')}"
+        else:
+            size = f"{counted(len(plan.steps), 'step')} in {counted(plan.waves, 'wave')}"
+        typer.echo(f"✓ {application.name}:{plan.workflow}  {size}")
+    command = "Deploy it: scanflow deploy" if set(types.values()) == {"online"} else "Run it: scanflow run"
+    typer.echo(f"{path.name} is good. {command} {target or ''}".rstrip())
 
 
 @app.command()
 def plan(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
     """Print what a workflow would run and the resources it would take, without running it."""
     from scanflow.loading import load_application
-    from scanflow_client.words import counted, format_bytes, plan_rows
+    from scanflow_client.words import counted, format_bytes, node_rows, plan_rows, seat_rows
 
     application, _, workflow = load_application(target)
     found = deployer().plan(application, workflow, parameters=parse_parameters(parameter))
     if as_json:
         print_json(found)
+        return
+    if application.workflow(found.workflow).type == "online":
+        table(("node", "runs", "after", "notes"), node_rows(found))
+        table(("instance", "cores", "cpus", "memory of", "threads"), seat_rows(found))
+        typer.echo(
+            f"{counted(len(found.instances), 'instance')} on {found.peak_cores:g} of {found.machine_cores:g} cores. "
+            "Nothing was started."
+        )
         return
     table(("wave", "step", "runs", "after", "cores", "memory", "notes"), plan_rows(found))
     unsized = f", beside {counted(found.unsized, 'step')} without an amount" if found.unsized else ""

@@ -101,19 +101,29 @@ def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
 
 @app.command()
 def logs(
-    name: RunArgument = "@latest",
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="A step, or train.3. Default: all.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
+    name: Annotated[
+        str, typer.Argument(metavar="[RUN|SERVICE]", help="A run's name; @latest is the newest. Or a service's.")
+    ] = "@latest",
+    task: Annotated[
+        str | None, typer.Argument(metavar="[TASK|INSTANCE]", help="A step, train.3, or an instance. Default: all.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task or service has ended.")] = False,
     stream: Annotated[str, typer.Option("--stream", help="stdout, stderr or both.")] = "both",
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which try. Default: the last.")] = None,
 ) -> None:
-    """Print what steps wrote, from the first byte."""
+    """Print what steps, or a service's instances, wrote, from the first byte."""
     from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+    from scanflow_client.cli.services import print_service_logs
 
     if stream not in {"stdout", "stderr", "both"}:
         raise InvalidError(f"--stream {stream!r} is not known.{did_you_mean(stream, ['stdout', 'stderr', 'both'])}")
     where = deployer()
-    record = where.show(name)
+    try:
+        record = where.show(name)
+    except NotFoundError as error:
+        if not print_service_logs(where, name, instance=task, follow=follow):
+            raise NotFoundError(f"{error} No service is called that either. See: scanflow services") from None
+        return
     tasks = [task] if task else [one.task for one in record.tasks if one.attempts]
     if not tasks:
         raise NotFoundError(f"No step of the run {record.name!r} has begun. See: scanflow show {record.name}")

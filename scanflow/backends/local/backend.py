@@ -18,7 +18,6 @@ from scanflow.backends.local.journal import Journal, StoredRun
 from scanflow.backends.local.launch import Launcher
 from scanflow.backends.local.layout import Home, RunFolder, split_task
 from scanflow.backends.local.locks import is_held, only_driver
-from scanflow.backends.local.machine import this_machine
 from scanflow.backends.local.schedule import Budget
 from scanflow.backends.local.shims import stop_attempt
 from scanflow.backends.local.tasks import Tracking
@@ -26,6 +25,7 @@ from scanflow.backends.local.values import read_outputs
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError, did_you_mean
 from scanflow.names import RunName, StepName
+from scanflow.placement.granted import this_machine
 from scanflow.settings import Settings
 
 __all__ = ["LocalBackend"]

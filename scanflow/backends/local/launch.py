@@ -23,7 +23,8 @@ from scanflow.backends.local.layout import Home, RunFolder, split_task, task_nam
 from scanflow.backends.local.resolve import items_of, resolve_parameters
 from scanflow.backends.local.shims import Spec, attempt_folder
 from scanflow.backends.local.tasks import Places, Tracking, script_command, step_environment, write_request
-from scanflow.backends.local.values import pick_output, read_outputs
+from scanflow.backends.local.values import read_outputs
+from scanflow.backends.outputs import pick_output
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.loading import load_function
 from scanflow.names import RunName, StepName

@@ -15,12 +15,12 @@ from typing import Any
 
 import cloudpickle
 
-from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.backends.outputs import RESULT
+from scanflow.errors import InvalidError
 from scanflow.outputs import OUTPUTS_FOLDER
 
-__all__ = ["as_argument", "decode", "encode", "pick_output", "read_outputs", "write_result"]
+__all__ = ["as_argument", "decode", "encode", "read_outputs", "write_result"]
 
-RESULT = "result"
 LONGEST_ARGUMENT = 120_000  # Linux takes 131,072 bytes in one argument
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -40,22 +40,6 @@ def read_outputs(folder: Path) -> dict[str, Any]:
     if not outputs.is_dir():
         return {}
     return {file.name: _read(file, folder) for file in sorted(outputs.iterdir()) if not file.name.startswith(".")}
-
-
-def pick_output(outputs: Mapping[str, Any], name: str, step: str) -> Any:
-    """Return a named output, or the key of that name of a returned mapping.
-
-    Raises:
-        NotFoundError: the step left no such output.
-    """
-    if name in outputs:
-        return outputs[name]
-    result = outputs.get(RESULT)
-    if isinstance(result, Mapping) and name in result:
-        return result[name]
-    known = [key for key in outputs if key != RESULT] + (list(result) if isinstance(result, Mapping) else [])
-    advice = did_you_mean(name, [str(key) for key in known]) or " A script names outputs with sf.output(name, value)."
-    raise NotFoundError(f"The step {step!r} left no output {name!r}.{advice}")
 
 
 def encode(value: Any, folder: Path) -> Any:

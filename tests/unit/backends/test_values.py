@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.backends.local.cache import cache_key, copy_outputs
-from scanflow.backends.local.values import as_argument, pick_output, read_outputs, write_result
+from scanflow.backends.local.values import as_argument, read_outputs, write_result
+from scanflow.backends.outputs import pick_output
 from scanflow.errors import InvalidError, NotFoundError
 
 plain = st.recursive(

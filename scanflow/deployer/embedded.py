@@ -1,109 +1,50 @@
-"""The one way to run applications: a port, and the deployer that works in this process and needs nothing else."""
+"""The deployer that works in this process and needs nothing else."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.backend import LocalBackend
-from scanflow.backends.local.machine import this_machine
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
-from scanflow.errors import NotFoundError, UsageError
+from scanflow.deployer.services import EmbeddedServices, ServiceBackend, local_services, refuse_while_loading
+from scanflow.errors import NotFoundError, UnsupportedError
 from scanflow.knowledge import open_knowledge, prepared_environment, tagged
-from scanflow.loading import file_being_loaded, load_application
+from scanflow.knowledge.cached import ModelCache
+from scanflow.loading import load_application
 from scanflow.names import RunName
+from scanflow.placement.granted import this_machine
 from scanflow.settings import Settings
 
-__all__ = ["Deployer", "EmbeddedDeployer"]
+__all__ = ["EmbeddedDeployer"]
 
 LOG_POLL_S = 0.2
 _BLOCK = 65_536
 
 
-class Deployer(Protocol):
-    """Runs batch workflows somewhere and tells of them. A run's name may be ``@latest`` everywhere.
+class EmbeddedDeployer(EmbeddedServices):
+    """A :class:`~scanflow.deployer.port.Deployer` on the embedded backend. Application objects given to it may hold
+    live functions."""
 
-    All methods raise ``NotFoundError`` for what is not there and ``UnavailableError`` for what may pass.
-    """
-
-    def plan(self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] = ...) -> Plan:
-        """Check a workflow and return what running it would do, without doing it."""
-        ...
-
-    def run(
-        self,
-        app: Application,
-        workflow: str | None = None,
-        *,
-        parameters: Mapping[str, Any] = ...,
-        source: Path | None = None,
-        observe: Observer = ...,
-    ) -> RunRecord:
-        """Run a workflow to its end. ``source`` is the file it came from, which ``resume`` and ``spin`` read again."""
-        ...
-
-    def resume(self, run: str, *, app: Application | None = None, observe: Observer = ...) -> RunRecord:
-        """Go on with a run from where it stands; what finished is kept."""
-        ...
-
-    def spin(
-        self,
-        step: str,
-        *,
-        run: str,
-        app: Application | None = None,
-        parameters: Mapping[str, Any] = ...,
-        observe: Observer = ...,
-    ) -> RunRecord:
-        """Run one step anew on the inputs it had in a past run."""
-        ...
-
-    def stop(self, run: str) -> RunRecord:
-        """Ask a run to stop."""
-        ...
-
-    def show(self, run: str) -> RunRecord:
-        """Return a run with its tasks."""
-        ...
-
-    def runs(self, *, limit: int = ...) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks."""
-        ...
-
-    def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return what a step left for later ones."""
-        ...
-
-    def logs(
-        self,
-        run: str,
-        task: str,
-        *,
-        stream: Literal["stdout", "stderr"] = ...,
-        attempt: int | None = None,
-        follow: bool = False,
-    ) -> Iterator[bytes]:
-        """Yield what a task wrote; with ``follow``, go on until it has ended."""
-        ...
-
-
-class EmbeddedDeployer:
-    """A :class:`Deployer` on the embedded backend. Application objects given to it may hold live functions."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: Settings, *, services: Callable[[Settings, ModelCache], ServiceBackend] = local_services
+    ) -> None:
+        """Work below ``settings.home``; ``services`` makes what runs online workflows, when one is asked for."""
+        super().__init__(settings, services)
         self._backend = LocalBackend(settings)
 
     def plan(
         self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
-        """See :meth:`Deployer.plan`."""
+        """See :meth:`~scanflow.deployer.port.Deployer.plan`."""
         chosen = _changed(app, workflow, parameters)
+        if chosen.type == "online":
+            return self._plan_online(app, chosen)
         self._backend.check(app, chosen)
         machine = this_machine()
         return plan_workflow(
@@ -121,9 +62,14 @@ class EmbeddedDeployer:
         source: Path | None = None,
         observe: Observer = lambda _: None,
     ) -> RunRecord:
-        """See :meth:`Deployer.run`."""
-        _refuse_while_loading()
+        """See :meth:`~scanflow.deployer.port.Deployer.run`."""
+        refuse_while_loading()
         chosen = _changed(app, workflow, parameters)
+        if chosen.type == "online":
+            raise UnsupportedError(
+                f"The workflow {chosen.name!r} is of type 'online': it is served, and has no end. "
+                "Deploy it: scanflow deploy"
+            )
         self._backend.check(app, chosen)
         tracking = self._tracking(app, observe)
         return self._backend.run(
@@ -131,8 +77,10 @@ class EmbeddedDeployer:
         )
 
     def resume(self, run: str, *, app: Application | None = None, observe: Observer = lambda _: None) -> RunRecord:
-        """See :meth:`Deployer.resume`. Without ``app``, the file that the run came from is read again, if it is
-        there."""
+        """See :meth:`~scanflow.deployer.port.Deployer.resume`.
+
+        Without ``app``, the file that the run came from is read again, if it is there.
+        """
         record, definition = self._backend.definition(run)
         found = app or _read_again(record)
         workflow = None if found is None else found.workflow(record.workflow).with_parameters(definition.parameters)
@@ -148,7 +96,7 @@ class EmbeddedDeployer:
         parameters: Mapping[str, Any] | None = None,
         observe: Observer = lambda _: None,
     ) -> RunRecord:
-        """See :meth:`Deployer.spin`."""
+        """See :meth:`~scanflow.deployer.port.Deployer.spin`."""
         record, definition = self._backend.definition(run)
         kept_app, kept_workflow = definition.read()
         found = app or _read_again(record)
@@ -170,19 +118,19 @@ class EmbeddedDeployer:
         )
 
     def stop(self, run: str) -> RunRecord:
-        """See :meth:`Deployer.stop`."""
+        """See :meth:`~scanflow.deployer.port.Deployer.stop`."""
         return self._backend.stop(run)
 
     def show(self, run: str) -> RunRecord:
-        """See :meth:`Deployer.show`."""
+        """See :meth:`~scanflow.deployer.port.Deployer.show`."""
         return self._backend.show(run)
 
     def runs(self, *, limit: int = 20) -> list[RunRecord]:
-        """See :meth:`Deployer.runs`."""
+        """See :meth:`~scanflow.deployer.port.Deployer.runs`."""
         return self._backend.runs(limit=limit)
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """See :meth:`Deployer.outputs`."""
+        """See :meth:`~scanflow.deployer.port.Deployer.outputs`."""
         return self._backend.outputs(run, step)
 
     def logs(
@@ -194,7 +142,7 @@ class EmbeddedDeployer:
         attempt: int | None = None,
         follow: bool = False,
     ) -> Iterator[bytes]:
-        """See :meth:`Deployer.logs`."""
+        """See :meth:`~scanflow.deployer.port.Deployer.logs`."""
         record = self._backend.show(run)
         path = self._backend.log_files(record.name, task, attempt=attempt)[stream]
         position = 0
@@ -210,6 +158,15 @@ class EmbeddedDeployer:
             if ended:
                 return
             time.sleep(LOG_POLL_S)
+
+    def _plan_online(self, app: Application, workflow: Workflow) -> Plan:
+        from scanflow.deployer.planning import plan_online
+        from scanflow.placement.sysfs import read_topology
+
+        services = self._services(app)
+        services.check(app, workflow)
+        memory = this_machine().memory_bytes
+        return plan_online(workflow, read_topology(), services.services(), machine_memory_bytes=memory)
 
     def _task_ended(self, run: RunName, task: str) -> bool:
         record = self._backend.show(run)
@@ -233,16 +190,10 @@ class EmbeddedDeployer:
         return lambda tags: tagged(variables, tags)
 
 
-def _refuse_while_loading() -> None:
-    """A file that runs a workflow at its top level would run another each time a step of it loads that file."""
-    if (path := file_being_loaded()) is not None:
-        raise UsageError(
-            f"{path.name} runs a workflow while it is only being loaded. Put that below: if __name__ == '__main__':"
-        )
-
-
 def _changed(app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
-    return app.workflow(workflow).with_parameters(parameters or {})
+    batches = [one.name for one in app.workflows if one.type == "batch"]
+    name = batches[0] if workflow is None and len(batches) == 1 else workflow
+    return app.workflow(name).with_parameters(parameters or {})
 
 
 def _read_again(record: RunRecord) -> Application | None:

@@ -1,0 +1,158 @@
+"""What a person asks a service on a command line, and how the answer is told."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote
+
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from scanflow.deployer import Deployer
+    from scanflow.transport import Answer
+
+__all__ = ["Question", "answer_lines", "ask", "read_question"]
+
+_SELDON = frozenset({"data", "binData", "strData", "jsonData"})
+_NUMPY = b"\x93NUMPY"
+_ZIP = b"PK\x03\x04"
+_JSON = {"content-type": "application/json"}
+_MOST_SHOWN = 1000  # numbers of one output that are written out for a person
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Exactly one of these is set."""
+
+    inputs: Any = None
+    """Rows: an array, a list, or a mapping of input names to these."""
+
+    message: Mapping[str, Any] | None = None
+    """A whole request of the Open Inference Protocol, or a message of Seldon's."""
+
+    raw: bytes | None = None
+
+
+def read_question(*, file: str | None, data: str | None, npy: Path | None, stdin: BinaryIO) -> Question:
+    """Return what is asked: JSON, an array of NumPy's, or bytes.
+
+    Raises:
+        UsageError: nothing is asked, or several things at once.
+        NotFoundError: there is no such file.
+        InvalidError: it cannot be read.
+    """
+    given = [one for one in (file, data, npy) if one is not None]
+    if len(given) > 1:
+        raise UsageError("Several inputs are given. Keep one: a file, --data or --npy.")
+    if data is not None:
+        return _of_json(data, "--data")
+    if npy is not None:
+        return Question(inputs=_array(_bytes(npy), str(npy)))
+    if file is None and stdin.isatty():
+        raise UsageError("There is nothing to ask. Give rows: --data '[[1, 2, 3]]', a file, or - for standard input.")
+    if file is None or file == "-":
+        return _of_bytes(stdin.read(), "standard input")
+    path = Path(file)
+    content = _bytes(path)
+    return _of_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _of_bytes(content, file)
+
+
+def ask(
+    deployer: Deployer, name: str, question: Question, *, node: str | None, dtype: str | None, seldon: bool
+) -> Answer | dict[str, Any] | bytes:
+    """Return a service's answer: arrays where arrays were sent, a document or bytes where these were."""
+    if seldon or (question.message is not None and _SELDON & question.message.keys()):
+        reply = deployer.send(name, "/api/v1.0/predictions", json.dumps(_seldon(question)).encode(), _JSON)
+        return _document(reply.content)
+    path = f"/v2/models/{quote(node or name, safe='')}/infer"
+    if question.message is not None:
+        return _document(deployer.send(name, path, json.dumps(question.message).encode(), _JSON).content)
+    if question.raw is not None:
+        wanted = {"content-type": "application/octet-stream", "accept": "application/octet-stream, application/json"}
+        reply = deployer.send(name, path, question.raw, wanted)
+        is_json = "json" in reply.headers.get("content-type", "")
+        return _document(reply.content) if is_json else reply.content
+    return deployer.predict(name, question.inputs, node=node, dtype=dtype)
+
+
+def answer_lines(answer: Answer | Mapping[str, Any], *, as_json: bool) -> list[str]:
+    """Return an answer for people, or as JSON for programs."""
+    if isinstance(answer, Mapping):
+        return [json.dumps(answer, indent=2)]
+    outputs = {name: _plain(array) for name, array in answer.outputs.items()}
+    if as_json:
+        return [json.dumps({"outputs": outputs, "instance": answer.instance, "revision": answer.revision})]
+    lines = []
+    for name, array in answer.outputs.items():
+        lines.append(f"{name}  {array.dtype} {array.shape}")
+        lines.append(str(array) if array.size > _MOST_SHOWN else json.dumps(outputs[name]))
+    return [*lines, f"answered by instance {answer.instance}, revision {answer.revision}"]
+
+
+def _seldon(question: Question) -> Mapping[str, Any]:
+    if question.message is not None:
+        return question.message
+    if question.raw is not None:
+        return {"binData": base64.b64encode(question.raw).decode()}
+    inputs = question.inputs
+    if isinstance(inputs, Mapping):
+        raise InvalidError("Seldon's protocol takes one input. Give a list of rows, or leave out --seldon.")
+    return {"data": {"ndarray": inputs.tolist() if hasattr(inputs, "tolist") else inputs}}
+
+
+def _of_bytes(content: bytes, source: str) -> Question:
+    if content.startswith((_NUMPY, _ZIP)) and (content.startswith(_NUMPY) or source.endswith(".npz")):
+        return Question(inputs=_array(content, source))
+    if content.lstrip()[:1] in {b"[", b"{"}:
+        try:
+            return _of_json(content.decode(), source)
+        except (UnicodeDecodeError, InvalidError):
+            pass  # it only began like JSON
+    return Question(raw=content)
+
+
+def _of_json(text: str, source: str) -> Question:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidError(f"{source} is not JSON: {error}. Write rows, such as '[[1, 2, 3]]'.") from error
+    if isinstance(found, dict) and (_SELDON & found.keys() or _are_tensors(found.get("inputs"))):
+        return Question(message=found)
+    return Question(inputs=found)
+
+
+def _are_tensors(inputs: Any) -> bool:
+    return isinstance(inputs, list) and bool(inputs) and all(isinstance(one, dict) for one in inputs)
+
+
+def _array(content: bytes, source: str) -> Any:
+    from scanflow.transport.tensors import load_arrays
+
+    return load_arrays(io.BytesIO(content), source)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {str(path)!r}. Write rows with --data '[[1, 2, 3]]', or -.") from error
+    except OSError as error:
+        raise InvalidError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    found = json.loads(content)
+    return found if isinstance(found, dict) else {"answer": found}
+
+
+def _plain(array: Any) -> Any:
+    """Return an array as JSON can hold it; bytes become text."""
+    if array.dtype.kind == "O":
+        return [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in array.ravel()]
+    return array.tolist()

@@ -1,0 +1,50 @@
+"""How a whole graph is cut: its nodes live in one instance, as the containers of a pod do. Pure."""
+
+from __future__ import annotations
+
+from scanflow.app.resources import Affinity, AffinityMode
+from scanflow.app.service import Service
+from scanflow.app.workflow import Workflow
+from scanflow.backends.service_records import Shape
+
+__all__ = ["changed_shape", "shape_of"]
+
+_STRICTNESS: tuple[AffinityMode, ...] = ("any", "cpu", "cpumem", "cpumempin")
+
+
+def shape_of(workflow: Workflow) -> Shape:
+    """Return what an online workflow asks for: its nodes' cores and memory together, the most instances that one asks
+    for, and the strictest affinity.
+
+    A scaling's bounds hold for the instances. Thread variables are derived later, from the cores granted.
+    """
+    nodes = workflow.services
+    instances = max(node.instances for node in nodes)
+    for scaling in (node.scaling for node in nodes if node.scaling is not None):
+        instances = min(max(instances, scaling.min), scaling.max)
+    cores = [node.resources.cores for node in nodes if node.resources.cores is not None]
+    memory = [node.resources.memory_bytes for node in nodes if node.resources.memory_bytes is not None]
+    return Shape(
+        instances=instances,
+        cores=sum(cores) if cores else None,
+        memory_bytes=sum(memory) if memory else None,
+        affinity=max((_mode(node) for node in nodes), key=_STRICTNESS.index),
+    )
+
+
+def changed_shape(
+    shape: Shape,
+    *,
+    instances: int | None = None,
+    cores: float | None = None,
+    affinity: AffinityMode | None = None,
+) -> Shape:
+    """Return the shape with what is given changed; thread variables are derived anew where the cores are."""
+    wanted = {"instances": instances, "cores": cores, "affinity": affinity}
+    given = {field: value for field, value in wanted.items() if value is not None}
+    anew: dict[str, object] = {"threads": {}} if {"cores", "affinity"} & given.keys() else {}
+    return Shape.model_validate({**shape.model_dump(), **anew, **given})
+
+
+def _mode(node: Service) -> AffinityMode:
+    return node.affinity.mode if isinstance(node.affinity, Affinity) else "any"

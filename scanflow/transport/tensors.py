@@ -1,0 +1,177 @@
+"""Arrays as the Open Inference Protocol (v2) writes them: JSON, and the binary tensor extension. Pure.
+
+https://github.com/kserve/open-inference-protocol and
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["as_arrays", "decode_answer", "encode_request", "load_arrays"]
+
+DEFAULT_INPUT = "input"
+_DATATYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+_DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
+
+
+def as_arrays(inputs: Any, *, dtype: str | None = None) -> dict[str, NDArray[Any]]:
+    """Return what a caller has, an array, a list, or a mapping of names to these, as arrays with names.
+
+    Raises:
+        InvalidError: something in it is no array of numbers, truth values or text.
+    """
+    named = inputs if isinstance(inputs, Mapping) else {DEFAULT_INPUT: inputs}
+    if not named:
+        raise InvalidError("There is no input to send. Give an array, or a mapping of input names to arrays.")
+    return {str(name): _array(str(name), value, dtype) for name, value in named.items()}
+
+
+def encode_request(
+    inputs: Mapping[str, NDArray[Any]], *, binary: bool = True, id: str | None = None
+) -> tuple[bytes, dict[str, str]]:
+    """Return the body of a request and its headers. With ``binary`` the answer is asked for in binary too."""
+    described, blocks = [], []
+    for name, array in inputs.items():
+        tensor: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": _datatype(array)}
+        if binary:
+            block = _to_bytes(array)
+            tensor["parameters"] = {"binary_data_size": len(block)}
+            blocks.append(block)
+        else:
+            tensor["data"] = _texts(array) if array.dtype.kind in "OSU" else array.ravel().tolist()
+        described.append(tensor)
+    document: dict[str, Any] = {"inputs": described}
+    if id is not None:
+        document["id"] = id
+    if not binary:
+        return json.dumps(document).encode(), {"content-type": "application/json"}
+    document["parameters"] = {"binary_data_output": True}
+    head = json.dumps(document, separators=(",", ":")).encode()
+    headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
+    return b"".join([head, *blocks]), headers
+
+
+def load_arrays(file: BinaryIO, source: str) -> Any:
+    """Return the array of a ``.npy`` file, or those of an ``.npz`` file by their names.
+
+    Raises:
+        InvalidError: it is neither, or holds Python objects.
+    """
+    np = _numpy()
+    try:
+        found = np.load(file, allow_pickle=False)
+        return dict(found) if hasattr(found, "files") else found
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidError(f"{source} holds no array that can be sent: {error} Write it with numpy.save.") from error
+
+
+def decode_answer(body: bytes, header_length: str | None) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an answer; ``header_length`` is its header ``Inference-Header-Content-Length``.
+
+    Raises:
+        UnavailableError: it is not an answer of that protocol: something else listens there.
+    """
+    size = int(header_length) if header_length and header_length.isdecimal() else len(body)
+    try:
+        document = json.loads(body[:size])
+        found, place = {}, size
+        for tensor in document["outputs"]:
+            length = tensor.get("parameters", {}).get("binary_data_size")
+            if length is None:
+                found[tensor["name"]] = _from_list(tensor)
+            else:
+                found[tensor["name"]] = _from_bytes(tensor, body[place : place + length])
+                place += length
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise UnavailableError(f"What it answered is not of the Open Inference Protocol: {error!r:.200}") from error
+    return found
+
+
+def _numpy() -> Any:
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise MissingExtraError(
+            "Predictions are sent as arrays, and NumPy is not installed: pip install 'scanflow[serving]'"
+        ) from error
+    return np
+
+
+def _array(name: str, value: Any, dtype: str | None) -> NDArray[Any]:
+    np = _numpy()
+    wanted = None if dtype is None else _DTYPES.get(dtype.upper(), dtype)
+    try:
+        array: NDArray[Any] = np.asarray(value, dtype=wanted)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidError(f"The input {name!r} is no array: {error}. Give rows of the same length.") from error
+    if array.dtype.kind not in "biufOSU" or (array.dtype.kind == "O" and not all(map(_is_text, array.flat))):
+        raise InvalidError(
+            f"The input {name!r} holds {array.dtype}, which cannot be sent. Send numbers, truth values or text."
+        )
+    return array
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str | bytes)
+
+
+def _datatype(array: NDArray[Any]) -> str:
+    if array.dtype.kind in "OSU":
+        return "BYTES"
+    return _DATATYPES[array.dtype.name]
+
+
+def _to_bytes(array: NDArray[Any]) -> bytes:
+    if array.dtype.kind in "OSU":
+        blocks = [one.encode() if isinstance(one, str) else bytes(one) for one in array.flat]
+        return b"".join(part for block in blocks for part in (struct.pack("<I", len(block)), block))
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _texts(array: NDArray[Any]) -> list[str]:
+    return [one.decode() if isinstance(one, bytes) else str(one) for one in array.flat]
+
+
+def _from_list(tensor: Mapping[str, Any]) -> NDArray[Any]:
+    np = _numpy()
+    dtype: Any = _DTYPES.get(tensor["datatype"], object)
+    array: NDArray[Any] = np.array(tensor["data"], dtype=dtype)
+    return array.reshape(tensor["shape"])
+
+
+def _from_bytes(tensor: Mapping[str, Any], block: bytes) -> NDArray[Any]:
+    np = _numpy()
+    if tensor["datatype"] != "BYTES":
+        dtype = np.dtype(_DTYPES[tensor["datatype"]]).newbyteorder("<")
+        return np.frombuffer(block, dtype=dtype).reshape(tensor["shape"])  # type: ignore[no-any-return]
+    texts, place = [], 0
+    while place < len(block):
+        (size,) = struct.unpack_from("<I", block, place)
+        texts.append(block[place + 4 : place + 4 + size])
+        place += 4 + size
+    array: NDArray[Any] = np.empty(len(texts), dtype=object)
+    array[:] = texts
+    return array.reshape(tensor["shape"])

@@ -1,0 +1,302 @@
+"""The Open Inference Protocol v2 over HTTP: JSON, its binary tensor extension, and bodies that are one raw tensor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from scanflow.errors import did_you_mean
+from scanflow_serving.declared import Declared
+from scanflow_serving.messages import Body, InferRequest, InferResponse, RequestedOutput, Response, Tensor
+from scanflow_serving.problems import Problem, invalid
+from scanflow_serving.tensors import from_binary, from_json, from_python, to_binary, to_list
+
+__all__ = ["HEADER_LENGTH", "OCTETS", "decode", "decode_raw", "encode", "pick_outputs", "wants_raw"]
+
+HEADER_LENGTH: Final = "inference-header-content-length"
+OCTETS: Final = "application/octet-stream"
+JSON_TYPE: Final = "application/json"
+_KEPT: Final = 256 * 1024
+"""Bodies up to this size are copied: they lie in memory that the connection uses again for its next request."""
+
+_NO_DATA: Final = msgspec.Raw(b"")
+_ABSENT: Final = object()
+
+
+class _Input(msgspec.Struct, gc=False):
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, Any] | None = None
+    data: msgspec.Raw = _NO_DATA
+
+
+class _Wanted(msgspec.Struct, gc=False):
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class _Request(msgspec.Struct, gc=False):
+    inputs: list[_Input]
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+    outputs: list[_Wanted] | None = None
+
+
+class _Output(msgspec.Struct, gc=False, omit_defaults=True):
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    parameters: dict[str, Any] | None = None
+    data: list[Any] | None = None
+
+
+class _Answer(msgspec.Struct, gc=False, omit_defaults=True):
+    model_name: str
+    outputs: list[_Output]
+    model_version: str = ""
+    id: str = ""
+    parameters: dict[str, Any] | None = None
+
+
+_reader: Final = msgspec.json.Decoder(_Request)
+_writer: Final = msgspec.json.Encoder()
+
+
+def decode(body: Body, headers: Mapping[str, str], *, allow_nan: bool) -> InferRequest:
+    """Return the request that a body in JSON, or JSON with the bytes of its tensors after it, stands for.
+
+    Raises:
+        Problem: 400, it is none; the message says where and what is right.
+    """
+    length = headers.get(HEADER_LENGTH)
+    if length is None:
+        return _decode(body, None, allow_nan=allow_nan)
+    if not length.isascii() or not length.isdigit():
+        raise invalid(f"The header Inference-Header-Content-Length should be a number, and is {length[:40]!r}.")
+    if int(length) > len(body):
+        raise invalid(f"Inference-Header-Content-Length is {int(length)}, and the body has {len(body)} bytes only.")
+    whole = memoryview(bytearray(body) if len(body) <= _KEPT else body)
+    return _decode(whole[: int(length)], whole[int(length) :], allow_nan=allow_nan)
+
+
+def decode_raw(body: Body, declared: Declared, *, allow_nan: bool) -> InferRequest:
+    """Return the request of a body that is the bytes of one tensor: UINT8, or what the one declared input says.
+
+    Raises:
+        Problem: 400, the node takes several inputs, or the size is wrong.
+    """
+    data: Body = bytearray(body) if len(body) <= _KEPT else body
+    if len(declared.inputs) > 1:
+        raise invalid(
+            f"A raw body is one tensor, and {len(declared.inputs)} are declared: {declared.described()}. Send JSON."
+        )
+    if not declared.inputs:
+        return InferRequest([from_binary("input-0", "UINT8", [len(data)], data, allow_nan=True, where="The body")])
+    spec = declared.inputs[0]
+    if spec.datatype == "BYTES":
+        return InferRequest([_whole_as_bytes(spec.name, spec.shape, data)])
+    width = 2 if spec.datatype == "BF16" else spec.zeros().dtype.itemsize
+    shape = _solve(spec.shape, len(data) // width)
+    where = f"The body, the input {spec.name!r}"
+    if shape is None or len(data) % width:
+        raise invalid(f"{where}: {len(data)} bytes are no {spec}.")
+    return InferRequest([from_binary(spec.name, spec.datatype, shape, data, allow_nan=allow_nan, where=where)])
+
+
+def pick_outputs(tensors: list[Tensor], wanted: Sequence[RequestedOutput] | None) -> list[Tensor]:
+    """Return the outputs that were asked for, in that order; all where none were named.
+
+    Raises:
+        Problem: 400, there is no such output.
+    """
+    if not wanted:
+        return tensors
+    known = {tensor.name: tensor for tensor in tensors}
+    for one in wanted:
+        if one.name not in known:
+            raise invalid(
+                f"There is no output {one.name[:80]!r}.{did_you_mean(one.name[:80], known)} "
+                f"Given: {', '.join(map(repr, known))}."
+            )
+    return [known[one.name] for one in wanted]
+
+
+def encode(answer: InferResponse, request: InferRequest, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """Return the answer to a request: JSON, followed by the bytes of the outputs that were asked for in binary."""
+    asked = {one.name: one.binary for one in request.outputs} if request.outputs else None
+    parts: list[bytes | memoryview] = []
+    outputs: list[_Output] = []
+    for tensor in answer.outputs:
+        if asked[tensor.name] if asked is not None else request.binary_output:
+            parts.append(to_binary(tensor))
+            parameters = {"binary_data_size": len(parts[-1])}
+            outputs.append(_Output(tensor.name, tensor.datatype, tensor.data.shape, parameters))
+        else:
+            outputs.append(_Output(tensor.name, tensor.datatype, tensor.data.shape, None, to_list(tensor)))
+    head = _writer.encode(_Answer(answer.model, outputs, answer.version, answer.id, answer.parameters or None))
+    if not parts:
+        return Response(200, head, JSON_TYPE, headers)
+    return Response(200, [head, *parts], OCTETS, (*headers, (HEADER_LENGTH, str(len(head)))))
+
+
+def wants_raw(headers: Mapping[str, str]) -> bool:
+    """Whether the caller asks for the bytes of the one output, and nothing around them."""
+    return OCTETS in headers.get("accept", "")
+
+
+def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferRequest:
+    try:
+        read = _reader.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if allow_nan and _has_nan(body):
+            return _decode_with_nan(body, rest)
+        raise _unreadable(body, error) from None
+    if not read.inputs:
+        raise invalid("The list 'inputs' is empty: there is nothing to infer from.")
+    tensors: list[Tensor] = []
+    begin = 0
+    for one in read.inputs:
+        where = f"The input {one.name[:80]!r}"
+        size = one.parameters.get("binary_data_size") if one.parameters else None
+        if size is None:
+            if one.data is _NO_DATA:
+                raise invalid(f"{where} has no 'data'{' and no binary_data_size' if rest is not None else ''}.")
+            tensors.append(from_json(one.name, one.datatype, one.shape, one.data, where=where))
+            continue
+        if one.data is not _NO_DATA:
+            raise invalid(f"{where} has both 'data' and a binary_data_size. Send one of them.")
+        part = _part(rest, begin, size, where)
+        begin += len(part)
+        tensors.append(from_binary(one.name, one.datatype, one.shape, part, allow_nan=allow_nan, where=where))
+    return _request(read, tensors, rest, begin)
+
+
+def _request(read: _Request, tensors: list[Tensor], rest: memoryview | None, used: int) -> InferRequest:
+    if rest is not None and used < len(rest):
+        raise invalid(f"After the inputs' binary data there are {len(rest) - used} more bytes in the body.")
+    if len(tensors) > 1 and len({tensor.name for tensor in tensors}) < len(tensors):
+        raise invalid("Two inputs have the same name.")
+    parameters = read.parameters
+    request = InferRequest(tensors, id=read.id or "", parameters=parameters)
+    if parameters:
+        request.binary_output = parameters.get("binary_data_output") is True
+        request.timeout_s = timeout_of(parameters)
+    if read.outputs:
+        request.outputs = [
+            RequestedOutput(
+                one.name,
+                binary=bool((one.parameters or {}).get("binary_data", request.binary_output)),
+            )
+            for one in read.outputs
+        ]
+    return request
+
+
+def timeout_of(parameters: Mapping[str, Any]) -> float | None:
+    """Return Triton's ``timeout`` parameter, which is in microseconds, in seconds.
+
+    Raises:
+        Problem: 400, it is no positive number.
+    """
+    timeout = parameters.get("timeout")
+    if timeout is None or timeout == 0:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout < 0:
+        raise invalid(f"The parameter 'timeout' is in microseconds, a positive number, and not {timeout!r:.40}.")
+    return float(timeout) / 1e6
+
+
+def _part(rest: memoryview | None, begin: int, size: object, where: str) -> memoryview:
+    if rest is None:
+        raise invalid(
+            f"{where} has a binary_data_size, but the request has no header Inference-Header-Content-Length that says "
+            "where its JSON ends."
+        )
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise invalid(f"{where}: binary_data_size should be a number of bytes, and is {size!r:.40}.")
+    if begin + size > len(rest):
+        raise invalid(f"{where}: binary_data_size is {size}, and {len(rest) - begin} bytes are left in the body.")
+    return rest[begin : begin + size]
+
+
+def _has_nan(body: Body) -> bool:
+    text = bytes(body)
+    return b"NaN" in text or b"Infinity" in text
+
+
+def _decode_with_nan(body: Body, rest: memoryview | None) -> InferRequest:
+    """Read JSON as Python does, which knows NaN and Infinity; slower."""
+    try:
+        loose = json.loads(bytes(body))
+        datas = [one.pop("data", _ABSENT) for one in loose["inputs"]]
+        read = msgspec.convert(loose, _Request)
+    except (ValueError, RecursionError, msgspec.ValidationError, TypeError, AttributeError, LookupError) as error:
+        raise _unreadable(body, error) from None
+    tensors: list[Tensor] = []
+    begin = 0
+    for one, data in zip(read.inputs, datas, strict=True):
+        where = f"The input {one.name[:80]!r}"
+        if data is not _ABSENT:
+            tensors.append(from_python(one.name, one.datatype, one.shape, data, where=where))
+            continue
+        part = _part(rest, begin, (one.parameters or {}).get("binary_data_size"), where)
+        begin += len(part)
+        tensors.append(from_binary(one.name, one.datatype, one.shape, part, allow_nan=True, where=where))
+    return _request(read, tensors, rest, begin)
+
+
+def _unreadable(body: Body, error: Exception) -> Problem:
+    if not len(body):
+        return invalid('The body is empty. Send a request of the Open Inference Protocol: {"inputs": [...]}.')
+    if isinstance(error, msgspec.ValidationError):
+        text = str(error)
+        if "required field" in text or " - at `$" in text:
+            return invalid(f"The request is not as the protocol says: {_in_words(text)}.")
+        return invalid(f"The request should be an object with 'inputs': {_in_words(text)}.")
+    if _has_nan(body):
+        return invalid(
+            f"The body is no JSON: {error}. JSON has no NaN and no Infinity, and this service takes finite numbers only."
+        )
+    if isinstance(error, RecursionError):
+        return invalid("The body is nested too deeply.")
+    return invalid(f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.")
+
+
+def _in_words(text: str) -> str:
+    what, _, where = text.partition(" - at `")
+    place = where.rstrip("`").removeprefix("$").removeprefix(".")
+    what = what[:1].lower() + what[1:].replace("`", "'")
+    return f"{what}, at {place}" if place else what
+
+
+def _whole_as_bytes(name: str, shape: Sequence[int], data: Body) -> Tensor:
+    import numpy as np
+
+    found = np.empty(1, dtype=object)
+    found[0] = bytes(data)
+    return Tensor(name, "BYTES", found.reshape([1] * len(shape)))
+
+
+def _solve(shape: Sequence[int], count: int) -> list[int] | None:
+    """Return the shape with its unknown sizes filled in so that it holds ``count`` elements; None: it cannot be."""
+    known, unknown = 1, 0
+    for size in shape:
+        if size < 0:
+            unknown += 1
+        else:
+            known *= size
+    if unknown == 0:
+        return list(shape) if known == count else None
+    if known == 0 or count % known:
+        return None
+    filled = False
+    found: list[int] = []
+    for size in shape:
+        # The first unknown size, that of the batch, takes what there is; further ones are 1.
+        found.append(size if size >= 0 else 1 if filled else count // known)
+        filled = filled or size < 0
+    return found

@@ -1,0 +1,72 @@
+"""What goes wrong with a request, as a problem document (RFC 9457): one class from the depths to the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from scanflow.errors import did_you_mean
+from scanflow_serving.messages import Response
+
+__all__ = ["PROBLEM_JSON", "Problem", "invalid", "not_found"]
+
+PROBLEM_JSON = "application/problem+json"
+_MAX_SHOWN = 2000
+
+
+class Problem(Exception):  # noqa: N818 - it is the name of the document it becomes
+    """A request that gets no result, and why: what was wrong, where, and what is right."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        title: str | None = None,
+        retry_after_s: float | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        """``extra`` holds further members of the document; ``headers`` further headers of the answer."""
+        super().__init__(detail)
+        self.status = status
+        self.title = title or _phrase(status)
+        self.detail = detail if len(detail) <= _MAX_SHOWN else detail[: _MAX_SHOWN - 1] + "…"
+        self.retry_after_s = retry_after_s
+        self.headers = headers
+        self.extra = extra or {}
+
+    def response(self) -> Response:
+        """Return it as an answer; waiting times are whole seconds in the header, at least 1."""
+        document = {"type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail}
+        # `error` is where clients of the Open Inference Protocol look for the words.
+        body = msgspec.json.encode({**document, "error": self.detail, **self.extra})
+        headers = self.headers
+        if self.retry_after_s is not None:
+            headers = (*headers, ("retry-after", str(max(1, math.ceil(self.retry_after_s)))))
+        return Response(self.status, body, PROBLEM_JSON, headers)
+
+
+def invalid(detail: str, **extra: Any) -> Problem:
+    """Return the problem of a request that cannot be read or does not fit: 400."""
+    return Problem(400, detail, extra=extra)
+
+
+def not_found(kind: str, name: str, known: Iterable[str]) -> Problem:
+    """Return the problem of a name that is not known: 404, with the nearest one that is."""
+    return Problem(404, f"There is no {kind} {_short(name)!r} here.{did_you_mean(name[:200], known)}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

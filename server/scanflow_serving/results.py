@@ -1,0 +1,116 @@
+"""What components return, as tensors: arrays, lists, dictionaries of them, bytes, text, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow_serving.declared import TensorSpec
+from scanflow_serving.messages import Tensor
+from scanflow_serving.problems import Problem
+from scanflow_serving.tensors import datatype_of
+
+__all__ = ["as_array", "as_tensors", "raw_bytes"]
+
+
+def as_tensors(value: Any, declared: Sequence[TensorSpec], who: str) -> list[Tensor]:
+    """Return a component's result as the outputs of an answer.
+
+    A dictionary gives an output for each of its names, a tuple one for each of its parts; they are named as declared,
+    else ``output-0`` and so on.
+
+    Raises:
+        Problem: 500, it is nothing that can be an output.
+    """
+    if isinstance(value, dict):
+        return [_tensor(str(name), one, who) for name, one in value.items()]
+    parts = value if isinstance(value, tuple) else (value,)
+    if len(declared) == len(parts):
+        return [_tensor(spec.name, part, who) for spec, part in zip(declared, parts, strict=True)]
+    return [_tensor(f"output-{place}", part, who) for place, part in enumerate(parts)]
+
+
+def as_array(value: Any, who: str) -> NDArray[Any]:
+    """Return a result as an array that has a datatype; one of text or bytes holds ``bytes`` objects.
+
+    Raises:
+        Problem: 500, it cannot be one.
+    """
+    return _tensor("", value, who).data
+
+
+def raw_bytes(value: Any, who: str) -> bytes | memoryview:
+    """Return a result as the bytes that it holds, whatever they stand for; without a copy where that is possible.
+
+    Raises:
+        Problem: 500, it holds none, or several outputs.
+    """
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if isinstance(value, memoryview):
+        return value.cast("B") if value.contiguous else value.tobytes()
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and len(value) == 1:
+        return raw_bytes(next(iter(value.values())), who)
+    if isinstance(value, (dict, tuple)):
+        raise Problem(
+            500, f"{who} returned {len(value)} outputs, and only one can be answered as raw bytes. Ask for JSON."
+        )
+    array = as_array(value, who)
+    if array.dtype.kind == "O":
+        return b"".join(array.flat)
+    whole = np.ascontiguousarray(array)
+    return whole.reshape(-1).view(np.uint8).data if whole.size else b""
+
+
+def _tensor(name: str, value: Any, who: str) -> Tensor:
+    if isinstance(value, np.ndarray):
+        array = value
+    elif isinstance(value, (bytes, bytearray, memoryview, str)):
+        array = np.empty(1, dtype=object)
+        array[0] = value if isinstance(value, str) else bytes(value)
+    elif value is None:
+        raise Problem(500, f"{who} returned nothing. Let it return an array, a list, a dict of them, bytes or text.")
+    else:
+        array = _convert(value, who)
+    datatype = datatype_of(array.dtype)
+    if datatype is None:
+        raise Problem(500, f"{who} returned an array of {array.dtype.name}, which no datatype can hold.")
+    if datatype == "BYTES":
+        array = _bytes_only(array, who)
+    elif datatype == "BF16":
+        array = array.astype(np.float32)
+    return Tensor(name, datatype, array)
+
+
+def _convert(value: Any, who: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise Problem(500, f"{who} returned a list whose rows are not equally long.") from error
+    # What numpy does not know becomes an array without dimensions that holds the thing itself.
+    if array.dtype.kind == "O" and array.ndim == 0:
+        raise Problem(
+            500,
+            f"{who} returned a value of type {type(value).__name__!r}, which is no array, list, dict of them, bytes "
+            "or text.",
+        )
+    return array
+
+
+def _bytes_only(array: NDArray[Any], who: str) -> NDArray[Any]:
+    found = np.empty(array.size, dtype=object)
+    for place, item in enumerate(array.flat):
+        if isinstance(item, str):
+            found[place] = item.encode(errors="replace")
+        elif isinstance(item, (bytes, bytearray)):
+            found[place] = bytes(item)
+        else:
+            raise Problem(
+                500, f"{who} returned an array of objects, the first of which is of type {type(item).__name__!r}."
+            )
+    return found.reshape(array.shape)

@@ -1,0 +1,346 @@
+"""The tensors of the Open Inference Protocol: its datatypes, and their way out of JSON or bytes and back."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.errors import did_you_mean
+from scanflow_serving.messages import Body, Tensor
+from scanflow_serving.problems import Problem, invalid
+
+__all__ = [
+    "DATATYPES",
+    "FLOATS",
+    "check_datatype",
+    "check_finite",
+    "check_shape",
+    "datatype_of",
+    "from_binary",
+    "from_json",
+    "from_python",
+    "from_sequence",
+    "to_binary",
+    "to_list",
+]
+
+DATATYPES: Final[dict[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BF16": np.dtype("<f4"),
+    "BYTES": np.dtype("O"),
+}
+"""What holds each datatype in memory. numpy has no BF16: it is held as float32."""
+
+_NAMES: Final = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
+FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
+_BOUNDS: Final = {"FP16": 65520.0, "FP32": 3.4028235677973366e38, "BF16": 3.3961775292304601e38}
+"""The first number that rounds to infinity."""
+
+MAX_DIMENSIONS: Final = 32  # what every supported numpy holds
+_MAX_ELEMENTS: Final = 1 << 48
+_LENGTH: Final = struct.Struct("<I")
+_INDEX: Final = re.compile(r"\[(\d+)\]")
+
+
+def check_datatype(datatype: str, where: str) -> np.dtype[Any]:
+    """Return what holds the datatype in memory."""
+    found = DATATYPES.get(datatype)
+    if found is None:
+        raise invalid(f"{where}: the datatype {datatype[:40]!r} is not known.{_known(datatype)}")
+    return found
+
+
+def check_shape(shape: Sequence[int], where: str) -> int:
+    """Return how many elements a tensor of that shape has."""
+    if len(shape) > MAX_DIMENSIONS:
+        raise invalid(f"{where}: the shape has {len(shape)} dimensions, and {MAX_DIMENSIONS} is the most there can be.")
+    count = 1
+    for size in shape:
+        if size < 0:
+            raise invalid(f"{where}: the shape {_shown(shape)} has a negative dimension. Say how large the data is.")
+        count *= size
+    if count > _MAX_ELEMENTS:
+        raise invalid(f"{where}: the shape {_shown(shape)} stands for more elements than any request can hold.")
+    return count
+
+
+def check_finite(data: NDArray[Any], where: str) -> None:
+    """Check that an array of floating-point numbers holds neither NaN nor infinity."""
+    if np.isfinite(data).all():
+        return
+    place = int(np.flatnonzero(~np.isfinite(data))[0])
+    what = "NaN" if np.isnan(data.flat[place]) else "infinity"
+    raise invalid(
+        f"{where}: element {place} is {what}, and this service takes finite numbers only. "
+        "Send others, or deploy it with allow_nan."
+    )
+
+
+def from_json(name: str, datatype: str, shape: Sequence[int], data: Body | msgspec.Raw, *, where: str) -> Tensor:
+    """Return a tensor from the JSON text of its ``data``: a flat list, or one nested as the shape says.
+
+    Numbers are finite then, since JSON has no others and what does not fit the datatype is refused.
+
+    Raises:
+        Problem: anything about it is wrong; ``where`` begins the message.
+    """
+    dtype = check_datatype(datatype, where)
+    count = check_shape(shape, where)
+    depth = len(shape) if len(shape) > 1 and _is_nested(data) else 1
+    try:
+        values = _decoder(datatype, depth).decode(data)
+    except msgspec.ValidationError as error:
+        raise _wrong_value(data, datatype, error, where) from None
+    return Tensor(name, datatype, _build(values, dtype, shape, count, depth, where))
+
+
+def from_python(name: str, datatype: str, shape: Sequence[int], data: object, *, where: str) -> Tensor:
+    """As :func:`from_json`, from what was read already, NaN and infinity among it where they are allowed."""
+    dtype = check_datatype(datatype, where)
+    count = check_shape(shape, where)
+    depth = len(shape) if len(shape) > 1 and isinstance(data, list) and data and isinstance(data[0], list) else 1
+    try:
+        values = msgspec.convert(data, _nested(float if datatype in FLOATS else _element(datatype), depth))
+    except msgspec.ValidationError as error:
+        raise invalid(f"{where}: {error} of its data; {datatype} takes {_takes(datatype)}.") from None
+    return Tensor(name, datatype, _build(values, dtype, shape, count, depth, where))
+
+
+def from_sequence(
+    name: str, datatype: str, shape: Sequence[int], values: Iterable[Any], *, allow_nan: bool, where: str
+) -> Tensor:
+    """Return a tensor from elements of its kind, in order: how gRPC has them."""
+    dtype = check_datatype(datatype, where)
+    count = check_shape(shape, where)
+    flat = list(values)
+    if dtype.kind in "iu" and flat:
+        bounds = np.iinfo(dtype)
+        for value in (min(flat), max(flat)):
+            if not bounds.min <= value <= bounds.max:
+                place = flat.index(value)
+                raise invalid(f"{where}: element {place} is {value}, and {datatype} takes {_takes(datatype)}.")
+    tensor = Tensor(name, datatype, _build(flat, dtype, shape, count, 1, where))
+    if datatype in FLOATS and not allow_nan:
+        check_finite(tensor.data, where)
+    return tensor
+
+
+def from_binary(name: str, datatype: str, shape: Sequence[int], data: Body, *, allow_nan: bool, where: str) -> Tensor:
+    """Return a tensor from its bytes: little endian, row by row; of BYTES each element after its length in 4 bytes.
+
+    The array lies on ``data`` itself where it can: nothing is copied.
+    """
+    dtype = check_datatype(datatype, where)
+    count = check_shape(shape, where)
+    if datatype == "BYTES":
+        return Tensor(name, datatype, _split_bytes(data, count, where).reshape(shape))
+    width = 2 if datatype == "BF16" else dtype.itemsize
+    if len(data) != count * width:
+        raise invalid(
+            f"{where}: {datatype} of shape {_shown(shape)} takes {count * width} bytes, and there are {len(data)}."
+        )
+    if datatype == "BF16":
+        found = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    else:
+        found = np.frombuffer(data, np.uint8 if datatype == "BOOL" else dtype)
+    if not found.flags.aligned:
+        found = found.copy()
+    if datatype == "BOOL":
+        if count and found.max() > 1:
+            raise invalid(f"{where}: a BOOL is a byte 0 or 1, and element {int(np.argmax(found > 1))} is neither.")
+        found = found.view("?")
+    if not allow_nan and datatype in FLOATS:
+        check_finite(found, where)
+    return Tensor(name, datatype, found.reshape(shape))
+
+
+def to_binary(tensor: Tensor) -> bytes | memoryview:
+    """Return a tensor's bytes; without a copy where its array lies in memory as it should."""
+    data = tensor.data
+    if tensor.datatype == "BYTES":
+        parts: list[bytes] = []
+        for item in data.flat:
+            parts += (_LENGTH.pack(len(item)), item)
+        return b"".join(parts)
+    if tensor.datatype == "BF16":
+        return _round_to_bf16(data).tobytes()
+    dtype = DATATYPES[tensor.datatype]
+    whole = np.ascontiguousarray(data, dtype)
+    return whole.reshape(-1).view(np.uint8).data if whole.size else b""
+
+
+def to_list(tensor: Tensor) -> list[Any]:
+    """Return a tensor's elements, flat, as JSON can have them.
+
+    Raises:
+        Problem: they are bytes that are no text.
+    """
+    flat: list[Any] = tensor.data.ravel().tolist()
+    if tensor.datatype != "BYTES":
+        return flat
+    try:
+        return [item.decode() for item in flat]
+    except UnicodeDecodeError as error:
+        raise invalid(
+            f"The output {tensor.name!r} holds bytes that are no UTF-8 text, which JSON cannot have. "
+            'Ask for it with "parameters": {"binary_data": true}.'
+        ) from error
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str | None:
+    """Return the datatype's name for what numpy holds; None: it has none."""
+    found = _NAMES.get(dtype)
+    if found is not None:
+        return found
+    if dtype.name == "bfloat16":
+        return "BF16"
+    if dtype.kind in "US":
+        return "BYTES"
+    return _NAMES.get(dtype.newbyteorder("<")) if dtype.kind in "biuf" else None
+
+
+def _build(values: Any, dtype: np.dtype[Any], shape: Sequence[int], count: int, depth: int, where: str) -> NDArray[Any]:
+    try:
+        found = np.array(_as_bytes(values) if dtype.kind == "O" else values, dtype)
+    except ValueError:
+        raise invalid(f"{where}: the rows of its data are not equally long; the shape is {_shown(shape)}.") from None
+    except OverflowError:
+        raise invalid(f"{where}: a number in its data is too large for {dtype.name}.") from None
+    if depth > 1 and found.shape != tuple(shape):
+        if found.ndim != depth:
+            raise invalid(f"{where}: the rows of its data are not equally long; the shape is {_shown(shape)}.")
+        raise invalid(f"{where}: the shape is {_shown(shape)}, and the data is nested as {_shown(found.shape)}.")
+    if found.size != count:
+        raise invalid(f"{where}: the shape {_shown(shape)} stands for {count} elements, and the data has {found.size}.")
+    return found.reshape(shape)
+
+
+def _as_bytes(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_as_bytes(one) for one in values]
+    return values.encode() if isinstance(values, str) else values
+
+
+def _is_nested(data: Body | msgspec.Raw) -> bool:
+    begin = bytes(memoryview(data)[:64])
+    return begin.startswith(b"[") and begin[1:].lstrip().startswith(b"[")
+
+
+def _element(datatype: str) -> Any:
+    """Return the type that msgspec checks an element against, bounds included."""
+    dtype = DATATYPES[datatype]
+    if dtype.kind == "b":
+        return bool
+    if dtype.kind == "O":
+        return str
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        if bounds.max > np.iinfo("i8").max:  # msgspec's bounds are of 64 bits; numpy refuses what is larger
+            return Annotated[int, msgspec.Meta(ge=0)]
+        return Annotated[int, msgspec.Meta(ge=int(bounds.min), le=int(bounds.max))]
+    if datatype in _BOUNDS:
+        return Annotated[float, msgspec.Meta(gt=-_BOUNDS[datatype], lt=_BOUNDS[datatype])]
+    return float
+
+
+def _nested(element: Any, depth: int) -> Any:
+    for _ in range(depth):
+        element = list[element]
+    return element
+
+
+@cache
+def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(_nested(_element(datatype), depth))
+
+
+def _takes(datatype: str) -> str:
+    dtype = DATATYPES[datatype]
+    if dtype.kind == "b":
+        return "true and false"
+    if dtype.kind == "O":
+        return "text"
+    if dtype.kind in "iu":
+        return f"whole numbers from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+    return f"numbers below {_BOUNDS[datatype]:.4g}" if datatype in _BOUNDS else "numbers of 64 bits"
+
+
+def _wrong_value(data: Body | msgspec.Raw, datatype: str, error: msgspec.ValidationError, where: str) -> Problem:
+    """Return what to say of an element that msgspec refused: which, where, and what is right."""
+    _, _, path = str(error).rpartition(" - at `$")
+    places = [int(place) for place in _INDEX.findall(path)]
+    at = "".join(f"[{place}]" for place in places)
+    try:
+        value: Any = msgspec.json.decode(data)
+        for place in places:
+            value = value[place]
+    except (msgspec.DecodeError, RecursionError, ValueError, TypeError, LookupError):
+        return invalid(f"{where}: its data{at and ' at ' + at} is none of {datatype}, which takes {_takes(datatype)}.")
+    if not places:
+        return invalid(f"{where}: its data should be a list, and is {_short(value)}.")
+    if isinstance(value, list):
+        return invalid(f"{where}: its data at {at} is a list: it should be flat, or nested as the shape says.")
+    return invalid(f"{where}: its data at {at} is {_short(value)}, and {datatype} takes {_takes(datatype)}.")
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _split_bytes(data: Body, count: int, where: str) -> NDArray[Any]:
+    """Return the elements of BYTES, each of which follows its own length."""
+    whole = bytes(data)
+    items: list[bytes] = []
+    place = 0
+    while place < len(whole):
+        begin = place + _LENGTH.size
+        if begin > len(whole):
+            raise invalid(f"{where}: its bytes end within the length of element {len(items)}.")
+        place = begin + _LENGTH.unpack_from(whole, place)[0]
+        if place > len(whole):
+            raise invalid(
+                f"{where}: element {len(items)} should have {place - begin} bytes, and {len(whole) - begin} are left."
+            )
+        items.append(whole[begin:place])
+        if len(items) > count:
+            break
+    if len(items) != count:
+        more = "more" if len(items) > count else str(len(items))
+        raise invalid(f"{where}: the shape stands for {count} elements, and its bytes hold {more}.")
+    found = np.empty(count, dtype=object)
+    found[:] = items
+    return found
+
+
+def _round_to_bf16(data: NDArray[Any]) -> NDArray[np.uint16]:
+    """Return the upper halves of float32 numbers, rounded to nearest, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(data, "<f4").view("<u4")
+    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
+    return np.where(np.isnan(data), 0x7FC0, rounded).astype("<u2")
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def _known(datatype: str) -> str:
+    return did_you_mean(datatype.upper()[:40], DATATYPES) or f" Known: {', '.join(DATATYPES)}."

@@ -1,0 +1,227 @@
+"""Servers that are measured: started on a port, waited for until they answer, weighed, and stopped with all they started."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.benchmarks.measure import NotMeasuredError, environment, pss_mib
+
+__all__ = ["Probe", "Server", "cores", "deployed", "free_port", "pinned", "started"]
+
+READY_S = 120.0
+STOP_S = 20.0
+MB = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A request whose answer shows that a server is ready."""
+
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that answered once."""
+
+    port: int
+    ready_s: float
+    """From the start of the command to the first right answer, in seconds."""
+
+    processes: Callable[[], list[psutil.Process]]
+    """What runs for it now."""
+
+    def url(self, path: str) -> str:
+        """Return the address of a path."""
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def memory_mb(self, word: str = "") -> float:
+        """Return the memory of its processes that have ``word`` in their command line, shared pages counted once."""
+        chosen = [one for one in self.processes() if word in " ".join(_command_line(one))]
+        return sum(pss_mib(process) for process in chosen) * 1024 * 1024 / MB
+
+
+def cores() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the CPUs for a server of one core and those for its client; both the same on a machine of one."""
+    known = sorted(os.sched_getaffinity(0))
+    return (known[0],), (known[-1],)
+
+
+def free_port() -> int:
+    """Return a port that nobody listened on a moment ago."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def pinned(command: Sequence[str | Path], cpus: Sequence[int]) -> list[str]:
+    """Return a command that runs another one on these CPUs only."""
+    code = f"import os, sys; os.sched_setaffinity(0, {set(cpus)!r}); os.execvp(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-c", code, *map(str, command)]
+
+
+@contextmanager
+def started(
+    command: Sequence[str | Path], folder: Path, *, port: int, probe: Probe, extra: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a server in the foreground of a session of its own, for as long as the context.
+
+    Raises:
+        NotMeasuredError: it ended, or gave no right answer within ``READY_S``.
+    """
+    mark = uuid.uuid4().hex
+    log = folder / "server.log"
+    own = environment(folder, {**(extra or {}), "SCANFLOW_BENCH_MARK": mark})
+    began = time.perf_counter()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=folder,
+            env=own,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _await(port, probe, alive=lambda: process.poll() is None, log=log)
+        ready_s = time.perf_counter() - began
+        yield Server(port=port, ready_s=ready_s, processes=lambda: _marked(mark))
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            pass
+        _end(_marked(mark))
+        process.wait()
+
+
+@contextmanager
+def deployed(
+    scanflow: Path, workflow: str, options: Sequence[str], folder: Path, *, probe: Probe, cpus: Sequence[int] = ()
+) -> Iterator[Server]:
+    """Deploy ``app.py:workflow`` in ``folder`` by the command, as a user does, and delete it in the end.
+
+    Raises:
+        NotMeasuredError: a command failed, or the service gave no right answer within ``READY_S``.
+    """
+    mark, port = uuid.uuid4().hex, free_port()
+    own = environment(folder, {"SCANFLOW_BENCH_MARK": mark})
+    deploy = [str(scanflow), "deploy", f"app.py:{workflow}", "--port", str(port), *options]
+
+    def mine() -> list[psutil.Process]:
+        home = str(folder)
+        return [
+            process
+            for process in psutil.process_iter()
+            if _mark(process) == mark or any(word.startswith(home) for word in _command_line(process))
+        ]
+
+    began = time.perf_counter()
+    try:
+        _command(pinned(deploy, cpus) if cpus else deploy, folder, own)
+        _await(port, probe, alive=lambda: True, log=folder / "none")
+        ready_s = time.perf_counter() - began
+        yield Server(port=port, ready_s=ready_s, processes=mine)
+        _command([str(scanflow), "delete", workflow, "--yes"], folder, own)
+    finally:
+        _end(mine())
+
+
+def _command(command: Sequence[str], folder: Path, own: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=own,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=READY_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+        raise NotMeasuredError(f"{' '.join(command[-5:])} exited with {done.returncode}: " + " / ".join(last))
+    return done.stdout
+
+
+def _await(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> None:
+    until, pause, seen = time.monotonic() + READY_S, threading.Event(), "no connection"
+    while time.monotonic() < until:
+        try:
+            status, body = ask(port, probe)
+        except OSError as error:
+            seen = str(error)
+        except http.client.HTTPException as error:
+            seen = repr(error)
+        else:
+            if status == 200:
+                return
+            seen = f"{status} {body[:200]!r}"
+        if not alive():
+            break
+        pause.wait(0.01)
+    said = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
+    raise NotMeasuredError(f"it did not get ready: {seen} " + " / ".join(said))
+
+
+def ask(port: int, probe: Probe, *, timeout_s: float = 60) -> tuple[int, bytes]:
+    """Send one request on a connection of its own; return the status and the body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        connection.request("POST", probe.path, probe.body, dict(probe.headers))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _mark(process) == mark]
+
+
+def _mark(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("SCANFLOW_BENCH_MARK")
+    except (psutil.Error, OSError):
+        return None
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.Error, OSError):
+        return []
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        try:
+            process.send_signal(signal.SIGKILL)
+        except psutil.Error:
+            continue
+    psutil.wait_procs(processes, timeout=STOP_S)
+
+
+def oip(name: str, values: Sequence[float]) -> bytes:
+    """Return a request of the Open Inference Protocol with one row of numbers."""
+    given = {"name": name, "shape": [1, len(values)], "datatype": "FP32", "data": list(values)}
+    return json.dumps({"inputs": [given]}).encode()

@@ -1,0 +1,257 @@
+"""What a caller gets who sends something wrong, and that nobody else notices: against a deployed service."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from scanflow.backends.service_records import ServiceRecord
+from scanflow_client.client import Client
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 3.0
+
+APP = '''
+import os, signal, threading
+import numpy as np
+import scanflow as sf
+
+
+class Doubler:
+    """Doubles its input; the first number says how to misbehave."""
+
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+
+    def predict(self, X, names=None):
+        match int(X.flat[0]):
+            case -1:
+                raise ValueError("the first number is -1")
+            case -2:
+                threading.Event().wait()
+            case -3:
+                os._exit(3)
+            case -4:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case -5:
+                raise SystemExit(5)
+            case -6:
+                return self.predict(X)
+            case -7:
+                return np.ones(10**15)
+            case -8:
+                return object()
+        return X * 2
+
+
+serve = sf.Workflow(
+    name="doubler",
+    type="online",
+    nodes=[sf.Service(name="double", implementation="app.py:Doubler", instances=2)],
+    serving=sf.Serving(deadline=3, max_request="1Mi", queue=16),
+)
+app = sf.Application(name="bad", team="tests", workflows=[serve])
+'''
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceRecord]:
+    """Two instances of a service that misbehaves when it is told to."""
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "app.py").write_text(APP)
+    from scanflow.loading import load_application
+
+    app, _, _ = load_application(str(folder / "app.py"))
+    client = Client(home=folder / "home", progress=False)
+    record = client.deploy(app)
+    try:
+        yield record
+    finally:
+        client.delete(record.name)
+
+
+def tensor(*rows: list[float], **changes: object) -> dict[str, object]:
+    """Return a request of the Open Inference Protocol."""
+    described = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": [one for row in rows for one in row]}
+    return {"inputs": [described | changes]}
+
+
+def infer(service: ServiceRecord, body: object, **options: object) -> httpx.Response:
+    """Post to the graph."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.post(f"{service.url}/v2/models/doubler/infer", content=content, timeout=30, **options)  # type: ignore[arg-type]
+
+
+def assert_problem(answer: httpx.Response, status: int) -> dict[str, object]:
+    """Check that the answer is a problem document (RFC 9457) of that status, and return it."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem: dict[str, object] = answer.json()
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+    return problem
+
+
+def assert_well(service: ServiceRecord) -> None:
+    """Check that both of its instances answer right."""
+    for _ in range(20):
+        answer = infer(service, tensor([1, 2]))
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["outputs"][0]["data"] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "empty"),
+        (b'{"inputs": [{"name": "x", "shape": [1', ""),
+        (b"[1, 2, 3]", ""),
+        (b"\xff\xfe\x00", ""),
+        (tensor([1, 2], shape=[1, 3]), "3"),
+        (tensor([1, 2], shape=[-1, 2]), ""),
+        (tensor([1, 2], shape=[2**62, 2**62]), ""),
+        (tensor([1, 2], datatype="FP128"), "FP128"),
+        (tensor([1, 2], data=["one", "two"]), ""),
+        (tensor([1, 2], datatype="UINT8", data=[1, 300]), "300"),
+        (tensor([1, 2], name="y"), "x"),
+        (tensor([1, 2], shape=[1, 1, 2]), "shape"),
+        (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, NaN]}]}', ""),
+        (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 1e999]}]}', ""),
+        ({"inputs": []}, ""),
+        ({}, "inputs"),
+    ],
+)
+def test_a_wrong_body_is_answered_with_what_is_wrong_with_it(service: ServiceRecord, body: object, words: str) -> None:
+    answer = infer(service, body)
+    assert answer.status_code in {400, 422}
+    assert words in str(assert_problem(answer, answer.status_code)["detail"])
+    assert_well(service)
+
+
+def test_binary_nan_is_refused(service: ServiceRecord) -> None:
+    head = json.dumps(
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}]}
+    ).encode()
+    body = head + struct.pack("<2f", 1.0, float("nan"))
+    answer = infer(service, body, headers={"inference-header-content-length": str(len(head))})
+    assert "NaN" in str(assert_problem(answer, answer.status_code)["detail"])
+    assert answer.status_code in {400, 422}
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(service: ServiceRecord) -> None:
+    answer = infer(service, b" " * (2 << 20))
+    assert_problem(answer, 413)
+    assert_well(service)
+
+
+def test_100_megabytes_are_refused_at_their_announcement(service: ServiceRecord) -> None:
+    place = urlsplit(service.url)
+    with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as raw:
+        raw.sendall(b"POST /v2/models/doubler/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n")
+        assert raw.recv(64).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("path", ["/v2/models/tripler/infer", "/v2/models/doubler/versions/77/infer"])
+def test_an_unknown_model_is_not_found(service: ServiceRecord, path: str) -> None:
+    answer = httpx.post(service.url + path, json=tensor([1, 2]), timeout=30)
+    assert "doubler" in str(assert_problem(answer, 404)["detail"])
+
+
+def test_a_wrong_method_says_which_is_right(service: ServiceRecord) -> None:
+    answer = httpx.get(f"{service.url}/v2/models/doubler/infer", timeout=30)
+    assert_problem(answer, 405)
+    assert answer.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "words"),
+    [
+        (-1, 500, "the first number is -1"),
+        (-2, 504, "3"),
+        (-5, 500, "SystemExit"),
+        (-6, 500, "RecursionError"),
+        (-7, 500, "MemoryError"),
+        (-8, 500, "object"),
+    ],
+)
+def test_a_component_that_misbehaves_answers_for_itself_alone(
+    service: ServiceRecord, command: int, status: int, words: str
+) -> None:
+    answer = infer(service, tensor([command, 0]))
+    assert words in str(assert_problem(answer, status)["detail"])
+    assert_well(service)
+
+
+@pytest.mark.parametrize("command", [-3, -4])
+def test_a_component_that_kills_its_process_fails_its_own_request_only(service: ServiceRecord, command: int) -> None:
+    stop = threading.Event()
+
+    def neighbour() -> list[int]:
+        seen = []
+        with httpx.Client(timeout=30) as client:
+            while not stop.is_set():
+                seen.append(client.post(f"{service.url}/v2/models/doubler/infer", json=tensor([1, 2])).status_code)
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(neighbour) for _ in range(4)]
+        try:
+            assert_problem(infer(service, tensor([command, 0])), 502)
+        finally:
+            stop.set()
+        for other in others:
+            assert set(other.result(timeout=60)) == {200}
+    assert_well(service)
+
+
+def test_stuck_components_do_not_stop_the_service(service: ServiceRecord) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        stuck = [pool.submit(infer, service, tensor([-2, 0])) for _ in range(12)]
+        for one in stuck:
+            assert one.result(timeout=60).status_code in {429, 503, 504}
+    until(lambda: infer(service, tensor([1, 2])).status_code == 200, "the service answers again")
+    assert_well(service)
+
+
+def test_a_full_queue_says_when_to_come_again(service: ServiceRecord) -> None:
+    with ThreadPoolExecutor(80) as pool:
+        answers = list(pool.map(lambda _: infer(service, tensor([-2, 0])), range(80)))
+    refused = [answer for answer in answers if answer.status_code in {429, 503}]
+    assert refused
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert {answer.status_code for answer in answers} <= {429, 503, 504}
+    until(lambda: infer(service, tensor([1, 2])).status_code == 200, "the service answers again")
+
+
+def test_garbage_instead_of_http_closes_only_that_connection(service: ServiceRecord) -> None:
+    place = urlsplit(service.url)
+    for garbage in (b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\0" * 100_000):
+        with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as raw:
+            raw.sendall(garbage)
+            raw.shutdown(socket.SHUT_WR)
+            while raw.recv(65536):
+                pass
+    assert_well(service)
+
+
+def test_a_caller_that_goes_away_is_no_matter(service: ServiceRecord) -> None:
+    place = urlsplit(service.url)
+    body = json.dumps(tensor([1, 2])).encode()
+    head = f"POST /v2/models/doubler/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    for cut in (10, len(head), len(head) + 5, len(head) + len(body)):
+        with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.sendall((head + body)[:cut])
+    assert_well(service)
+
+

@@ -1,0 +1,391 @@
+"""The process behind :mod:`tests.load`: it sends what ``plan.json`` says, and leaves beside it what became of that.
+
+It is run as a script and imports nothing of the project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import ctypes
+import errno
+import gc
+import json
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+__all__ = ["PROGRESS", "LoadError", "Plan"]
+
+SWEEP_S = 0.1
+"""How often requests that wait too long are looked for, and the time is compared with the duration."""
+
+PAUSE_S = 0.01
+"""Between two tries of a connection that was refused: each is a failed request, and there is no use in thousands."""
+
+PROGRESS = struct.Struct("QQ")
+"""How many requests were finished, and how many of them failed: in the file ``progress``, at any time."""
+
+
+class LoadError(Exception):
+    """The load could not be made, which says nothing about the requests; the text has the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to send, how often and from when on to give up."""
+
+    url: str
+    method: str = "POST"
+    body: str = ""
+    """In base64."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    connections: int = 8
+    requests: int | None = None
+    duration_s: float | None = None
+    rate: float | None = None
+    """Requests a second, all connections together; None: as fast as they are answered."""
+
+    timeout_s: float = 30.0
+    expect: str | None = None
+    """Text that a right answer contains."""
+
+    tally: str | None = None
+    """A header of the answers whose values are counted."""
+
+    per_connection: int | None = None
+    """Requests after which a connection is closed and a new one opened; None: never."""
+
+    cpus: Sequence[int] = ()
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, with at most one request on it."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._body: list[bytes] = []
+        self._tally: str | None = None
+        self._begun = False
+        self.due: float | None = None
+        self.sent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+
+    def send(self, due: float) -> None:
+        self.due = due
+        self.sent += 1
+        self._begun = False
+        self._body.clear()
+        self._tally = None
+        assert self._transport is not None
+        self._transport.write(self._run.message)
+
+    def data_received(self, data: bytes) -> None:
+        self._begun = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(f"not HTTP: {error}")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._run.tally is not None and name.lower() == self._run.tally:
+            self._tally = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        due, self.due = self.due, None
+        status = self._parser.get_status_code()
+        if due is None:
+            return  # an answer that nobody asked for, such as a 408 to an idle connection
+        body = b"".join(self._body)
+        right = self._run.expect is None or self._run.expect in body
+        reason = None
+        if not 200 <= status < 300:
+            reason = f"{status}: {body[:200].decode(errors='replace')}"
+        elif not right:
+            reason = f"another answer: {body[:200].decode(errors='replace')}"
+        self._run.finished(due, status if right or status >= 300 else -status, reason, self._tally)
+        spent = self._run.plan.per_connection is not None and self.sent >= self._run.plan.per_connection
+        if spent or not self._parser.should_keep_alive():
+            self._close()
+            self._run.replace(self)
+        else:
+            self._run.free(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return
+        self._transport = None
+        if self.due is not None:
+            how = "cut off in the answer" if self._begun else "closed without an answer"
+            due, self.due = self.due, None
+            self._run.finished(due, 0, f"{how}: {exc or 'end of file'}", None)
+        else:
+            self._run.reconnects += 1
+        self._run.replace(self)
+
+    def expire(self, now: float) -> None:
+        if self.due is not None and now - self.due > self._run.plan.timeout_s:
+            self._fail("timeout")
+
+    def _fail(self, reason: str) -> None:
+        due, self.due = self.due, None
+        self._close()
+        if due is not None:
+            self._run.finished(due, 0, reason, None)
+        self._run.replace(self)
+
+    def _close(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+
+class _Run:
+    """All connections, what is due, and what became of it."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        url = urlsplit(plan.url)
+        if url.scheme != "http" or url.hostname is None:
+            raise LoadError(f"{plan.url} is no http:// address.")
+        self.plan = plan
+        self.tally = plan.tally.lower().encode() if plan.tally else None
+        self.expect = plan.expect.encode() if plan.expect else None
+        self.message = _message(plan)
+        self.reconnects = 0
+        self.counts: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.due, self.took, self.status = array("d"), array("d"), array("h")
+        self.failed = 0
+        self._host, self._port = url.hostname, url.port or 80
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[float] = deque()
+        self._idle: list[_Connection] = []
+        self._open: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = 0
+        self._stopping = False
+        self.began = 0.0
+        self.over = self._loop.create_future()
+        with (folder / "progress").open("r+b") as file:
+            self._progress = mmap.mmap(file.fileno(), PROGRESS.size)
+
+    async def connect(self) -> None:
+        """Open one connection and put it to work."""
+        _, connection = await self._loop.create_connection(lambda: _Connection(self), self._host, self._port)
+        self._open.add(connection)
+        self.free(connection)
+
+    def start(self) -> None:
+        """Begin: the clock runs from here."""
+        self.began = time.monotonic()
+        for connection in [self._idle.pop() for _ in range(len(self._idle))]:
+            self.free(connection)
+
+    def due_now(self, times: Sequence[float]) -> None:
+        """Take requests that are due, in an open loop."""
+        left = len(times) if self.plan.requests is None else self.plan.requests - self._begun
+        if self._stopping:
+            return
+        self._waiting.extend(times[:left])
+        self._begun += len(times[:left])
+        while self._waiting and self._idle:
+            self._idle.pop().send(self._waiting.popleft())
+
+    def free(self, connection: _Connection) -> None:
+        """Give a connection its next request, if there is one."""
+        if not self.began:
+            self._idle.append(connection)
+        elif self._waiting:
+            connection.send(self._waiting.popleft())
+        elif self.plan.rate is None and not self._enough():
+            self._begun += 1
+            connection.send(time.monotonic())
+        else:
+            self._idle.append(connection)
+            self._maybe_over()
+
+    def replace(self, connection: _Connection) -> None:
+        """Open another one for a connection that is gone."""
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        task = self._loop.create_task(self._reconnect())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._maybe_over()
+
+    async def _reconnect(self) -> None:
+        while not self.over.done():
+            try:
+                await self.connect()
+            except OSError as error:
+                self._refused(error)
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
+
+    def _refused(self, error: OSError) -> None:
+        reason = f"no connection: {errno.errorcode.get(error.errno or 0, error)}"
+        if self._waiting:
+            self.finished(self._waiting.popleft(), 0, reason, None)
+        elif self.plan.rate is None and self.began and not self._enough():
+            self._begun += 1
+            self.finished(time.monotonic(), 0, reason, None)
+        self._maybe_over()
+
+    def finished(self, due: float, status: int, reason: str | None, tally: str | None) -> None:
+        """Record what became of a request."""
+        self.due.append(due)
+        self.took.append(time.monotonic() - due)
+        self.status.append(status)
+        if reason is not None:
+            self.failed += 1
+            if reason in self.reasons or len(self.reasons) < 20:
+                self.reasons[reason] += 1
+        if tally is not None:
+            self.counts[tally] += 1
+        PROGRESS.pack_into(self._progress, 0, len(self.due), self.failed)
+
+    def sweep(self) -> None:
+        """Look for what takes too long, every now and then."""
+        now = time.monotonic()
+        for connection in list(self._open):
+            connection.expire(now)
+        while self._waiting and now - self._waiting[0] > self.plan.timeout_s:
+            self.finished(self._waiting.popleft(), 0, "timeout before a connection was free", None)
+        if self.plan.duration_s is not None and now - self.began >= self.plan.duration_s:
+            self.stop()
+        self._maybe_over()
+
+    def stop(self) -> None:
+        """Begin no more."""
+        self._stopping = True
+        self._begun -= len(self._waiting)
+        self._waiting.clear()
+        self._maybe_over()
+
+    def _enough(self) -> bool:
+        return self._stopping or (self.plan.requests is not None and self._begun >= self.plan.requests)
+
+    def _maybe_over(self) -> None:
+        if self._enough() and len(self.due) >= self._begun and not self.over.done():
+            self.over.set_result(None)
+
+
+def _message(plan: Plan) -> bytes:
+    url, body = urlsplit(plan.url), base64.b64decode(plan.body)
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    lines = [f"{plan.method} {path} HTTP/1.1", f"host: {url.netloc}"]
+    lines += [f"{name}: {value}" for name, value in plan.headers.items()]
+    if body or plan.method not in {"GET", "HEAD"}:
+        lines.append(f"content-length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class _Clock:
+    """Ticks of a timer of the kernel: the event loop's own are a millisecond coarse, which is many a latency.
+
+    See timerfd_create(2); Python has it from 3.13 on.
+    """
+
+    def __init__(self, run: _Run, rate: float) -> None:
+        self._run, self._period, self._next = run, 1 / rate, 0
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._timer < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+
+    def start(self) -> None:
+        first = (ctypes.c_long * 4)()
+        seconds, rest = divmod(self._period, 1)
+        first[0] = int(seconds)
+        first[1] = int(rest * 1e9)
+        begin, part = divmod(self._run.began, 1)
+        first[2], first[3] = int(begin), int(part * 1e9)
+        if self._libc.timerfd_settime(self._timer, 1, first, None) != 0:  # 1: the time is no distance but a point
+            raise OSError(ctypes.get_errno(), "timerfd_settime failed")
+        asyncio.get_running_loop().add_reader(self._timer, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            os.read(self._timer, 8)
+        except BlockingIOError:
+            return
+        until = int((time.monotonic() - self._run.began) / self._period)
+        self._run.due_now([self._run.began + i * self._period for i in range(self._next, until + 1)])
+        self._next = until + 1
+
+
+async def _make(plan: Plan, folder: Path) -> None:
+    run = _Run(plan, folder)
+    await asyncio.gather(*(run.connect() for _ in range(plan.connections)))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, run.stop)
+    gc.freeze()
+    gc.disable()  # a pause of the one who measures is none of the server's
+    sys.stdout.write("go\n")
+    sys.stdout.flush()
+    run.start()
+    if plan.rate is not None:
+        _Clock(run, plan.rate).start()
+
+    async def sweeps() -> None:
+        while not run.over.done():
+            await asyncio.sleep(SWEEP_S)
+            run.sweep()
+
+    sweeping = loop.create_task(sweeps())
+    await run.over
+    sweeping.cancel()
+    for name in ("due", "took", "status"):
+        (folder / name).write_bytes(getattr(run, name).tobytes())
+    rest = {"reasons": run.reasons, "tally": run.counts, "reconnects": run.reconnects}
+    (folder / "rest.json").write_text(json.dumps(rest))
+
+
+def main() -> int:
+    """Make the load that ``plan.json`` in a folder asks for, and leave the outcome there."""
+    parser = argparse.ArgumentParser(description="Make a load; started by steady_load.")
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    plan = Plan(**json.loads((folder / "plan.json").read_text()))
+    if plan.cpus:
+        os.sched_setaffinity(0, plan.cpus)
+    try:
+        import uvloop
+
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    except ImportError:
+        runner = asyncio.Runner()
+    try:
+        with runner:
+            runner.run(_make(plan, folder))
+    except (LoadError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

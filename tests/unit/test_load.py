@@ -1,0 +1,169 @@
+"""The load generator that tests and benchmarks lean on: what it sends, what it counts, and what it calls a failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.load import LoadError, steady_load
+
+Answer = Callable[[BaseHTTPRequestHandler, int], None]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    answer: Answer
+    asked = 0
+    lock = threading.Lock()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        assert isinstance(self.server, _Server)
+        self.rfile.read(int(self.headers["content-length"]))
+        with self.server.lock:
+            number, self.server.asked = self.server.asked, self.server.asked + 1
+        self.server.answer(self, number)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def say(handler: BaseHTTPRequestHandler, status: int = 200, body: bytes = b'{"right": true}') -> None:
+    handler.wfile.write(b"HTTP/1.1 %d Well\r\nx-who: me\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body))
+
+
+@contextmanager
+def server(answer: Answer) -> Iterator[str]:
+    with _Server(("127.0.0.1", 0), _Handler) as serving:
+        serving.answer = answer
+        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{serving.server_address[1]}/infer"
+        finally:
+            serving.shutdown()
+            thread.join()
+
+
+def test_every_request_is_counted_and_so_is_who_answered() -> None:
+    with (
+        server(lambda handler, number: say(handler)) as url,
+        steady_load(url, b"{}", connections=4, requests=200, expect="right", tally="X-Who") as load,
+    ):
+        result = load.result()
+    assert (result.requests, result.failed, result.tally, result.statuses) == (200, 0, {"me": 200}, {200: 200})
+    figures = result.figures()
+    assert 0 < figures.p50_s <= figures.p95_s <= figures.p99_s <= figures.max_s
+
+
+def test_a_steady_rate_is_kept_and_a_pause_of_the_server_is_met_by_all_who_were_due_in_it() -> None:
+    held = threading.Event()
+
+    def pause(handler: BaseHTTPRequestHandler, number: int) -> None:
+        if number == 50:
+            held.wait(0.5)
+        say(handler)
+
+    with server(pause) as url, steady_load(url, b"{}", connections=1, requests=300, rate=200) as load:
+        result = load.result()
+    assert result.failed == 0
+    gaps = [later - sooner for sooner, later in zip(sorted(result.due), sorted(result.due)[1:], strict=False)]
+    assert max(gaps) < 0.006  # due every 5 ms, whatever the server did
+    assert sum(took > 0.1 for took in result.took) > 50  # one of them was held; the others waited behind it
+
+
+def test_what_happened_between_two_marks_is_told_apart() -> None:
+    with (
+        server(lambda handler, number: say(handler)) as url,
+        steady_load(url, b"{}", connections=2, requests=800, rate=400) as load,
+    ):
+        load.wait_for(100)
+        load.mark("begin")
+        load.wait_for(200)
+        load.mark("end")
+        result = load.result()
+    before, during, after = result.around("begin", "end")
+    assert before.requests + during.requests + after.requests == 800
+    assert before.requests >= 100
+    assert during.requests >= 90
+    assert after.requests > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda handler, number: say(handler, 503, b"full"), "503: full"),
+        (lambda handler, number: say(handler, 200, b"wrong"), "another answer: wrong"),
+        (lambda handler, number: handler.connection.shutdown(2), "closed without an answer"),
+        (lambda handler, number: handler.wfile.write(b"SMTP\r\n\r\n"), "not HTTP"),
+    ],
+    ids=["a status", "another body", "no answer", "no HTTP"],
+)
+def test_a_failure_is_counted_with_its_reason(answer: Answer, reason: str) -> None:
+    with server(answer) as url, steady_load(url, b"{}", connections=2, requests=10, expect="right") as load:
+        result = load.result()
+    assert (result.requests, result.failed) == (10, 10)
+    assert all(text.startswith(reason) for text in result.reasons), result.reasons
+
+
+def test_an_answer_that_never_comes_is_a_failure() -> None:
+    ended = threading.Event()
+
+    def never(handler: BaseHTTPRequestHandler, number: int) -> None:
+        ended.wait(20)
+
+    with server(never) as url:
+        with steady_load(url, b"{}", connections=2, requests=2, timeout_s=0.3) as load:
+            result = load.result()
+        ended.set()
+    assert dict(result.reasons) == {"timeout": 2}
+
+
+def test_a_connection_closed_between_two_requests_is_no_failure() -> None:
+    def once(handler: BaseHTTPRequestHandler, number: int) -> None:
+        handler.close_connection = True
+        say(handler)
+
+    with server(once) as url, steady_load(url, b"{}", connections=1, requests=20, rate=50) as load:
+        result = load.result()
+    assert result.failed == 0
+    assert result.reconnects >= 15
+
+
+def test_connections_may_be_new_ones_every_few_requests() -> None:
+    ports = set()
+
+    def note(handler: BaseHTTPRequestHandler, number: int) -> None:
+        ports.add(handler.client_address[1])
+        say(handler)
+
+    with server(note) as url, steady_load(url, b"{}", connections=2, requests=40, per_connection=5) as load:
+        result = load.result()
+    assert result.failed == 0
+    assert len(ports) >= 8
+
+
+def test_a_load_without_a_server_says_so() -> None:
+    with server(lambda handler, number: say(handler)) as url:
+        pass
+    with pytest.raises(LoadError, match="No load could be made"):
+        steady_load(url, b"{}", requests=1).__enter__()
+
+
+def test_a_load_can_be_ended_early() -> None:
+    with (
+        server(lambda handler, number: say(handler)) as url,
+        steady_load(url, b"{}", connections=2, duration_s=60, rate=100) as load,
+    ):
+        load.wait_for(20)
+        load.stop()
+        result = load.result(timeout_s=20)
+    assert 20 <= result.requests < 2000
+    assert result.failed == 0

@@ -1,0 +1,304 @@
+"""Services as a person meets them: the deployer's face, the client and the command line, over a stand-in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import scanflow as sf
+from scanflow.backends.service_records import Judgement, ServiceRecord, Shape
+from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.deployer.services import EmbeddedServices
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
+from scanflow.settings import Settings
+from scanflow_client.cli.app import app as commands
+from tests.unit.standin import StandIn
+
+APP = """
+import scanflow as sf
+
+cnn = sf.Service(
+    name="cnn", model="models:/cnn@champion", instances=2, resources=sf.Resources(cpu=1), affinity="cpumem"
+)
+train = sf.Executor(name="train", mainfile="train.py")
+app = sf.Application(
+    name="shop",
+    workflows=[
+        sf.Workflow(name="digits", type="online", nodes=[cnn]), sf.Workflow(name="training", nodes=[train])
+    ],
+)
+"""
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path)
+
+
+@pytest.fixture
+def deployer(settings: Settings, backend: StandIn) -> EmbeddedDeployer:
+    return EmbeddedDeployer(settings, services=lambda _settings, _models: backend)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    (tmp_path / "train.py").touch()
+    return path
+
+
+@pytest.fixture
+def deployed(deployer: EmbeddedDeployer, source: Path) -> ServiceRecord:
+    from scanflow.loading import load_application
+
+    return deployer.deploy(load_application(str(source))[0], source=source)
+
+
+@pytest.fixture
+def run(deployer: EmbeddedDeployer, source: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in this process, where the application is."""
+    monkeypatch.chdir(source.parent)
+    for module in ("services", "predictions", "runs", "projects"):
+        monkeypatch.setattr(f"scanflow_client.cli.{module}.deployer", lambda: deployer)
+
+    def run(*words: str) -> Result:
+        done = CliRunner().invoke(commands, words)
+        assert done.exception is None or isinstance(done.exception, ScanflowError | SystemExit), done.exception
+        return done
+
+    return run
+
+
+# The shape of a graph
+
+
+def node(name: str, **fields: object) -> sf.Service:
+    return sf.Service.model_validate({"name": name, "model": f"models:/{name}/1", **fields})
+
+
+def graph(*nodes: sf.Service) -> sf.Workflow:
+    edges = [nodes[place] >> nodes[place + 1] for place in range(len(nodes) - 1)]
+    return sf.Workflow(name="graph", type="online", nodes=nodes, edges=edges)
+
+
+def test_a_graph_takes_what_its_nodes_take_together() -> None:
+    first = node("a", instances=2, resources={"cpu": 1, "memory": "1Gi"}, affinity="cpu")
+    second = node("b", instances=3, resources={"cpu": "500m", "memory": "512Mi"}, affinity="cpumem")
+    assert shape_of(graph(first, second)) == Shape(instances=3, cores=1.5, memory_bytes=3 * 2**29, affinity="cpumem")
+
+
+def test_what_asks_for_nothing_is_not_limited() -> None:
+    assert shape_of(graph(node("a"))) == Shape()
+
+
+@pytest.mark.parametrize(("instances", "begun"), [(0, 1), (2, 2), (9, 4)])
+def test_scaling_bounds_the_instances(instances: int, begun: int) -> None:
+    scaling = sf.Scaling(metric="rps", target=5, min=1, max=4)
+    assert shape_of(graph(node("a", instances=instances, scaling=scaling))).instances == begun
+
+
+def test_threads_are_derived_anew_where_the_cores_change() -> None:
+    shape = Shape(instances=2, cores=1, threads={"OMP_NUM_THREADS": "1"})
+    assert changed_shape(shape, instances=4).threads == shape.threads
+    assert changed_shape(shape, cores=2) == Shape(instances=2, cores=2)
+
+
+# The deployer
+
+
+def test_deploying_takes_the_online_workflow_and_what_is_given_beside_it(
+    deployer: EmbeddedDeployer, backend: StandIn, deployed: ServiceRecord, source: Path
+) -> None:
+    assert deployed.name == "digits"
+    assert backend.asked == [
+        {"check": "digits", "app": "shop"},
+        {"deploy": "digits", "shape": None, "port": None},
+    ]
+    from scanflow.loading import load_application
+
+    app = load_application(str(source))[0]
+    deployer.deploy(app, "digits", instances=1, port=8080)
+    assert backend.asked[-1] == {
+        "deploy": "digits",
+        "shape": Shape(instances=1, cores=1, affinity="cpumem"),
+        "port": 8080,
+    }
+
+
+def test_what_is_run_is_not_deployed_and_the_other_way_round(deployer: EmbeddedDeployer, source: Path) -> None:
+    from scanflow.loading import load_application
+
+    app = load_application(str(source))[0]
+    with pytest.raises(UsageError, match="'training' is of type 'batch': it runs to its end. Run it: scanflow run"):
+        deployer.deploy(app, "training")
+    with pytest.raises(UnsupportedError, match="'digits' is of type 'online'.*Deploy it: scanflow deploy"):
+        deployer.run(app, "digits")
+    with pytest.raises(NotFoundError, match=r"no workflow 'digit'. Did you mean 'digits'"):
+        deployer.deploy(app, "digit")
+
+
+def test_a_change_of_nothing_and_a_share_of_too_much_are_refused(
+    deployer: EmbeddedDeployer, deployed: ServiceRecord
+) -> None:
+    with pytest.raises(UsageError, match="Nothing was given to change"):
+        deployer.scale(deployed.name)
+    with pytest.raises(InvalidError, match="The weight 1.5 is no share"):
+        deployer.traffic(deployed.name, "models:/cnn/2", weight=1.5)
+
+
+def test_a_plan_of_a_graph_says_where_its_instances_would_sit(deployer: EmbeddedDeployer) -> None:
+    service = node("cnn", instances=1, resources={"cpu": 1}, affinity="cpu", batching={"max_size": 8})
+    plan = deployer.plan(sf.Application(name="x", workflows=[graph(service)]))
+    (instance,) = plan.instances
+    assert (instance.cores, len(instance.cpus), instance.threads) == (1, 1, 1)
+    assert plan.steps[0].runs == "models:/cnn/1"
+    assert plan.steps[0].notes == ("MODEL", "batches of up to 8")
+    assert plan.peak_cores == 1
+
+
+def test_logs_are_those_of_every_instance_or_of_one(
+    deployer: EmbeddedDeployer, deployed: ServiceRecord, tmp_path: Path
+) -> None:
+    (tmp_path / "1.log").write_bytes(b"one\n")
+    (tmp_path / "2.log").write_bytes(b"two\n")
+    assert [*deployer.service_logs("digits")] == [("1", b"one\n"), ("2", b"two\n")]
+    assert [*deployer.service_logs("digits", instance="2")] == [("2", b"two\n")]
+    with pytest.raises(NotFoundError, match=r"no service 'digit'. Did you mean 'digits'"):
+        [*deployer.service_logs("digit")]
+
+
+def test_following_ends_when_the_service_does(
+    deployer: EmbeddedDeployer, deployed: ServiceRecord, backend: StandIn, tmp_path: Path
+) -> None:
+    (tmp_path / "1.log").write_bytes(b"one\n")
+    following = deployer.service_logs("digits", instance="1", follow=True)
+    assert next(following) == ("1", b"one\n")
+    with (tmp_path / "1.log").open("ab") as file:
+        file.write(b"more\n")
+    assert next(following) == ("1", b"more\n")
+    backend.records.clear()
+    assert [*following] == []
+
+
+def test_models_come_from_the_registry_of_the_application(settings: Settings, source: Path, backend: StandIn) -> None:
+    made: list[Path] = []
+
+    def make(given: Settings, models: object) -> StandIn:
+        made.append(given.home)
+        assert models is not None
+        return backend
+
+    assert EmbeddedServices(settings, make).services() == []
+    assert made == [settings.home]
+
+
+# The command line
+
+
+def test_deploying_tells_of_each_instance_and_ends_with_a_way_to_ask(run: Run) -> None:
+    told = run("deploy").output.splitlines()
+    assert told[:2] == [
+        "  instance 1 is ready on core 0 (0.9 s)",
+        "  instance 2 is ready on core 1 (0.9 s)",
+    ]
+    assert told[2] == "✓ digits  ready at http://127.0.0.1:9  (2 instances × 1 core, cpumem)"
+    assert told[-1].startswith("Ask it: scanflow predict digits --data")
+    assert told[-2].startswith("curl -s http://127.0.0.1:9/v2/models/digits/infer")
+
+
+def test_deploying_can_be_cut_otherwise(run: Run, backend: StandIn) -> None:
+    done = run("deploy", "app.py:digits", "--instances", "1", "--cores", "500m", "--affinity", "ANY", "--json")
+    assert json.loads(done.output)["shape"] == {
+        "instances": 1, "cores": 0.5, "memory_bytes": None, "affinity": "any", "threads": {},
+    }  # fmt: skip
+    assert "affinity 'near' is not known" in str(run("deploy", "--affinity", "near").exception)
+    assert "cpu 'two' cannot be read" in str(run("deploy", "--cores", "two").exception)
+
+
+def test_services_are_listed_and_shown(run: Run, deployed: ServiceRecord) -> None:
+    listed = run("services").output.splitlines()
+    assert listed[0].split() == ["service", "state", "url", "ready", "cores", "models", "rps", "p95"]
+    assert "cnn@champion" in listed[1]
+    shown = run("services", "digits").output
+    assert "instance" in shown
+    assert "revision" in shown
+    assert shown.splitlines()[-1].startswith("Ask it: scanflow predict digits")
+    assert json.loads(run("services", "--json").output)[0]["name"] == "digits"
+    assert json.loads(run("services", "digits", "--json").output)["app"] == "shop"
+
+
+def test_without_services_there_is_a_command_to_begin_with(run: Run) -> None:
+    assert run("services").output == "Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW\n"
+    assert "There is no service 'digits'" in str(run("services", "digits").exception)
+
+
+def test_scaling_rolls_and_explains(run: Run, deployed: ServiceRecord) -> None:
+    told = run("scale", "digits", "3", "--cores", "2").output.splitlines()
+    assert told == [
+        "  rolling",
+        "✓ digits  ready at http://127.0.0.1:9  (3 instances × 2 cores, cpumem)",
+        "Look at it: scanflow services digits",
+    ]
+    assert "ceil(2 x 31.0 / 20.0) = 4" in run("scale", "digits", "--explain").output
+    assert json.loads(run("scale", "digits", "--explain", "--json").output)["wanted"] == 4
+    assert "Nothing was given to change" in str(run("scale", "digits").exception)
+
+
+def test_a_version_is_put_on_trial_and_judged(run: Run, backend: StandIn, deployed: ServiceRecord) -> None:
+    done = run("traffic", "digits", "models:/cnn/2", "-w", "10%", "--promote-if", "p95<=1.2x", "--after", "500")
+    assert "models:/cnn/2 is loaded" in done.output
+    judgement = Judgement(metric="p95", ratio=1.2, after_requests=500)
+    assert backend.asked[-1] == {
+        "traffic": "models:/cnn/2", "node": None, "weight": 0.1, "shadow": False, "judgement": judgement,
+    }  # fmt: skip
+    assert run("services", "digits").output.splitlines()[-1] == (
+        "Decide: scanflow promote digits, or scanflow rollback digits"
+    )
+    assert run("promote", "digits").exit_code == 0
+    assert "has no version on trial" in str(run("promote", "digits").exception)
+    assert run("rollback", "digits").exit_code == 0
+
+
+def test_a_trial_without_requests_is_refused(run: Run, deployed: ServiceRecord) -> None:
+    assert "needs a share of the requests" in str(run("traffic", "digits", "models:/cnn/2").exception)
+    assert "Give the rule too" in str(run("traffic", "digits", "models:/cnn/2", "--shadow", "--within", "5m").exception)
+    assert run("traffic", "digits", "models:/cnn/2", "--shadow").exit_code == 0
+
+
+def test_deleting_says_how_to_deploy_again(run: Run, source: Path, deployed: ServiceRecord) -> None:
+    told = run("delete", "digits").output.splitlines()
+    assert told == ["  draining", f"Deleted digits. Deploy it again: scanflow deploy {source}:digits"]
+    assert "There is no service 'digits'" in str(run("delete", "digits").exception)
+
+
+def test_logs_of_a_service_are_found_where_there_is_no_such_run(
+    run: Run, deployed: ServiceRecord, tmp_path: Path
+) -> None:
+    (tmp_path / "1.log").write_bytes(b"one\n")
+    (tmp_path / "2.log").write_bytes(b"two\n")
+    assert run("logs", "digits").output == "── 1\none\n── 2\ntwo\n"
+    assert run("logs", "digits", "2").output == "two\n"
+    assert "There is no run 'nope'" in str(run("logs", "nope").exception)
+    assert "No service is called that either" in str(run("logs", "nope").exception)
+
+
+def test_check_and_plan_know_graphs(run: Run) -> None:
+    assert run("check", "app.py:digits").output.splitlines() == [
+        "✓ shop:digits  1 node in each of 2 instances",
+        "app.py is good. Deploy it: scanflow deploy app.py:digits",
+    ]
+    told = run("plan", "app.py:digits").output
+    assert "models:/cnn@champion" in told
+    assert told.splitlines()[-1].endswith("Nothing was started.")
+
+
+def test_a_service_that_nobody_answers_for_is_said_to_be_so(run: Run, deployed: ServiceRecord) -> None:
+    assert "The service 'digits' cannot be reached" in str(run("predict", "digits", "--data", "[[1]]").exception)

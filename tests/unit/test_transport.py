@@ -1,0 +1,220 @@
+"""Predictions over HTTP: arrays in the protocol's two spellings, and refusals as the errors that they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.errors import (
+    AlreadyRunningError,
+    InternalError,
+    InvalidError,
+    NotFoundError,
+    ScanflowError,
+    ServiceFailedError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
+from scanflow.transport import Predictions, error_of, status_of
+from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
+
+DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
+
+
+def mirror(request: httpx.Request) -> httpx.Response:
+    """Answer with what was sent, its inputs renamed outputs, in the spelling it came in."""
+    length = request.headers.get("inference-header-content-length")
+    body = request.content
+    size = len(body) if length is None else int(length)
+    document = json.loads(body[:size])
+    head = json.dumps({"model_name": "m", "outputs": document["inputs"]}).encode()
+    headers = {"x-scanflow-instance": "i1", "x-scanflow-revision": "r2"}
+    if length is not None:
+        headers["inference-header-content-length"] = str(len(head))
+    return httpx.Response(200, content=head + body[size:], headers=headers)
+
+
+def service(handler: Callable[[httpx.Request], httpx.Response]) -> Predictions:
+    return Predictions("http://127.0.0.1:1", transport=httpx.MockTransport(handler))
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_array_comes_back_as_it_was_sent(dtype: str, binary: bool) -> None:
+    sent = np.array([[0, 1, 2], [3, 100, 1]]).astype(dtype)
+    with service(mirror) as client:
+        answer = client.infer("m", {"x": sent, "y": sent[0]}, binary=binary)
+    assert list(answer.outputs) == ["x", "y"]
+    assert answer.outputs["x"].dtype == sent.dtype
+    np.testing.assert_array_equal(answer.outputs["x"], sent)
+    np.testing.assert_array_equal(answer.outputs["y"], sent[0])
+    assert (answer.instance, answer.revision) == ("i1", "r2")
+
+
+@given(st.lists(st.binary(max_size=9), max_size=5))
+def test_bytes_come_back_as_they_were_sent(texts: list[bytes]) -> None:
+    sent = np.empty(len(texts), dtype=object)
+    sent[:] = texts
+    body, headers = encode_request({"x": sent})
+    answer = mirror(httpx.Request("POST", "http://x/", content=body, headers=headers))
+    found = decode_answer(answer.content, answer.headers["inference-header-content-length"])["x"]
+    assert found.tolist() == texts
+
+
+def test_text_is_sent_as_text_in_json() -> None:
+    body, _ = encode_request(as_arrays(["straße", "b"]), binary=False)
+    tensor = {"name": "input", "shape": [2], "datatype": "BYTES", "data": ["straße", "b"]}
+    assert json.loads(body)["inputs"] == [tensor]
+
+
+def test_what_machines_write_the_other_way_round_is_turned() -> None:
+    turned = np.array([1, 258], dtype=">i4")
+    body, headers = encode_request({"x": turned})
+    answer = mirror(httpx.Request("POST", "http://x/", content=body, headers=headers))
+    found = decode_answer(answer.content, answer.headers["inference-header-content-length"])["x"]
+    assert found.tolist() == [1, 258]
+
+
+def test_numbers_can_be_sent_as_the_service_wants_them() -> None:
+    assert as_arrays([[1, 2]], dtype="FP32")["input"].dtype == np.float32
+    assert as_arrays([[1, 2]], dtype="uint8")["input"].dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ({}, "There is no input to send."),
+        ([[1, 2], [3]], "The input 'input' is no array"),
+        ({"x": [object()]}, "The input 'x' holds object, which cannot be sent."),
+        (1 + 2j, "holds complex128, which cannot be sent."),
+        (np.array(["2026-01-01"], dtype="datetime64"), "holds datetime64"),
+    ],
+)
+def test_what_is_no_array_is_refused_before_it_is_sent(inputs: Any, told: str) -> None:
+    with pytest.raises(InvalidError) as error:
+        as_arrays(inputs)
+    assert told in str(error.value)
+
+
+def test_an_unknown_type_of_numbers_is_refused() -> None:
+    with pytest.raises(InvalidError, match="is no array"):
+        as_arrays([1], dtype="FP7")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, InvalidError),
+        (404, NotFoundError),
+        (409, AlreadyRunningError),
+        (413, InvalidError),
+        (418, UsageError),
+        (422, InvalidError),
+        (429, UnavailableError),
+        (500, ServiceFailedError),
+        (502, ServiceFailedError),
+        (503, UnavailableError),
+        (504, UnavailableError),
+        (599, UnavailableError),
+    ],
+)
+def test_a_refusal_is_raised_as_the_error_it_is_in_the_words_of_the_service(
+    status: int, kind: type[ScanflowError]
+) -> None:
+    problem = {"type": "about:blank", "title": "No", "status": status, "detail": "Because of this."}
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(status, json=problem, headers={"retry-after": "2"})
+
+    with service(refuse) as client, pytest.raises(ScanflowError) as error:
+        client.infer("m", [1])
+    assert type(error.value) is kind
+    assert (
+        str(error.value) == f"The service at http://127.0.0.1:1 answered {status}: Because of this. Try again in 2 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"error": "no such model"}', "no such model"),
+        (b'{"status": {"code": -1, "info": "bad ndarray"}}', "bad ndarray"),
+        (b"<h1>Bad gateway</h1>", "<h1>Bad gateway</h1>"),
+        (b"[1]", "[1]"),
+        (b"", "without a word."),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+    ],
+)
+def test_words_are_found_wherever_a_server_puts_them(body: bytes, told: str) -> None:
+    assert str(error_of(502, body)) == f"It answered 502: {told}"
+
+
+def test_a_long_answer_is_cut() -> None:
+    assert len(str(error_of(500, b"x" * 10_000))) < 600
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 501, 503])
+def test_an_error_survives_the_way_there_and_back(status: int) -> None:
+    assert status_of(error_of(status, b"")) == status
+
+
+def test_every_error_of_ours_has_a_status() -> None:
+    def below(kind: type[ScanflowError]) -> list[type[ScanflowError]]:
+        return [kind, *(inner for one in kind.__subclasses__() for inner in below(one))]
+
+    for kind in below(ScanflowError):
+        assert 400 <= status_of(kind("no")) < 600
+    assert status_of(InternalError("no")) == 500
+    assert status_of(UnsupportedError("no")) == 501
+
+
+def test_what_speaks_another_language_is_said_to_do_so() -> None:
+    for body in (b"hello", b"[]", b'{"outputs": [{"name": "x"}]}', b'{"outputs": 3}'):
+        with (
+            service(lambda request, body=body: httpx.Response(200, content=body)) as client,  # type: ignore[misc]
+            pytest.raises(UnavailableError, match="not of the Open Inference Protocol"),
+        ):
+            client.infer("m", [1])
+
+
+def test_nobody_there_and_nobody_in_time_may_pass() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    def dawdle(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("too long", request=request)
+
+    with service(refuse) as client, pytest.raises(UnavailableError, match=r"cannot be reached .* scanflow services"):
+        client.seldon({"data": {"ndarray": [[1]]}})
+    with service(dawdle) as client, pytest.raises(UnavailableError, match="did not answer in time"):
+        client.document("/v2")
+
+
+def test_seldons_messages_go_where_they_belong() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.url.path == "/api/v1.0/predictions"
+        return httpx.Response(200, json={"data": json.loads(request.content)["data"]})
+
+    with service(answer) as client:
+        assert client.seldon({"data": {"ndarray": [[1]]}}) == {"data": {"ndarray": [[1]]}}
+
+
+def test_names_and_versions_are_part_of_the_path_and_nothing_else() -> None:
+    paths = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.raw_path.decode())
+        return mirror(request)
+
+    with service(answer) as client:
+        client.infer("a/b", [1], version="3")
+        client.infer("m", [1])
+    assert paths == ["/v2/models/a%2Fb/versions/3/infer", "/v2/models/m/infer"]
