@@ -3,94 +3,21 @@ asked to run it call this."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 import traceback
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.app.files import load_json, load_yaml
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
 from scanflow.failures import failure_from_text
+from scanflow.modules import file_being_loaded, load_function, load_module
 from scanflow.names import slug
 
 __all__ = ["file_being_loaded", "find_file", "load_application", "load_function", "load_module"]
 
-_loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", default=None)
-_MARK = "__loaded_by_scanflow__"
 DEFAULT_FILES = ("app.py", "scanflow.yaml", "scanflow.yml")
-
-
-def load_module(path: Path) -> ModuleType:
-    """Run a Python file as the module of its name, its folder first on the path; once a process.
-
-    A file named as a module of the standard library, or as another one that is loaded, gets another name, so that it
-    does not hide that one.
-    """
-    path = path.resolve()
-    name = path.stem
-    if name in sys.stdlib_module_names or (name in sys.modules and not _is_users(sys.modules[name], path)):
-        name = f"_user_{name}"
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InvalidError(f"The file {str(path)!r} is not a Python file.")
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    module = importlib.util.module_from_spec(spec)
-    vars(module)[_MARK] = True
-    sys.modules[name] = module
-    token = _loading.set(path)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        _loading.reset(token)
-    return module
-
-
-def file_being_loaded() -> Path | None:
-    """Return the user's file whose top level is being run at this moment, if one is."""
-    return _loading.get()
-
-
-def _is_users(module: ModuleType, path: Path) -> bool:
-    return _MARK in vars(module) or getattr(module, "__file__", None) == str(path)
-
-
-def load_function(name: str, file: Path | None) -> Callable[..., Any]:
-    """Return the function named ``file.py:name`` (whose file is ``file``) or ``package.module:name``.
-
-    Raises:
-        NotFoundError: the file, the module or the name is not there.
-    """
-    module_name, _, attribute = name.partition(":")
-    if file is not None:
-        module = load_module(file)
-    else:
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            raise NotFoundError(f"The function {name!r} cannot be found: {error}.") from error
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise NotFoundError(f"{module_name!r} has no {attribute!r}.{did_you_mean(attribute, vars(module))}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise InvalidError(f"{name!r} is not a function.")
-    function: Callable[..., Any] = found
-    return function
 
 
 def find_file(name: str, folders: Iterable[Path]) -> Path:

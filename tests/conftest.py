@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from scanflow.deployer import EmbeddedDeployer
 from scanflow.settings import Settings
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -19,13 +20,17 @@ COMMAND_TIMEOUT_S = 120
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder for this test alone, also for the processes it starts."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home folder for this test alone, also for the processes it starts. What it still serves at the end is ended."""
     folder = tmp_path / "home"
     for name in [name for name in os.environ if name.startswith(("SCANFLOW_", "MLFLOW_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SCANFLOW_HOME", str(folder))
-    return folder
+    yield folder
+    if (folder / "services").is_dir():
+        deployer = EmbeddedDeployer(Settings(home=folder))
+        for record in deployer.services():
+            deployer.delete(record.name)
 
 
 @pytest.fixture

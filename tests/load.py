@@ -74,7 +74,10 @@ class Result:
     reasons: Mapping[str, int]
     """Why requests failed, and how many of each."""
 
-    tally: Mapping[str, int]
+    who: Sequence[int]
+    """Who answered each, by the header that was asked for: a place in ``names``; -1: it did not say."""
+
+    names: Sequence[str]
     reconnects: int
     """Connections opened anew because the server had closed one between two requests."""
 
@@ -89,6 +92,11 @@ class Result:
     def failed(self) -> int:
         """How many of them failed."""
         return sum(not 200 <= status < 300 for status in self.status)
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """How many each of those has answered that the header named."""
+        return {self.names[place]: count for place, count in Counter(self.who).items() if place >= 0}
 
     @property
     def statuses(self) -> dict[int, int]:
@@ -217,11 +225,11 @@ class SteadyLoad:
         if code != 0:
             raise LoadError(f"The load ended with {code}. {self._errors()}")
         folder = Path(self._folder.name)
-        due, took, status = array("d"), array("d"), array("h")
-        for name, column in (("due", due), ("took", took), ("status", status)):
+        due, took, status, who = array("d"), array("d"), array("h"), array("h")
+        for name, column in (("due", due), ("took", took), ("status", status), ("who", who)):
             column.frombytes((folder / name).read_bytes())
         rest = json.loads((folder / "rest.json").read_text())
-        return Result(due=due, took=took, status=status, **rest, marks=dict(self._marks))
+        return Result(due=due, took=took, status=status, who=who, **rest, marks=dict(self._marks))
 
     def _errors(self) -> str:
         return (Path(self._folder.name) / "errors").read_text(errors="replace").strip()[-500:] or "it said nothing"

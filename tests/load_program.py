@@ -65,7 +65,7 @@ class Plan:
     """Text that a right answer contains."""
 
     tally: str | None = None
-    """A header of the answers whose values are counted."""
+    """A header of the answers whose value is kept of each: who answered."""
 
     per_connection: int | None = None
     """Requests after which a connection is closed and a new one opened; None: never."""
@@ -173,9 +173,9 @@ class _Run:
         self.expect = plan.expect.encode() if plan.expect else None
         self.message = _message(plan)
         self.reconnects = 0
-        self.counts: Counter[str] = Counter()
+        self.names: dict[str, int] = {}
         self.reasons: Counter[str] = Counter()
-        self.due, self.took, self.status = array("d"), array("d"), array("h")
+        self.due, self.took, self.status, self.who = array("d"), array("d"), array("h"), array("h")
         self.failed = 0
         self._host, self._port = url.hostname, url.port or 80
         self._loop = asyncio.get_running_loop()
@@ -263,8 +263,7 @@ class _Run:
             self.failed += 1
             if reason in self.reasons or len(self.reasons) < 20:
                 self.reasons[reason] += 1
-        if tally is not None:
-            self.counts[tally] += 1
+        self.who.append(-1 if tally is None else self.names.setdefault(tally, len(self.names)))
         PROGRESS.pack_into(self._progress, 0, len(self.due), self.failed)
 
     def sweep(self) -> None:
@@ -358,9 +357,9 @@ async def _make(plan: Plan, folder: Path) -> None:
     sweeping = loop.create_task(sweeps())
     await run.over
     sweeping.cancel()
-    for name in ("due", "took", "status"):
+    for name in ("due", "took", "status", "who"):
         (folder / name).write_bytes(getattr(run, name).tobytes())
-    rest = {"reasons": run.reasons, "tally": run.counts, "reconnects": run.reconnects}
+    rest = {"reasons": run.reasons, "names": list(run.names), "reconnects": run.reconnects}
     (folder / "rest.json").write_text(json.dumps(rest))
 
 

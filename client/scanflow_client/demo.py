@@ -18,6 +18,11 @@ from scanflow.settings import Settings
 __all__ = ["load_demo", "where_to_look"]
 
 _NAMED_DATA = ("digits", "mnist")
+_SERVICE_KEPT = (
+    "  service    scanflow services serve",
+    "  cut anew   scanflow scale serve 1 --cores 2",
+    "  end it     scanflow delete serve",
+)
 _NEEDS = ("tensorflow", "sklearn", "mlflow")
 
 
@@ -43,8 +48,8 @@ def load_demo(data: str) -> tuple[Application, Path, dict[str, Any]]:
     return application, path, {"load-data.data": str(file)}
 
 
-def where_to_look(record: RunRecord, deployer: Deployer) -> list[str]:
-    """Return what a person wants to know after the demo, and the commands that show more."""
+def where_to_look(record: RunRecord, deployer: Deployer, *, kept: bool = False) -> list[str]:
+    """Return what a person wants to know after the demo, and the commands that show more; ``kept``: of its service."""
     loaded, best = deployer.outputs(record.name, "load-data"), deployer.outputs(record.name, "select")
     assert isinstance(loaded, dict)
     assert isinstance(best, dict)
@@ -61,6 +66,11 @@ def where_to_look(record: RunRecord, deployer: Deployer) -> list[str]:
         f"  its logs   scanflow logs {record.name}",
         "  try again  scanflow spin modeling-cnn1 -p epochs=5",
         f"  in MLflow  mlflow ui --backend-store-uri sqlite:///{tracker / 'mlflow.db'}",
+        *(
+            _SERVICE_KEPT
+            if kept
+            else [f"  serve it   scanflow deploy {record.source}:serve  (the demo ended its service)"]
+        ),
     ]
 
 

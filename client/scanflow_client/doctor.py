@@ -17,6 +17,7 @@ from scanflow_client.words import format_bytes
 __all__ = ["Finding", "examine"]
 
 LEAST_DISK_BYTES = 2 * 2**30
+_SERVING = ("grpc", "httptools", "msgspec", "numpy", "prometheus_client", "uvloop")
 _OPTIONAL = (
     ("mlflow", "tracks runs and models", "pip install 'scanflow[local]'"),
     ("tensorflow", "trains in the demo", "pip install 'scanflow[tensorflow]'"),
@@ -36,7 +37,16 @@ class Finding(NamedTuple):
 
 def examine(settings: Settings) -> list[Finding]:
     """Look at this machine and return what was found, in the order a person would fix it."""
-    return [_python(), _cores(), *_home(settings.home.expanduser().absolute()), _uv(), *map(_optional, _OPTIONAL)]
+    home = settings.home.expanduser().absolute()
+    return [
+        _python(),
+        _cores(),
+        *_home(home),
+        _uv(),
+        _serving(),
+        *map(_optional, _OPTIONAL),
+        *_services(settings),
+    ]
 
 
 def _python() -> Finding:
@@ -67,6 +77,28 @@ def _uv() -> Finding:
     if found:
         return Finding("✓", "uv", f"makes the environments of steps with requirements ({found})")
     return Finding("–", "uv", "not installed; steps with requirements need it", "pip install 'scanflow[local]'")
+
+
+def _serving() -> Finding:
+    missing = [name for name in _SERVING if importlib.util.find_spec(name) is None]
+    if missing:
+        advice = "pip install 'scanflow[serving]'"
+        return Finding("–", "serving", f"{', '.join(missing)} not installed; instances of services need it", advice)
+    if not hasattr(os, "sched_setaffinity"):
+        return Finding("–", "serving", "installed; instances cannot be pinned to cores here", "leave out affinity")
+    return Finding("✓", "serving", "installed; instances of services can be pinned to cores")
+
+
+def _services(settings: Settings) -> list[Finding]:
+    """Say how the deployed services are, if there are any."""
+    from scanflow.deployer import EmbeddedDeployer
+
+    if not (settings.home.expanduser() / "services").is_dir():
+        return []
+    records = EmbeddedDeployer(settings).services()
+    ill = [one for one in records if one.state in {"failed", "degraded"}]
+    findings = [Finding("✗", "service", f"{one.name} is {one.state}", f"scanflow logs {one.name}") for one in ill]
+    return [*findings, Finding("✓", "services", f"{len(records) - len(ill)} of {len(records)} are well")]
 
 
 def _optional(wanted: tuple[str, str, str]) -> Finding:

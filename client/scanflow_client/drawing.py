@@ -145,7 +145,7 @@ def _rows(
     used = 0
     for group in groups:
         size = len(group) * (cell_width + 1) + 2
-        if row and used + size - 2 > width:
+        if row and used + size - 3 > width:
             yield from _draw_row(row, cell)
             row, used = [], 0
         row.append(group)
@@ -160,7 +160,7 @@ def _draw_row(row: Sequence[Sequence[Core]], cell: Callable[[int | None], Cell])
         line: list[Cell] = []
         for place, group in enumerate(row):
             if place:
-                line.append(Cell(" │ "))
+                line.append(Cell(" │"))
             cells = [cell(core.cpus[turn] if turn < len(core.cpus) else None) for core in group]
             line += chain.from_iterable((Cell(" "), one) for one in cells)
         yield tuple(line[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress_bar import ProgressBar
 
-__all__ = ["Story", "changes_on", "progress_for"]
+__all__ = ["Story", "changes_on", "counting_on", "progress_for"]
 
 SHOWN_RUNNING = 8  # lines of running steps kept at the bottom of a terminal
 
@@ -114,6 +114,22 @@ def changes_on(stream: TextIO) -> Iterator[ServiceObserver]:
             status.update(change.service)
 
         yield observe
+
+
+@contextmanager
+def counting_on(stream: TextIO, text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Give what is told how many more are done, and show on ``stream`` how far it has come, or how long it took."""
+    began = time.monotonic()
+    if not stream.isatty():
+        yield lambda _count: None
+    else:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(file=stream), transient=True) as bar:
+            task = bar.add_task(text, total=total)
+            yield lambda count: bar.advance(task, count)
+    _print(f"  {MARKS['succeeded']} {text:<28} {format_duration(time.monotonic() - began):>9}", stream)
 
 
 @contextmanager

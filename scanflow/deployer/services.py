@@ -167,7 +167,9 @@ class EmbeddedServices:
         """See :meth:`~scanflow.deployer.port.Deployer.scale`."""
         if instances is None and cores is None and affinity is None:
             raise UsageError("Nothing was given to change. Say how many instances, or their cores, or their affinity.")
-        return self._services().scale(name, instances=instances, cores=cores, affinity=affinity, observe=observe)
+        return self._services(name=name).scale(
+            name, instances=instances, cores=cores, affinity=affinity, observe=observe
+        )
 
     def traffic(
         self,
@@ -183,7 +185,7 @@ class EmbeddedServices:
         """See :meth:`~scanflow.deployer.port.Deployer.traffic`."""
         if not 0 <= weight <= 1:
             raise InvalidError(f"The weight {weight:g} is no share of the requests. Write one from 0 to 1.")
-        return self._services().traffic(
+        return self._services(name=name).traffic(
             name, model, node=node, weight=weight, shadow=shadow, judgement=judgement, observe=observe
         )
 
@@ -191,11 +193,11 @@ class EmbeddedServices:
         self, name: str, model: str | None = None, *, node: str | None = None, observe: ServiceObserver = _unseen
     ) -> ServiceRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.promote`."""
-        return self._services().promote(name, model, node=node, observe=observe)
+        return self._services(name=name).promote(name, model, node=node, observe=observe)
 
     def rollback(self, name: str, *, observe: ServiceObserver = _unseen) -> ServiceRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.rollback`."""
-        return self._services().rollback(name, observe=observe)
+        return self._services(name=name).rollback(name, observe=observe)
 
     def explain(self, name: str) -> Explanation:
         """See :meth:`~scanflow.deployer.port.Deployer.explain`."""
@@ -247,9 +249,14 @@ class EmbeddedServices:
 
         return Predictions(self.service(name).url, name=name)
 
-    def _services(self, app: Application | None = None) -> ServiceBackend:
-        uri = (app.tracker.uri if app is not None and app.tracker is not None else None) or self._settings.tracker_uri
+    def _services(self, app: Application | None = None, *, name: str | None = None) -> ServiceBackend:
+        """Return what serves, for models of the registry that the application, or the service of that name, uses."""
         home = self._settings.home.expanduser().absolute()
+        if app is not None:
+            uri = None if app.tracker is None else app.tracker.uri
+        else:
+            uri = None if name is None else _tracker_of(home, name)
+        uri = uri or self._settings.tracker_uri
         return self._make_services(self._settings, ModelCache(home / "models", lambda: open_knowledge(home, uri)))
 
 
@@ -289,6 +296,15 @@ def refuse_while_loading() -> None:
         raise UsageError(
             f"{path.name} runs a workflow while it is only being loaded. Put that below: if __name__ == '__main__':"
         )
+
+
+def _tracker_of(home: Path, name: str) -> str | None:
+    """Return the tracker of the application that a service was deployed from, if it named one."""
+    from scanflow.backends.local.services.layout import ServicesHome
+    from scanflow.backends.local.services.stored import read_stored
+
+    stored = read_stored(ServicesHome(home / "services").service(name))
+    return None if stored is None else stored.definition.tracker_uri
 
 
 def _news(path: Path, positions: dict[Path, int]) -> Iterator[bytes]:

@@ -99,12 +99,28 @@ def place(
     ask = Ask(count, to_milli(1.0 if cores is None else cores), mode, n_threads, memory_bytes)
     memory = {node.id: node.memory_bytes for node in topology.nodes}
     room = Room(topology, _loads(taken, beside), order, memory)
-    check_budget(room, ask, oversubscribe)
+    check_budget(room, ask, oversubscribe, _most)
     if mode == "any":
         return _place_any(room, ask, oversubscribe)
     if mode == "cpu":
         return _place_cpu(room, ask, oversubscribe)
     return _place_near(room, ask, oversubscribe)
+
+
+def _most(room: Room, ask: Ask) -> int:
+    """Return how many of the instances can be placed in what is free."""
+    trial = room.copy()
+    for placed in range(ask.instances):
+        if ask.mode == "any":
+            break
+        if ask.mode == "cpu":
+            if _over_sockets(trial, ask.whole, ask.part, 1, False) is None:
+                return placed
+        elif (spot := _find_spot(trial, ask, False)) is None:
+            return placed
+        else:
+            _take_near(trial, ask, spot, ask.whole)
+    return ask.instances
 
 
 def _loads(taken: Iterable[int], beside: Iterable[Grant]) -> Counter[int]:
@@ -211,7 +227,7 @@ def _find_spot(room: Room, ask: Ask, oversubscribe: bool) -> _Spot | None:
 def _openness(room: Room, area: Sequence[int], ask: Ask) -> tuple[int, ...]:
     cores = len(room.free_cores(area))
     used = sum(room.loads[cpu] for cpu in area)
-    started = any(room.loads[cpu] % FULL for cpu in area) and not ask.whole
+    started = not ask.whole and bool(room.shared_for(area, ask.part, 0))
     return (cores >= ask.whole, started, cores, len(area) * FULL - used)
 
 

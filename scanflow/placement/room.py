@@ -90,7 +90,7 @@ class Room:
         spare = len(self.open(area, layer)) - whole
         if spare < 0:
             return False
-        return not part or spare > 0 or any(self._shared(area, part, layer))
+        return not part or spare > 0 or any(self.shared_for(area, part, layer))
 
     def has_memory(self, nodes: Iterable[int], amount: int | None) -> bool:
         """Say whether nodes have so much memory left; where their size is not known, they do."""
@@ -130,13 +130,13 @@ class Room:
             chosen.append(shared)
         return chosen, shared
 
-    def _shared(self, area: Iterable[int], part: int, layer: int) -> list[int]:
+    def shared_for(self, area: Iterable[int], part: int, layer: int) -> list[int]:
         """Return the CPUs that have a part taken already and room for this one."""
         return [cpu for cpu in area if self.loads[cpu] % FULL and self.loads[cpu] + part <= (layer + 1) * FULL]
 
     def _place_part(self, area: Sequence[int], part: int, layer: int) -> int | None:
         for one in range(layer + 1):
-            if shared := self._shared(area, part, one):
+            if shared := self.shared_for(area, part, one):
                 return max(shared, key=lambda cpu: (self.loads[cpu], -cpu))
             if pool := self.open(area, one):
                 return self._choose(pool, 1, 1)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import ceil
 
 from scanflow.app.quantities import format_memory
@@ -14,7 +14,11 @@ from scanflow.placement.topology import Topology
 __all__ = ["check_budget", "no_part", "no_socket"]
 
 
-def check_budget(room: Room, ask: Ask, oversubscribe: bool) -> None:
+Most = Callable[[Room, Ask], int]
+"""How many instances can be placed, at most as many as are asked for."""
+
+
+def check_budget(room: Room, ask: Ask, oversubscribe: bool, most: Most) -> None:
     """Refuse what no arrangement could satisfy: more than is granted to this process, or than is left of it."""
     topology = room.topology
     used = sum(min(FULL, load) for load in room.loads.values())
@@ -32,18 +36,23 @@ def check_budget(room: Room, ask: Ask, oversubscribe: bool) -> None:
     raise InvalidError(
         f"{_instances(ask.instances)} of {_cores(ask.milli)} {'needs' if ask.instances == 1 else 'need'} "
         f"{_cores(needed)}: {_there_is(topology)}{left}. "
-        f"{_advice(ask, free)}"
+        f"{_advice(room, ask, free, most)}"
     )
 
 
-def _advice(ask: Ask, free: int) -> str:
+def _advice(room: Room, ask: Ask, free: int, most: Most) -> str:
+    """Return what could be had instead: fewer instances, or smaller ones. It was tried."""
     ways = []
-    if fewer := free // ask.milli:
+    if fewer := most(room, ask._replace(instances=min(ask.instances, free // ask.milli))):
         ways.append(f"at most instances={fewer}")
-    if cpus := free // FULL:
-        # So many CPUs for each, or one for so many.
-        each = cpus // ask.instances
-        ways.append(f"cores={each or FULL // -(-ask.instances // cpus) / FULL:g}")
+    # So many CPUs for each, or one for so many.
+    cpus = free // FULL
+    sizes = [FULL * each for each in range(cpus // ask.instances, 0, -1)]
+    sizes += [FULL // -(-ask.instances // cpus)] if cpus else []
+    for milli in sizes:
+        if milli < ask.milli and most(room, ask._replace(milli=milli)) == ask.instances:
+            ways.append(f"cores={milli / FULL:g}")
+            break
     if not ways:
         return "Scale another service down, or write affinity='any' without a number of cores."
     return f"Write {' or '.join(ways)}."

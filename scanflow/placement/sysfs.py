@@ -88,7 +88,7 @@ def another_machine(folder: Path) -> Topology:
     if sysfs.resolve() == SYSFS:
         return read_topology()
     proc = next((one for one in (folder / "proc", sysfs.parent / "proc") if one.is_dir()), folder / "proc")
-    return read_topology(sysfs.absolute(), proc=proc)
+    return read_topology(sysfs, proc=proc)
 
 
 class _Tree:

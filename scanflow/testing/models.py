@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.cached import ModelCache
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.testing.folders import ODD_NAMES, read_folder, write_folder
 
@@ -144,6 +145,20 @@ class ModelsContract:
             with pytest.raises(error, match=why):
                 knowledge.register_logged_model(model, uri)
         assert model not in knowledge.list_models()
+
+    def test_a_version_is_kept_on_disk_with_how_it_was_served(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = write_folder(tmp_path / "in", {"MLmodel": b"flavors: {}", "data/wëights": b"1"})
+        knowledge.register_model(model, source, app=APP, team=team)
+        knowledge.set_model_alias(model, "champion", 1)
+        cache = ModelCache(tmp_path / "models", lambda: knowledge)
+        found = cache.fetch(f"models:/{model}@champion")
+        assert (found.name, found.version) == (model, 1)
+        assert read_folder(Path(found.path)) == {"MLmodel": b"flavors: {}", "data/wëights": b"1"}
+        assert cache.fetch(f"models:/{model}/1") == found
+        cache.remember(model, 1, '{"instances":2}')
+        assert cache.recall(model, 1) == '{"instances":2}'
 
     @pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "a@b", "..", "a ", "it's", "x" * 300, "a\nb", "50%"])
     def test_model_names_that_could_not_be_found_again_are_refused(

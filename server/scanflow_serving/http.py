@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from scanflow_serving.answers import CONTINUE, head_of
 from scanflow_serving.inbox import Inbox
@@ -50,10 +50,10 @@ class Hub(Protocol):
     most: int
     """Bytes of a body."""
 
-    closing: bool
-    """Whether connections end with the next answer."""
-
     handle: Callable[[Request, Reply], None]
+
+    def made(self, connection: Connection) -> None:
+        """Note a connection that is served from now on."""
 
     def lost(self, connection: Connection) -> None:
         """Forget a connection, which is closed."""
@@ -88,12 +88,14 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_advancing",
+        "_answering",
         "_at_end",
         "_detached",
         "_fd",
         "_hub",
         "_inbox",
         "_keep",
+        "_later",
         "_paused",
         "_request",
         "_sent",
@@ -101,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_unsent",
         "going",
+        "last",
         "lingering",
         "opened",
         "since",
@@ -116,6 +119,9 @@ class Connection(asyncio.BufferedProtocol):
         self.going = False
         """Whether it is to go, between two requests."""
 
+        self.last = False
+        """Whether it ends with its next answer."""
+
         self.lingering = False
         self._hub = hub
         self._fd = sock.fileno()
@@ -128,19 +134,21 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._at_end = False
         self._advancing = False
+        self._answering = False
+        self._later = False  # whether it yielded to others, with more to do
         self._detached = False
 
     # -- what the loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, with what another process read already."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's has another class
         transport.set_write_buffer_limits(high=0)
-        if self._inbox.begun:
+        self._hub.made(self)
+        if self._inbox.begun or self.going:
             self._advance()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's signature
         """Return where the kernel is to write."""
         return self._hub.scratch if self.lingering else self._inbox.room()
 
@@ -159,11 +167,12 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Return whether there is still something to say to a caller that has said all."""
         self._at_end = True
-        return self._request is not None and not self.lingering
+        return (self._request is not None or self._later) and not self.lingering
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the loop's signature
         """Forget everything; an answer that comes yet has nowhere to go."""
         self._request = None
+        self._answering = False
         self._unsent = []
         if not self._detached:
             self._slot.release()
@@ -172,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Go on with an answer that did not fit the socket's buffer."""
         self.since = self._hub.now
-        if self._unsent and self._request is not None and self._write(self._unsent):
+        if self._answering and self._write(self._unsent):
             self._answered()
 
     # -- one request after the other
@@ -182,21 +191,27 @@ class Connection(asyncio.BufferedProtocol):
         self._advancing = True
         try:
             for _ in range(_IN_A_ROW):
+                if self.going:
+                    self._hub.between(self)
+                    if self._transport.is_closing():
+                        return
                 request = self._inbox.next()
                 if request is None:
                     self._wait()
                     return
                 self._request = request
                 self._hub.handle(request, partial(self._reply, request))
-                if self._request is not None or self._transport.is_closing():
+                if self.busy or self._transport.is_closing():
                     return
-            self._hub.loop.call_soon(self._advance_later)
+            self._later = True
+            self._hub.loop.call_soon(self._go_on)
         except Problem as problem:
             self._refuse(problem)
         finally:
             self._advancing = False
 
-    def _advance_later(self) -> None:
+    def _go_on(self) -> None:
+        self._later = False
         if self._request is None and not self._transport.is_closing() and not self._detached:
             self._advance()
 
@@ -210,19 +225,18 @@ class Connection(asyncio.BufferedProtocol):
             inbox.expects = False
             self._sent += len(CONTINUE)
             self._write([CONTINUE])
-        elif self.going:
-            self._hub.between(self)
         if self._paused and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
 
     def _reply(self, request: Request, response: Response) -> None:
         """Answer the request at hand. One that is no more at hand needs no answer."""
-        if request is not self._request or self._unsent or request.slot is None:
+        if request is not self._request or self._answering:
             return
+        self._answering = True
         request.slot = None  # what still runs for it says nothing of the connection any more
         hub, inbox = self._hub, self._inbox
-        self._keep = keep = inbox.keep_alive and not hub.closing and not self._at_end
+        self._keep = keep = inbox.keep_alive and not self.last and not (self._at_end and inbox.empty)
         body = response.body
         length = len(body) if isinstance(body, bytes) else sum(map(_size, body))
         head = head_of(response, length, hub.date, keep_alive=keep, old=inbox.old)
@@ -232,45 +246,51 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(body, bytes):
             parts = [head + body] if length <= _JOINED_BYTES else [head, body]
         else:
-            parts = [head, *map(_flat, body)]
+            parts = [head, *(_flat(part) for part in body if _size(part))]
         target = self._sent + len(head) + length
         self._slot.answering(inbox.next_at, self._sent, target)
         self._sent = target
         if self._write(parts):
             self._answered()
+        else:
+            self.since = hub.now
 
     def _answered(self) -> None:
         """Go on after an answer that the kernel has wholly."""
         self._request = None
+        self._answering = False
         inbox = self._inbox
         if not self._keep:
-            self._close()
+            if inbox.keep_alive:
+                self._linger()
+            else:
+                self._close()
             return
         more = not inbox.empty
         inbox.answered()
         if not self._advancing and (more or self.going or self._at_end or self._paused):
             self._advance()
 
-    def _write(self, parts: Sequence[_Buffer]) -> bool:
-        """Write, past the transport while that has nothing to write itself; return whether all was written.
+    def _write(self, parts: list[_Buffer]) -> bool:
+        """Write; return whether the kernel has all of it. Otherwise :meth:`resume_writing` goes on with it.
 
-        What is written at once is known to be: a transport would do it some time before the loop waits again.
+        It goes past the transport while that has nothing to write itself: a transport writes some time before the loop
+        waits again, and until then a process that is killed has answered, and nobody knows.
         """
-        self._unsent = left = list(parts)
+        self._unsent = parts
         transport = self._transport
+        if transport.get_write_buffer_size():
+            return False
         try:
-            while left:
-                if len(left) == 1:
-                    wrote = os.write(self._fd, left[0])
-                else:
-                    wrote = os.writev(self._fd, left[:_MOST_BUFFERS])
-                _drop(left, wrote)
+            while parts:
+                count = os.write(self._fd, parts[0]) if len(parts) == 1 else os.writev(self._fd, parts[:_MOST_BUFFERS])
+                _drop(parts, count)
         except BlockingIOError:
-            while left and not transport.get_write_buffer_size():
-                piece = memoryview(left[0])[:_PIECE_BYTES]
-                _drop(left, len(piece))
+            while parts and not transport.get_write_buffer_size():
+                piece = memoryview(parts[0])[:_PIECE_BYTES]
+                _drop(parts, len(piece))
                 transport.write(piece)
-            return not left and not transport.get_write_buffer_size()
+            return not parts and not transport.get_write_buffer_size()
         except OSError:
             transport.abort()
             return False
@@ -288,6 +308,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _linger(self) -> None:
         """Say that no more will be said, and read on for a while: a socket closed with bytes unread is reset."""
+        self._slot.phase = LEAVING
         self.lingering = True
         self.since = self._hub.now
         transport = self._transport
@@ -324,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.lingering:
             if now > self.since + LINGER_S:
                 self._transport.abort()
-        elif self._unsent or self._transport.get_write_buffer_size():
+        elif self._answering or self._transport.get_write_buffer_size():
             if now > self.since + WRITE_S:
                 self._transport.abort()
         elif self._request is None and self._inbox.begun and now > self._inbox.due:

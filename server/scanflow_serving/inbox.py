@@ -15,7 +15,7 @@ import httptools
 from scanflow_serving.chunked import Chunked
 from scanflow_serving.messages import Request
 from scanflow_serving.problems import Problem
-from scanflow_serving.slots import NOWHERE, REGION_BYTES, Slot
+from scanflow_serving.slots import IDLE, NOWHERE, REGION_BYTES, Slot
 
 __all__ = ["MAX_HEAD_BYTES", "Inbox"]
 
@@ -41,7 +41,7 @@ _ONLY_ONCE: Final = frozenset({"host", "content-length", "content-type", "infere
 class Inbox:
     """What came on a connection and is not answered yet. The kernel writes straight into its slot's area."""
 
-    def __init__(self, slot: Slot, position: int, most: int, *, ahead: int = 0) -> None:
+    def __init__(self, slot: Slot, position: int, most: int, *, ahead: int = 0, replays: int = 0) -> None:
         """``most``: bytes of a body. ``ahead``: bytes that are in the area already, read by another process.
 
         ``position`` is that of the area's first byte.
@@ -74,6 +74,7 @@ class Inbox:
         self._chunks: Chunked | None = None
         self._received = 0.0
         self._kept = True  # whether the area holds all of the request at hand
+        self._replayed = replays > 0
         self._twice = ""
 
     @property
@@ -146,7 +147,9 @@ class Inbox:
             self._start = self._next
         slot = self._slot
         slot.begins(self._origin + self._start, self._origin)  # before the phase: else an answered one looks new
-        slot.phase = 0
+        slot.phase = IDLE
+        if self._replayed:
+            slot.replays, self._replayed = 0, False
         self._next = self._start
         self._parser = self._request = self._large = self._chunks = None
         self._got = 0
@@ -343,6 +346,8 @@ def _split(url: bytes) -> tuple[str, str]:
             parsed = httptools.parse_url(url)
         except httptools.HttpParserInvalidURLError as error:
             raise Problem(400, f"The request's target {target[:80]!r} is none.") from error
-        target = (parsed.path or b"/").decode("latin-1") + (f"?{parsed.query.decode('latin-1')}" if parsed.query else "")
+        target = (parsed.path or b"/").decode("latin-1") + (
+            f"?{parsed.query.decode('latin-1')}" if parsed.query else ""
+        )
     path, _, query = target.partition("#")[0].partition("?")
     return (unquote(path) if "%" in path else path), query

@@ -259,7 +259,7 @@ def _unreadable(body: Body, error: Exception) -> Problem:
         return invalid(f"The request should be an object with 'inputs': {_in_words(text)}.")
     if _has_nan(body):
         return invalid(
-            f"The body is no JSON: {error}. JSON has no NaN and no Infinity, and this service takes finite numbers only."
+            f"The body is no JSON: {error}. JSON has neither NaN nor Infinity; this service takes finite numbers only."
         )
     if isinstance(error, RecursionError):
         return invalid("The body is nested too deeply.")

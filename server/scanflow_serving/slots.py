@@ -1,9 +1,9 @@
 """Where an instance notes how far each of its connections has come, so that its keeper can tell when it is gone.
 
-A *slot* is a small header and the area into which the kernel writes what a connection sends. All slots lie in memory that
-the instance shares with its keeper. Nothing is copied for the keeper's sake, and little is noted: how much was read and
-written the kernel itself counts for every connection, so that a process that is killed between two instructions has
-still left an exact account.
+A *slot* is a small header and the area into which the kernel writes what a connection sends. All slots lie in memory
+that the instance shares with its keeper. Nothing is copied for the keeper's sake, and little is noted: how much was read
+and written the kernel itself counts for every connection, so that a process that is killed between two instructions
+has still left an exact account.
 
 Positions are counted in bytes since the connection was opened, as :func:`counters` reads them back.
 """
@@ -150,7 +150,7 @@ class Slot:
         _TWO.pack_into(self._memory, self._header + _START_AT, start, origin)
 
     def answering(self, next_at: int, before: int, target: int) -> None:
-        """Note that an answer is written: from position ``before`` to ``target``; the next request is at ``next_at``."""
+        """Note that an answer is written, from position ``before`` to ``target``, and where the next request is."""
         _THREE.pack_into(self._memory, self._header + _NEXT_AT, next_at, before, target)
         self._memory[self._header + _PHASE_AT] = ANSWERING
 
@@ -223,7 +223,7 @@ class Table:
         return Found(phase or WAITING, replays, unanswered)
 
     def _header(self, index: int) -> tuple[int, int, int, int, int, int, int, int, int]:
-        return _HEADER.unpack_from(self._memory, index * _HEADER_BYTES)  # type: ignore[return-value] # the format's nine
+        return _HEADER.unpack_from(self._memory, index * _HEADER_BYTES)
 
     def _area(self, index: int) -> int:
         return self._headers + index * REGION_BYTES

@@ -1,60 +1,94 @@
-"""``python -m tests.benchmarks --peers VENV``: measure, print the table, write the page."""
+"""``python -m tests.benchmarks --peers VENV --servers VENV``: measure, print the tables, write the page."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks.measure import interleave
-from tests.benchmarks.report import machine, page, table
-from tests.benchmarks.suite import Places, suite
+from tests.benchmarks.measure import Benchmark, Results, interleave
+from tests.benchmarks.places import Places
+from tests.benchmarks.report import block, machine, table, with_blocks
+from tests.benchmarks.serving_suite import serving
+from tests.benchmarks.suite import suite
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+CACHE = CHECKOUT / ".cache"
 
 
 def main() -> int:
     """Run what the arguments choose; 1 when a contender could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--peers", type=Path, required=True, help="the environment with Metaflow and Prefect")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="measure these benchmarks, and write no page")
     parser.add_argument(
-        "--without", nargs="+", default=[], metavar="NAME", help="leave these benchmarks out, and write no page"
+        "--peers", type=Path, default=CACHE / "bench", help="the environment with Metaflow, Prefect and Starlette"
     )
-    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="measure these contenders, and write no page")
-    parser.add_argument("--rounds", type=int, help="rounds of each benchmark; the default is its own")
     parser.add_argument(
-        "--page", type=Path, default=CHECKOUT / "docs" / "benchmarks.md", help="where a full run is written"
+        "--servers", type=Path, default=CACHE / "bench-serving", help="the environment with MLServer and MLflow"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="measure these benchmarks, or groups of them: work, serving"
+    )
+    parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these benchmarks or groups out")
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="measure these contenders, and write no page")
+    parser.add_argument("--rounds", type=int, help="rounds of each benchmark, and write no page")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        default=CHECKOUT / "docs" / "benchmarks.md",
+        help="where the groups that were measured wholly are written",
     )
     chosen = parser.parse_args()
 
-    scripts = Path(sys.executable).parent
-    places = Places(ours=scripts, peers=chosen.peers.absolute() / "bin", checkout=CHECKOUT)
-    described = machine(places.ours, places.peers)
-    print(described, flush=True)
-    known = suite(places)
-    names = {benchmark.name for benchmark in known}
+    places = Places(
+        ours=Path(sys.executable).parent,
+        peers=chosen.peers.absolute() / "bin",
+        servers=chosen.servers.absolute() / "bin",
+        checkout=CHECKOUT,
+    )
+    known = [*suite(places), *serving(places)]
+    names = {benchmark.name for benchmark in known} | {benchmark.section.group for benchmark in known}
     if unknown := {*(chosen.only or []), *chosen.without} - names:
-        parser.error(f"no benchmark is named {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")
+        parser.error(f"nothing is named {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")
+    described = machine(places)
+    print(described, flush=True)
     results = []
-    for benchmark in known:
-        if benchmark.name in chosen.without or (chosen.only and benchmark.name not in chosen.only):
-            continue
+    for benchmark in [one for one in known if _chosen(one, chosen.only, chosen.without)]:
         print(f"{benchmark.name}: {benchmark.how}", flush=True)
         contenders = chosen.contenders or list(benchmark.contenders)
         results.append(
             interleave(benchmark, contenders, rounds=chosen.rounds, say=lambda line: print(line, flush=True))
         )
-    print(f"\n{table(results)}\n")
+    for section in dict.fromkeys(result.benchmark.section for result in results):
+        print(f"\n{section.title}\n{table(section, [one for one in results if one.benchmark.section is section])}")
     failed = [f"{result.benchmark.name}: {name}: {why}" for result in results for name, why in result.failures.items()]
     if failed:
         print("Could not be measured:", *failed, sep="\n  ", file=sys.stderr)
         return 1
-    if chosen.only or chosen.without or chosen.contenders or chosen.rounds:
-        return 0
-    chosen.page.write_text(page(results, described=described))
-    print(f"Written: {chosen.page.name}")
+    if not chosen.contenders and not chosen.rounds:
+        _write(chosen.page, _whole(results, known, described))
     return 0
+
+
+def _chosen(benchmark: Benchmark, only: Sequence[str] | None, without: Sequence[str]) -> bool:
+    mine = {benchmark.name, benchmark.section.group}
+    return not mine & set(without) and (not only or bool(mine & set(only)))
+
+
+def _whole(results: Sequence[Results], known: Sequence[Benchmark], described: str) -> dict[str, str]:
+    """Return the blocks of the groups of which every benchmark was measured."""
+    blocks = {}
+    for group in dict.fromkeys(benchmark.section.group for benchmark in known):
+        mine = [result for result in results if result.benchmark.section.group == group]
+        if len(mine) == sum(benchmark.section.group == group for benchmark in known):
+            blocks[group] = block(group, mine, described=described)
+    return blocks
+
+
+def _write(page: Path, blocks: dict[str, str]) -> None:
+    if blocks:
+        page.write_text(with_blocks(page.read_text() if page.exists() else "", blocks))
+        print(f"Written: {page.name}: {', '.join(blocks)}")
 
 
 if __name__ == "__main__":

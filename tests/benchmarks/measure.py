@@ -23,9 +23,12 @@ __all__ = [
     "NotMeasuredError",
     "Results",
     "Sampler",
+    "Section",
+    "environment",
     "interleave",
     "pss_mib",
     "report_of",
+    "run",
     "wall_s",
     "watch",
 ]
@@ -48,6 +51,26 @@ class Metric:
     what: str
     unit: str
     bar: float | None = None
+    at_least: bool = False
+    """The bar is the least that Scanflow must reach."""
+
+    against: str | None = None
+    """The bar is a multiple of what this contender has, in the same round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Benchmarks whose figures make one table."""
+
+    group: str
+    """Sections of a group are written together; ``--only`` knows its name."""
+
+    title: str
+    columns: Sequence[str]
+    """The contenders, in order. Figures are set against those of the first."""
+
+    text: str = ""
+    """What a reader must know beforehand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +78,7 @@ class Benchmark:
     """What is measured, by whom, how often, and how a reader repeats it."""
 
     name: str
+    section: Section
     metrics: Sequence[Metric]
     contenders: Mapping[str, Sampler]
     how: str
@@ -80,9 +104,9 @@ class Results:
         values = self.values(contender, key)
         return statistics.median(values) if values else None
 
-    def ratio(self, peer: str, key: str) -> float | None:
-        """Return the median over rounds of peer / Scanflow, each pair from the same round."""
-        pairs = zip(self.values(peer, key), self.values("Scanflow", key), strict=False)
+    def ratio(self, peer: str, key: str, *, over: str) -> float | None:
+        """Return the median over rounds of ``peer`` / ``over``, each pair from the same round."""
+        pairs = zip(self.values(peer, key), self.values(over, key), strict=False)
         ratios = [theirs / ours for theirs, ours in pairs if ours > 0]
         return statistics.median(ratios) if ratios else None
 

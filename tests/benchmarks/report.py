@@ -1,9 +1,10 @@
-"""The page of figures: one table, how each was measured, and on what machine."""
+"""The page of figures: a table for each section, how each was measured, and on what machine."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -11,84 +12,123 @@ from pathlib import Path
 
 import psutil
 
-from tests.benchmarks.measure import Metric, Results
+from tests.benchmarks.measure import Metric, Results, Section
+from tests.benchmarks.places import Places
 
-__all__ = ["machine", "page", "table"]
+__all__ = ["block", "machine", "page", "table", "with_blocks"]
 
-PEERS = ("Metaflow", "Prefect", "bare Python")
+GROUPS = {"work": "Batch workflows", "serving": "Online inference"}
 
-
-def page(results: Sequence[Results], *, described: str) -> str:
-    """Return ``docs/benchmarks.md``."""
-    how = "\n".join(f"- **{result.benchmark.name}**, {_rounds(result)}: {result.benchmark.how}." for result in results)
-    return f"""# Benchmarks
+PAGE = """# Benchmarks
 
 Measured side by side in one go: every program once a round, in an empty folder, and another one first each time.
 Figures are medians, with the lowest and highest in brackets. A figure with `×` is the median, over the rounds,
-of the other's time divided by Scanflow's in the same round. Take the ratios: the seconds are one machine's.
+of the other's figure divided by that of the first column in the same round. Take the ratios: the rest is one machine's.
 
-{described}
+{blocks}
 
-{table(results)}
+## Repeat it
 
-## How each is measured
-
-{how}
-
-Repeat it with `make bench`, or one of them with `make bench BENCH_ARGS="--only hello"`. The programs are in
-`tests/benchmarks/programs.py`. Metaflow and Prefect are installed from `requirements/bench.txt`, in an environment of
-their own.
+`make bench` measures all of it, `make bench BENCH_ARGS="--only serving"` one part, and
+`make bench BENCH_ARGS="--only hello noop"` some of the benchmarks, by the names that this page has in bold. The
+programs are in `tests/benchmarks/programs.py` and `tests/benchmarks/serving/`. The others are installed from
+`requirements/bench.txt` and `requirements/bench-serving.txt`, in environments of their own.
 """
 
 
-def table(results: Sequence[Results]) -> str:
-    """Return the figures as a Markdown table."""
-    rows = ["| what | bar | Scanflow | Metaflow | Prefect | bare Python |", "|---|---|---|---|---|---|"]
+def page(blocks: dict[str, str]) -> str:
+    """Return ``docs/benchmarks.md`` with the blocks of all groups."""
+    whole = [f"<!-- begin {group} -->\n{text}\n<!-- end {group} -->" for group, text in blocks.items()]
+    return PAGE.format(blocks="\n\n".join(whole))
+
+
+def with_blocks(text: str, blocks: dict[str, str]) -> str:
+    """Return a page with the blocks of some groups in the place of what it had."""
+    had = dict(re.findall(r"<!-- begin (\w+) -->\n(.*?)\n<!-- end \1 -->", text, flags=re.DOTALL))
+    known = {group: blocks.get(group, had.get(group)) for group in GROUPS}
+    return page({group: one for group, one in known.items() if one is not None})
+
+
+def block(group: str, results: Sequence[Results], *, described: str) -> str:
+    """Return what the page says of one group."""
+    parts = [f"## {GROUPS[group]}", described]
+    sections = list(dict.fromkeys(result.benchmark.section for result in results))
+    for section in sections:
+        mine = [result for result in results if result.benchmark.section is section]
+        parts += [f"### {section.title}"] if len(sections) > 1 else []
+        parts += [section.text] if section.text else []
+        parts += [table(section, mine)]
+    parts += ["### How each is measured", "\n".join(_how(result) for result in results)]
+    return "\n\n".join(parts)
+
+
+def table(section: Section, results: Sequence[Results]) -> str:
+    """Return the figures of a section as a Markdown table."""
+    first, *others = section.columns
+    bars = any(metric.bar is not None for result in results for metric in result.benchmark.metrics)
+    head = ["what", *(["bar"] if bars else []), first, *others]
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for result in results:
-        ours = [name for name in result.benchmark.contenders if name.startswith("Scanflow")]
         for metric in result.benchmark.metrics:
-            for name in ours:
-                peers = PEERS if name == "Scanflow" else ()
-                cells = [_cell(result, peer, metric, beside=True) for peer in peers] or [""] * len(PEERS)
-                what = metric.what + name.removeprefix("Scanflow")
-                rows.append(f"| {what} | {_bar(metric)} | {_cell(result, name, metric)} | {' | '.join(cells)} |")
+            for name in [name for name in result.benchmark.contenders if name.startswith(first)]:
+                cells = [_cell(result, peer, metric, over=first) if name == first else "" for peer in others]
+                what = metric.what + name.removeprefix(first)
+                bar = [_bar(result, metric, name)] if bars else []
+                rows.append(f"| {' | '.join([what, *bar, _cell(result, name, metric), *cells])} |")
     return "\n".join(rows)
 
 
-def machine(ours: Path, peers: Path) -> str:
+def machine(places: Places) -> str:
     """Return one line on the machine and the versions, without a name or a path."""
     memory = psutil.virtual_memory().total / 1024**3
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     busy = f"{os.getloadavg()[0]:.1f}"
-    versions = [
-        f"scanflow {_version(ours, 'scanflow')}",
-        *(f"{name} {_version(peers, name)}" for name in ("metaflow", "prefect")),
-    ]
     return (
         f"Machine: {cores} cores ({_processor()}), {memory:.0f} GiB, {platform.system()}, "
-        f"Python {platform.python_version()}; load {busy} when it began. {', '.join(versions)}."
+        f"Python {platform.python_version()}; load {busy} when it began. {', '.join(_versions(places))}."
     )
 
 
-def _rounds(result: Results) -> str:
+def _versions(places: Places) -> list[str]:
+    wanted = {
+        places.ours: ("scanflow", "tensorflow-cpu", "pillow"),
+        places.peers: ("metaflow", "prefect", "starlette", "uvicorn"),
+        places.servers: ("mlserver", "mlflow"),
+    }
+    return [f"{name} {_version(scripts, name)}" for scripts, names in wanted.items() for name in names]
+
+
+def _how(result: Results) -> str:
     count = max((len(samples) for samples in result.samples.values()), default=0)
-    return f"{count} round{'' if count == 1 else 's'}"
+    rounds = f"{count} round{'' if count == 1 else 's'}"
+    return f"- **{result.benchmark.name}**, {rounds}: {result.benchmark.how}."
 
 
-def _bar(metric: Metric) -> str:
-    return "" if metric.bar is None else f"≤ {metric.bar:g} {metric.unit}"
+def _bar(result: Results, metric: Metric, name: str) -> str:
+    if metric.bar is None:
+        return ""
+    sign = "≥" if metric.at_least else "≤"
+    if metric.against is None:
+        return f"{sign} {metric.bar:g} {metric.unit}"
+    reached = result.ratio(name, metric.key, over=metric.against)
+    is_ = "" if reached is None else f"; it is {_digits(reached)}×"
+    return f"{sign} {metric.bar:g}× {metric.against}{is_}"
 
 
-def _cell(result: Results, name: str, metric: Metric, *, beside: bool = False) -> str:
+def _cell(result: Results, name: str, metric: Metric, *, over: str | None = None) -> str:
     values = result.values(name, metric.key)
     if not values:
         return "not measured" if name in result.failures else ""
-    figure = f"{_digits(statistics.median(values))} {metric.unit} ({_digits(min(values))} to {_digits(max(values))})"
-    ratio = result.ratio(name, metric.key) if beside else None
+    figure = f"{_digits(statistics.median(values))} {metric.unit}".strip()
+    if len(values) > 1:
+        figure += f" ({_digits(min(values))} to {_digits(max(values))})"
+    ratio = result.ratio(name, metric.key, over=over) if over else None
     return figure if ratio is None else f"{figure}, {_digits(ratio)}×"
 
 
 def _digits(value: float) -> str:
+    if value == int(value) and abs(value) < 100:
+        return f"{value:.0f}"
     if abs(value) >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

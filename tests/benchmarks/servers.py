@@ -1,4 +1,4 @@
-"""Servers that are measured: started on a port, waited for until they answer, weighed, and stopped with all they started."""
+"""Servers that are measured: started on a port, waited for until they answer, weighed, and stopped wholly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import psutil
 
 from tests.benchmarks.measure import NotMeasuredError, environment, pss_mib
 
-__all__ = ["Probe", "Server", "cores", "deployed", "free_port", "pinned", "started"]
+__all__ = ["Probe", "Server", "ask", "cores", "deployed", "end", "free_port", "marked", "oip", "pinned", "started"]
 
 READY_S = 120.0
 STOP_S = 20.0
@@ -103,14 +103,14 @@ def started(
     try:
         _await(port, probe, alive=lambda: process.poll() is None, log=log)
         ready_s = time.perf_counter() - began
-        yield Server(port=port, ready_s=ready_s, processes=lambda: _marked(mark))
+        yield Server(port=port, ready_s=ready_s, processes=lambda: marked(mark))
     finally:
         process.terminate()
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             pass
-        _end(_marked(mark))
+        end(marked(mark))
         process.wait()
 
 
@@ -143,7 +143,7 @@ def deployed(
         yield Server(port=port, ready_s=ready_s, processes=mine)
         _command([str(scanflow), "delete", workflow, "--yes"], folder, own)
     finally:
-        _end(mine())
+        end(mine())
 
 
 def _command(command: Sequence[str], folder: Path, own: Mapping[str, str]) -> str:
@@ -194,7 +194,8 @@ def ask(port: int, probe: Probe, *, timeout_s: float = 60) -> tuple[int, bytes]:
         connection.close()
 
 
-def _marked(mark: str) -> list[psutil.Process]:
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the processes that have a mark in their environment."""
     return [process for process in psutil.process_iter() if _mark(process) == mark]
 
 
@@ -212,7 +213,8 @@ def _command_line(process: psutil.Process) -> list[str]:
         return []
 
 
-def _end(processes: Sequence[psutil.Process]) -> None:
+def end(processes: Sequence[psutil.Process]) -> None:
+    """Kill processes, and wait until they are gone."""
     for process in processes:
         try:
             process.send_signal(signal.SIGKILL)
@@ -222,6 +224,6 @@ def _end(processes: Sequence[psutil.Process]) -> None:
 
 
 def oip(name: str, values: Sequence[float]) -> bytes:
-    """Return a request of the Open Inference Protocol with one row of numbers."""
+    """Return the body of a request of the Open Inference Protocol with one row of numbers."""
     given = {"name": name, "shape": [1, len(values)], "datatype": "FP32", "data": list(values)}
     return json.dumps({"inputs": [given]}).encode()

@@ -7,13 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks import programs
-from tests.benchmarks.measure import Benchmark, Metric, Sampler, report_of, wall_s, watch
+from tests.benchmarks.measure import Benchmark, Metric, Sampler, Section, report_of, wall_s, watch
+from tests.benchmarks.places import Places
 
-__all__ = ["Places", "suite"]
+__all__ = ["suite"]
 
 Command = Sequence[str | Path]
 
@@ -23,27 +23,15 @@ WIDE = 1000
 WIDE_PROCESSES = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where the contenders are installed, and this checkout."""
-
-    ours: Path
-    peers: Path
-    checkout: Path
-
-    @property
-    def python(self) -> Path:
-        """Our interpreter."""
-        return self.ours / "python"
-
-    @property
-    def peer_python(self) -> Path:
-        """The interpreter with Metaflow and Prefect."""
-        return self.peers / "python"
+WORK = Section(
+    group="work",
+    title="Workflows, beside Metaflow and Prefect",
+    columns=("Scanflow", "Metaflow", "Prefect", "bare Python"),
+)
 
 
 def suite(places: Places) -> list[Benchmark]:
-    """Return all benchmarks, quick ones first."""
+    """Return the benchmarks of batch workflows, quick ones first."""
     return [
         _help(places),
         _imports(places),
@@ -103,6 +91,7 @@ def _bare_s(bare: Command | None, folder: Path) -> float:
 
 def _help(places: Places) -> Benchmark:
     return Benchmark(
+        section=WORK,
         name="help",
         metrics=[Metric(key="wall_s", what="the command's `--help`", unit="s", bar=0.3)],
         contenders={
@@ -118,6 +107,7 @@ def _help(places: Places) -> Benchmark:
 
 def _imports(places: Places) -> Benchmark:
     return Benchmark(
+        section=WORK,
         name="import",
         metrics=[Metric(key="wall_s", what="`import`, the whole process", unit="s", bar=0.15)],
         contenders={
@@ -133,6 +123,7 @@ def _imports(places: Places) -> Benchmark:
 
 def _in_use(places: Places) -> Benchmark:
     return Benchmark(
+        section=WORK,
         name="import-in-use",
         metrics=[Metric(key="wall_s", what="`import` of what a flow's file uses, the whole process", unit="s")],
         contenders={
@@ -150,6 +141,7 @@ def _in_use(places: Places) -> Benchmark:
 
 def _hello(places: Places) -> Benchmark:
     return Benchmark(
+        section=WORK,
         name="hello",
         metrics=[Metric(key="wall_s", what="hello world: three steps, empty home folder", unit="s", bar=1.0)],
         contenders={
@@ -168,6 +160,7 @@ def _subprocess_steps(places: Places) -> Benchmark:
     bare: Command = [places.python, "-c", "pass"]
     scanflow: Command = [places.ours / "scanflow", "run", "flow.py"]
     return Benchmark(
+        section=WORK,
         name="subprocess-step",
         metrics=[
             Metric(
@@ -189,6 +182,7 @@ def _subprocess_steps(places: Places) -> Benchmark:
 
 def _in_process(places: Places) -> Benchmark:
     return Benchmark(
+        section=WORK,
         name="in-process-step",
         metrics=[Metric(key="step_ms", what="one more step in the runner's process", unit="ms", bar=3)],
         contenders={
@@ -205,6 +199,7 @@ def _in_process(places: Places) -> Benchmark:
 
 def _fan_out(places: Places) -> Benchmark:
     return Benchmark(
+        section=WORK,
         name="fan-out",
         metrics=[Metric(key="fan_out_s", what=f"fan-out of in-process steps over {WIDE:,} items", unit="s", bar=10)],
         contenders={
@@ -220,6 +215,7 @@ def _fan_out(places: Places) -> Benchmark:
 def _fan_out_processes(places: Places) -> Benchmark:
     metaflow: Command = [places.peer_python, "flow.py", "run", "--max-workers", "2"]
     return Benchmark(
+        section=WORK,
         name="fan-out-processes",
         metrics=[Metric(key="wall_s", what=f"fan-out over {WIDE_PROCESSES} items, each a process", unit="s")],
         contenders={
@@ -234,6 +230,7 @@ def _fan_out_processes(places: Places) -> Benchmark:
 
 def _large(places: Places) -> Benchmark:
     return Benchmark(
+        section=WORK,
         name="large",
         metrics=[
             Metric(key="plan_s", what="10,000 steps: build, validate and plan", unit="s", bar=2),
@@ -259,6 +256,7 @@ def _demo(places: Places) -> Benchmark:
         return watch(["make", "demo"], copy, extra={**kept, **own}, timeout_s=600)
 
     return Benchmark(
+        section=WORK,
         name="demo",
         metrics=[
             Metric(key="seconds", what="`make demo` in a new clone, packages already downloaded", unit="s", bar=90),

@@ -24,6 +24,9 @@ def examples(page: Path, language: str) -> list[str]:
 def test_a_pages_python_examples_run_one_after_the_other(page: Path, home: Path, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text("\n".join(examples(page, "python")))
+    for example in examples(page, "python"):
+        if named := re.match(r"# (\w+\.py)\n", example):
+            (tmp_path / named[1]).write_text(example)
     done = subprocess.run(
         [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -252,6 +252,69 @@ def test_the_data_is_chosen_in_one_place(workflow: Workflow) -> None:
     ]
 
 
+# The graph
+
+
+@pytest.fixture(scope="module")
+def reader() -> Any:
+    return module(TUTORIAL / "serving" / "pictures.py").Pictures()
+
+
+def test_the_champion_is_served_behind_what_prepares_pictures_for_it() -> None:
+    serve = module(TUTORIAL / "app.py").serve
+
+    assert serve.levels == (("pictures",), ("cnn",))
+    assert serve.by_name["cnn"].model == "models:/mnist_cnn@champion"
+    assert serve.by_name["cnn"].instances == 2
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda x: x,
+        lambda x: x[..., None],
+        lambda x: x.reshape(-1, 784),
+        lambda x: x / 255,
+        lambda x: (x / 255).astype("f4"),
+        lambda x: x.astype(np.int64),
+        lambda x: x.astype(np.float64),
+        lambda x: x.tolist(),
+    ],
+    ids=["as they are", "with a channel", "rows", "fractions", "short fractions", "integers", "whole floats", "a list"],
+)
+def test_pictures_as_people_have_them_become_pictures_as_the_network_knows_them(convert: Any, reader: Any) -> None:
+    x = pictures()
+
+    found = reader.transform_input(convert(x))
+
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, x)
+
+
+def test_one_picture_is_a_row_of_one(reader: Any) -> None:
+    x = pictures(1)[0]
+
+    assert reader.transform_input(x).shape == reader.transform_input(x.ravel()).shape == (1, 28, 28)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.zeros((2, 5, 28)), r"this is \(2, 5, 28\)"),
+        (np.zeros((2, 2, 28, 28)), r"this is \(2, 2, 28, 28\)"),
+        (np.zeros((0, 28, 28)), r"this is \(0, 28, 28\)"),
+        (np.float64(3), r"this is \(\)"),
+        (pictures() > 9, "this holds bool"),
+        (np.full((1, 28, 28), "a"), "this holds <U1"),
+        (pictures().astype(np.int16) - 9, "this is from -9 to"),
+        (pictures().astype(np.int32) * 2, "this is from 0 to 5"),
+    ],
+)
+def test_what_is_no_picture_is_refused_in_words_that_say_what_one_is(x: Any, said: str, reader: Any) -> None:
+    with pytest.raises(ValueError, match=f"A picture is 28x28 .*{said}"):
+        reader.transform_input(x)
+
+
 # The steps, run as a backend runs them
 
 

@@ -20,6 +20,9 @@ HEAVY = frozenset(
 )
 """Libraries that cost tenths of a second or are not installed with scanflow alone."""
 
+OWN = {"scanflow_serving": {"numpy"}}
+"""What a program is made of may come along with its modules."""
+
 ALONE = """
 import importlib, json, os, sys, threading
 before = set(os.listdir("."))
@@ -77,7 +80,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object
 
 @pytest.mark.parametrize("name", modules())
 def test_a_module_imports_alone_and_brings_nothing_heavy(name: str, told: dict[str, dict[str, object]]) -> None:
-    assert told[name] == {"heavy": [], "threads": 0, "files": []}
+    own = OWN.get(name.partition(".")[0], set())
+    heavy = told[name].get("heavy")
+    assert isinstance(heavy, list), told[name]
+    assert told[name] | {"heavy": [one for one in heavy if one not in own]} == {"heavy": [], "threads": 0, "files": []}
 
 
 def test_importing_scanflow_loads_no_part_of_it() -> None:

@@ -1,4 +1,4 @@
-"""Handwritten digits: load them, train two networks side by side, register the better one."""
+"""Handwritten digits: load them, train two networks side by side, register the better one, and serve it."""
 
 import scanflow as sf
 
@@ -52,4 +52,16 @@ train = sf.Workflow(
     output_dir="/workflow",
 )
 
-app = sf.Application(name="mnist", team="datascience", workflows=[train], tracker=sf.Tracker())
+pictures = sf.Service(name="pictures", role="TRANSFORMER", implementation="serving/pictures.py:Pictures")
+
+cnn = sf.Service(
+    name="cnn",
+    model="models:/mnist_cnn@champion",
+    instances=2,
+    resources=sf.Resources(cpu=1, memory="1Gi"),
+    affinity="cpu",  # each instance has its core to itself
+)
+
+serve = sf.Workflow(name="serve", type="online", nodes=[pictures, cnn], edges=pictures >> cnn)
+
+app = sf.Application(name="mnist", team="datascience", workflows=[train, serve], tracker=sf.Tracker())

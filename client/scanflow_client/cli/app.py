@@ -120,6 +120,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 # Commands register themselves; the order here is the order of the help.
-from scanflow_client.cli import projects, runs, services, predictions, machine  # noqa: E402, I001
+from scanflow_client.cli import demo, projects, runs, services, predictions, machine  # noqa: E402, I001
 
-__all__ += ["machine", "predictions", "projects", "runs", "services"]
+__all__ += ["demo", "machine", "predictions", "projects", "runs", "services"]

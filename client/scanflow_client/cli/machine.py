@@ -61,7 +61,7 @@ def topology(
     if instances is not None or cores is not None or affinity is not None:
         mode, others = _mode(affinity), _bound(services)
         grants = _planned(machine, instances or 1, cores, mode, order, others)
-        reasons = explain(machine, grants, mode, taken=others)
+        reasons = explain(machine, grants, mode, taken={cpu for other in others for cpu in other.cpus})
     if as_json:
         typer.echo(json.dumps(_told(machine, services, grants, reasons), indent=2))
         return
@@ -93,19 +93,21 @@ def _mode(affinity: str | None) -> Any:
     return Affinity.coerce(affinity or "any")["mode"]
 
 
-def _bound(services: Sequence[ServiceRecord]) -> frozenset[int]:
-    """Return the CPUs that running instances have for themselves."""
-    return frozenset(
-        cpu
+def _bound(services: Sequence[ServiceRecord]) -> list[Grant]:
+    """Return what running instances have for themselves."""
+    from scanflow.placement.place import Grant
+
+    return [
+        Grant(one.cpus, one.memory_nodes, cores=one.cores or float(len(one.cpus)))
         for service in services
         if service.shape.affinity != "any"
-        for instance in service.instances
-        for cpu in instance.cpus
-    )
+        for one in service.instances
+        if one.cpus and one.state not in {"waiting", "failed"}
+    ]
 
 
 def _planned(
-    machine: Topology, instances: int, cores: str | None, mode: Any, order: str, taken: frozenset[int]
+    machine: Topology, instances: int, cores: str | None, mode: Any, order: str, beside: Sequence[Grant]
 ) -> tuple[Grant, ...]:
     from scanflow.app.quantities import parse_cpu
     from scanflow.errors import InvalidError, did_you_mean
@@ -114,7 +116,7 @@ def _planned(
     if order not in {"apart", "together", "numbered"}:
         raise InvalidError(f"--order {order!r} is not known.{did_you_mean(order, ['apart', 'together', 'numbered'])}")
     amount = None if cores is None else parse_cpu(cores)
-    return place(machine, instances, amount, mode, taken=taken, order=order)  # type: ignore[arg-type]
+    return place(machine, instances, amount, mode, beside=beside, order=order)  # type: ignore[arg-type]
 
 
 def _told(

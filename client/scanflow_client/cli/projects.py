@@ -1,4 +1,4 @@
-"""Commands on applications and on this machine: demo, init, check, plan, doctor."""
+"""Commands on applications and on this machine: init, check, plan, doctor."""
 
 from __future__ import annotations
 
@@ -19,29 +19,6 @@ from scanflow_client.cli.app import (
 )
 
 __all__: list[str] = []
-
-
-@app.command()
-def demo(
-    data: Annotated[
-        str,
-        typer.Option("--data", metavar="NAME|FILE", help="digits (comes with scikit-learn), mnist, or an .npz file."),
-    ] = "digits",
-    parameter: ParameterOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Train two networks on handwritten digits, log both to MLflow, and register the better one."""
-    from scanflow_client.cli.runs import watch
-    from scanflow_client.demo import load_demo, where_to_look
-
-    where = deployer()
-    application, path, parameters = load_demo(data)
-    parameters |= parse_parameters(parameter)
-    if not as_json:
-        typer.echo(f"The demo is an application like yours: {path}")
-    record = watch(lambda observe: where.run(application, parameters=parameters, source=path, observe=observe), as_json)
-    if not as_json:
-        typer.echo("\n".join(where_to_look(record, where)))
 
 
 @app.command()

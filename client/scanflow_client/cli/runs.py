@@ -120,9 +120,12 @@ def logs(
     where = deployer()
     try:
         record = where.show(name)
-    except NotFoundError as error:
-        if not print_service_logs(where, name, instance=task, follow=follow):
-            raise NotFoundError(f"{error} No service is called that either. See: scanflow services") from None
+    except NotFoundError:
+        if not (known := [one.name for one in where.services()]):
+            raise
+        if name not in known:
+            raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, known)}") from None
+        print_service_logs(where, name, instance=task, follow=follow)
         return
     tasks = [task] if task else [one.task for one in record.tasks if one.attempts]
     if not tasks:
@@ -150,8 +153,11 @@ def stop(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
         typer.echo(f"Asked {record.name} to stop. Watch it: scanflow show {record.name}")
 
 
-def watch(start: Callable[[Observer], RunRecord], as_json: bool) -> RunRecord:
-    """Show a run as it happens, tell how it ended, and exit with 1 or 130 where it did not go well."""
+def watch(start: Callable[[Observer], RunRecord], as_json: bool, *, last: bool = True) -> RunRecord:
+    """Show a run as it happens, tell how it ended, and exit with 1 or 130 where it did not go well.
+
+    ``last``: nothing comes after it, so that JSON ends with its record.
+    """
     from scanflow.app.quantities import format_duration
     from scanflow.errors import StepFailedError
     from scanflow_client.progress import progress_for
@@ -159,7 +165,8 @@ def watch(start: Callable[[Observer], RunRecord], as_json: bool) -> RunRecord:
 
     if as_json:
         record = start(lambda _event: None)
-        print_json(record)
+        if last or record.state != "succeeded":
+            print_json(record)
     else:
         with progress_for(sys.stdout) as observe:
             record = start(observe)

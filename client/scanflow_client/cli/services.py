@@ -173,10 +173,8 @@ def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
         typer.echo(f"Deleted {name}. See what is left: scanflow services")
 
 
-def print_service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool) -> bool:
-    """Print what a service's instances wrote; say whether there is such a service."""
-    if all(record.name != name for record in where.services()):
-        return False
+def print_service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool) -> None:
+    """Print what a service's instances wrote, and which of them did."""
     last = None
     for whose, block in where.service_logs(name, instance=instance, follow=follow):
         if whose != last and instance is None:
@@ -184,7 +182,6 @@ def print_service_logs(where: Deployer, name: str, *, instance: str | None, foll
         last = whose
         sys.stdout.buffer.write(block)
         sys.stdout.buffer.flush()
-    return True
 
 
 def _watch(start: Callable[[ServiceObserver], ServiceRecord], as_json: bool, *, look: bool = False) -> ServiceRecord:

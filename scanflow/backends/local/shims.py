@@ -125,6 +125,11 @@ class Shims:
         self._wake_from.close()
         self._wake_to.close()
 
+    def fileno(self) -> int:
+        """Return what becomes readable when :meth:`wait` has something to tell; for a selector of the caller's."""
+        number: int = self._selector.fileno()
+        return number
+
     def wake(self) -> None:
         """Make :meth:`wait` return. The one method that other threads may call."""
         self._wake_to.send(b"w")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.service_records import Explanation
@@ -36,6 +37,7 @@ def decide(
     nothing to do. No instance at all is for a service that has seen no request for the cool-down; the first request
     ends that, and not this function.
     """
+    cool_down = cast("float", scaling.cool_down)
     raw, formula = _wanted(scaling, instances, sample)
     least = scaling.min if instances == 0 else max(scaling.min, 1)
     bounded = min(max(raw, least), scaling.max)
@@ -44,9 +46,9 @@ def decide(
     wanted, decision = bounded, _in_words(bounded - instances)
     if scaling.min == 0 and instances > 0 and wanted <= 1:
         idle = now - history.active
-        if idle >= scaling.cool_down and now - history.changed >= scaling.cool_down:
+        if idle >= cool_down and now - history.changed >= cool_down:
             wanted, decision = 0, f"sleep: no request for {idle:.0f} s"
-    if wanted < instances <= scaling.max and (left := scaling.cool_down - (now - history.changed)) > 0:
+    if wanted < instances <= scaling.max and (left := cool_down - (now - history.changed)) > 0:
         wanted, decision = instances, f"stay: {math.ceil(left)} s of the cool-down are left"
     return Explanation(
         service=service,

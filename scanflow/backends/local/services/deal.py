@@ -1,8 +1,8 @@
 """Which instance accepts on which of a service's listening sockets. Pure.
 
-The kernel spreads new connections evenly over all sockets that listen on the port. A service therefore has a fixed number
-of them, more than instances, and deals them out: so the load is even for any number of instances, and a socket, whose
-queue may hold connections, need never be closed.
+The kernel spreads new connections evenly over all sockets that listen on the port. A service therefore has a fixed
+number of them, more than instances, and deals them out: so the load is even for any number of instances, and a socket,
+whose queue may hold connections, need never be closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LISTENERS = 12
 
 def how_many(instances: int) -> int:
     """Return how many listening sockets a service of so many instances should have."""
-    return LISTENERS if instances <= LISTENERS else instances
+    return max(LISTENERS, instances)
 
 
 def deal(keys: Sequence[str], holders: Mapping[str, str], ready: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What becomes of a connection whose instance is gone. Pure.
 
-The client of such a connection has noticed nothing yet: the socket is open, and its request may have been read. What may
-be done depends on how far the request was, and on whether it may be to blame.
+The client of such a connection has noticed nothing yet: the socket is open, and its request may have been read. What
+may be done depends on how far the request was, and on whether it may be to blame.
 """
 
 from __future__ import annotations

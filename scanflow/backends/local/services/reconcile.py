@@ -3,9 +3,9 @@
 Level-triggered: nothing here remembers. A supervisor that was killed, and one that was not, see the same instances and
 decide the same.
 
-*Cutting a service anew* (another shape, another deployment) goes by starting new instances and draining old ones. An old
-one goes only if what answers without it has as many cores as are wanted in the end, or all new ones are ready: so there
-is never less than there will be, and at every moment somebody answers.
+*Cutting a service anew* (another shape, another deployment) goes by starting new instances and draining old ones. An
+old one goes only if what answers without it has as many cores as are wanted in the end, or all new ones are ready: so
+there is never less than there will be, and at every moment somebody answers.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Wanted:
     """Of one instance; 1 where it is not limited."""
 
     deadline_s: float = 30.0
+    changing: bool = False
+    """Whether a change is not in effect yet, so that it can be given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def reconcile(wanted: Wanted, seen: Sequence[Seen]) -> list[Action]:
     alive = [one for one in seen if one.name not in handled and one.phase != "draining"]
     new = [one for one in alive if one.mold == wanted.mold]
     old = [one for one in alive if one.mold != wanted.mold]
-    if _hopeless(wanted, new, old):
+    if wanted.changing and wanted.count and any(_hopeless(one) for one in new):
         return [*actions, Action("give up")]
     surplus = _surplus(wanted, new)
     kept = [one for one in new if one not in surplus]
@@ -130,12 +132,8 @@ def _unwell(wanted: Wanted, one: Seen) -> Action | None:
     return None
 
 
-def _hopeless(wanted: Wanted, new: Sequence[Seen], old: Sequence[Seen]) -> bool:
-    """A change is given up while what came before can still be kept; afterwards instances are tried for ever."""
-    if wanted.count == 0:
-        return False
-    bad = [one for one in new if one.phase == "failed" or (not one.was_ready and one.failures >= TRIES)]
-    return bool(bad) and (bool(old) or not any(one.was_ready for one in new))
+def _hopeless(one: Seen) -> bool:
+    return one.phase == "failed" or (not one.was_ready and one.failures >= TRIES)
 
 
 def _surplus(wanted: Wanted, new: Sequence[Seen]) -> list[Seen]:

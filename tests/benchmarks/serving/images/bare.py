@@ -1,6 +1,7 @@
-"""The image workload on bare metal: a plain process for each core, no HTTP. Prints ``{"images_s": …}``.
+"""The image workload on bare metal: a plain process for each core, no HTTP.
 
-Usage: ``bare.py SECONDS CPU…``
+Usage: ``bare.py SECONDS CPU…``; prints when each image was finished, in seconds from the start, as JSON,
+one list for each CPU.
 """
 
 import json
@@ -13,26 +14,24 @@ from transform import picture, transform
 
 
 def one(seconds: float, cpu: int) -> None:
-    """Transform one image after the other on one core; each one's end goes to standard output."""
+    """Transform one image after the other on one core."""
     os.sched_setaffinity(0, {cpu})
     image = picture()
     transform(image)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
+    print("ready", flush=True)
     sys.stdin.readline()
-    began, done = time.perf_counter(), 0
+    began, ends = time.perf_counter(), []
     while time.perf_counter() - began < seconds:
         transform(image)
-        done += 1
-    print(done / (time.perf_counter() - began))
+        ends.append(time.perf_counter() - began)
+    print(json.dumps(ends))
 
 
 def main(seconds: str, *cpus: str) -> None:
+    """Let all begin at once when all are ready."""
+    command = [sys.executable, __file__, "--one", seconds]
     workers = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--one", seconds, cpu], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for cpu in cpus
+        subprocess.Popen([*command, cpu], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for cpu in cpus
     ]
     for worker in workers:
         assert worker.stdout is not None
@@ -41,7 +40,7 @@ def main(seconds: str, *cpus: str) -> None:
         assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    print(json.dumps({"images_s": sum(float(worker.communicate()[0]) for worker in workers)}))
+    print(json.dumps({cpu: json.loads(worker.communicate()[0]) for cpu, worker in zip(cpus, workers, strict=True)}))
 
 
 if __name__ == "__main__":

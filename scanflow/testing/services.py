@@ -1,0 +1,155 @@
+"""What every deployer does with services: one half of ``DeployerContract``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scanflow.app.application import Application
+from scanflow.backends.service_records import Progress, ServiceRecord
+from scanflow.deployer import Deployer
+from scanflow.errors import NotFoundError, ServiceFailedError, UsageError
+from scanflow.transport import Answer
+
+__all__ = ["ServicesContract"]
+
+SERVICE = "contract-multiply"
+
+MODEL = """
+import os
+import numpy as np
+
+
+class Multiply:
+    def __init__(self, by=2):
+        self.by = by
+        print("multiplying by", by, flush=True)
+
+    def predict(self, X):
+        if np.any(X == 13):
+            raise RuntimeError("thirteen is unlucky")
+        return X * self.by
+"""
+
+APP = """
+import scanflow as sf
+
+multiply = sf.Service(name="multiply", implementation="contract_model.py:Multiply", parameters={{"by": {by}}})
+app = sf.Application(
+    name="contract", team="tests", workflows=[sf.Workflow(name="{service}", type="online", nodes=[multiply])]
+)
+"""
+
+
+class ServicesContract:
+    """The promises about services. They need NumPy, and a port of this machine."""
+
+    @pytest.fixture
+    def deployer(self) -> Deployer:
+        """Give the deployer under test."""
+        raise AssertionError("A subclass of ServicesContract defines the fixture 'deployer'.")
+
+    @pytest.fixture
+    def served(self, deployer: Deployer, tmp_path: Path) -> Iterator[ServiceRecord]:
+        """Give a service of one instance that multiplies by 2; whatever is deployed at the end of a test is deleted."""
+        source = _application(tmp_path, by=2)
+        try:
+            yield deployer.deploy(_load(source), source=source)
+        finally:
+            for record in deployer.services():
+                deployer.delete(record.name)
+
+    def test_what_is_deployed_answers_and_is_told_of(self, deployer: Deployer, served: ServiceRecord) -> None:
+        assert (served.name, served.state, served.app, served.team) == (SERVICE, "ready", "contract", "tests")
+        assert [one.state for one in served.instances] == ["ready"]
+        assert _only(deployer.predict(SERVICE, [[1, 2, 3]])) == [[2, 4, 6]]
+        assert [record.name for record in deployer.services()] == [SERVICE]
+        assert deployer.service(SERVICE).url == served.url
+        assert deployer.metadata(SERVICE)["name"] == SERVICE
+
+    def test_json_and_bytes_are_answered_alike(self, deployer: Deployer, served: ServiceRecord) -> None:
+        for binary in (True, False):
+            (array,) = deployer.predict(served.name, {"x": [0.5, 1.5]}, dtype="float32", binary=binary).outputs.values()
+            assert (array.dtype.name, array.tolist()) == ("float32", [1.0, 3.0])
+
+    def test_a_component_that_fails_is_said_to_have_failed_and_the_next_request_is_answered(
+        self, deployer: Deployer, served: ServiceRecord
+    ) -> None:
+        with pytest.raises(ServiceFailedError, match=f"The service '{SERVICE}' answered 500: .*thirteen is unlucky"):
+            deployer.predict(served.name, [13])
+        assert _only(deployer.predict(served.name, [4])) == [8]
+
+    def test_what_does_not_exist_is_said_not_to(self, deployer: Deployer, served: ServiceRecord) -> None:
+        with pytest.raises(NotFoundError, match=f"Did you mean '{SERVICE}'"):
+            deployer.service("contract-multiplied")
+        for ask in (deployer.rollback, deployer.explain, deployer.delete, deployer.promote):
+            with pytest.raises(NotFoundError, match="nope"):
+                ask("nope")
+        with pytest.raises(NotFoundError, match="nope"):
+            list(deployer.service_logs("nope"))
+        with pytest.raises(NotFoundError, match="404"):
+            deployer.predict(served.name, [1], node="nope")
+
+    def test_a_change_comes_without_a_gap_and_can_be_taken_back(
+        self, deployer: Deployer, served: ServiceRecord, tmp_path: Path
+    ) -> None:
+        source = _application(tmp_path, by=3)
+        changed = deployer.deploy(_load(source), source=source)
+        assert (changed.url, changed.previous) == (served.url, True)
+        assert _only(deployer.predict(SERVICE, [1])) == [3]
+        deployer.rollback(SERVICE)
+        assert _only(deployer.predict(SERVICE, [1])) == [2]
+
+    def test_there_are_as_many_instances_as_were_asked_for(self, deployer: Deployer, served: ServiceRecord) -> None:
+        seen: list[Progress] = []
+        scaled = deployer.scale(served.name, instances=2, observe=seen.append)
+        assert scaled.shape.instances == 2
+        assert [one.state for one in scaled.instances] == ["ready", "ready"]
+        assert {one.service for one in seen} == {SERVICE}
+        assert deployer.scale(served.name, instances=1).shape.instances == 1
+        assert _only(deployer.predict(SERVICE, [1])) == [2]
+
+    def test_what_instances_write_is_kept(self, deployer: Deployer, served: ServiceRecord) -> None:
+        written = b"".join(block for _, block in deployer.service_logs(served.name))
+        assert b"multiplying by 2" in written
+        instance = served.instances[0].instance
+        own = b"".join(block for _, block in deployer.service_logs(served.name, instance=instance))
+        assert b"multiplying by 2" in own
+
+    def test_what_is_deleted_is_gone(self, deployer: Deployer, served: ServiceRecord) -> None:
+        deployer.delete(served.name)
+        assert deployer.services() == []
+        with pytest.raises(NotFoundError):
+            deployer.predict(served.name, [1])
+
+    def test_a_class_that_is_not_there_is_told_before_anything_starts(self, deployer: Deployer, tmp_path: Path) -> None:
+        source = _application(tmp_path, by=2)
+        (tmp_path / "contract_model.py").unlink()
+        with pytest.raises(UsageError, match=r"contract_model\.py"):
+            deployer.deploy(_load(source), source=source)
+        assert deployer.services() == []
+
+    def test_an_online_workflow_is_not_run(self, deployer: Deployer, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="Deploy it: scanflow deploy"):
+            deployer.run(_load(_application(tmp_path, by=2)), SERVICE)
+        assert deployer.runs() == []
+
+
+def _only(answer: Answer) -> object:
+    (array,) = answer.outputs.values()
+    return array.tolist()
+
+
+def _application(folder: Path, *, by: int) -> Path:
+    (folder / "contract_model.py").write_text(MODEL, encoding="utf-8")
+    path = folder / "contract_serving.py"
+    path.write_text(APP.format(by=by, service=SERVICE), encoding="utf-8")
+    return path
+
+
+def _load(source: Path) -> Application:
+    from scanflow.loading import load_application
+
+    return load_application(str(source))[0]

@@ -1,0 +1,232 @@
+"""A node of an inference graph, loaded: a user's class or a model of the registry, looked at once and called often."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mean
+from scanflow.modules import load_function
+from scanflow.tracebacks import read_text
+from scanflow.wire import Node
+from scanflow_serving.declared import Declared, declared_by
+from scanflow_serving.problems import Problem
+
+__all__ = ["CALLED", "Call", "Component", "load_component", "raised"]
+
+Call = Callable[[Any, Any, dict[str, Any]], Any]
+"""Called with the value, the names of its columns and the request's meta data; of a COMBINER with lists of the first
+two."""
+
+RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine on the instance's loop, from another thread, and returns its result."""
+
+CALLED: Final = {
+    "MODEL": "predict",
+    "TRANSFORMER": "transform_input",
+    "OUTPUT_TRANSFORMER": "transform_output",
+    "ROUTER": "route",
+    "COMBINER": "aggregate",
+}
+"""The method of each role, by Seldon's names."""
+
+_OWN_FOLDERS: Final = (str(Path(__file__).parent), str(Path(inspect.getfile(load_function)).parent))
+_FRAMES_READ: Final = 60
+
+
+class Predictor(Protocol):
+    """A model of the registry, opened."""
+
+    platform: str
+    declared: Declared
+
+    def predict(self, value: Any) -> Any:
+        """Return what the model says of an array or a dictionary of them."""
+        ...
+
+
+class Component:
+    """What a node calls, and what is known of it."""
+
+    def __init__(self, node: Node, call: Call, *, platform: str, subject: object = None) -> None:
+        self.node = node
+        self.name = node.name
+        self.call = call
+        self.platform = platform
+        """For the model's metadata: ``python``, ``tensorflow``, ``sklearn``, ``onnxruntime``, ``pyfunc``."""
+
+        self.declared = Declared()
+        self.is_async = False
+        self.subject = subject
+        """The user's object."""
+
+        self.tags: Callable[[], Any] | None = _method(subject, "tags")
+        self.metrics: Callable[[], Any] | None = _method(subject, "metrics")
+        self.health: Callable[[], Any] | None = _method(subject, "health_status")
+        self.feedback: Call | None = None
+        self.class_names: list[str] | None = None
+
+    @property
+    def version(self) -> str:
+        """The version of the registered model; empty for a class."""
+        return str(self.node.model.version) if self.node.model else ""
+
+
+def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.run) -> Component:
+    """Return the node, loaded and warmed up. Runs the user's code, and may take long.
+
+    ``threads``: most threads of a library that asks for a number.
+
+    Raises:
+        ScanflowError: it cannot be, and why: with the user's own frames where their code raised.
+    """
+    who = f"The node {node.name!r}"
+    try:
+        if node.model is not None:
+            return _from_registry(node, threads)
+        return _from_class(node, who, run_async)
+    except ScanflowError:
+        raise
+    except Problem as problem:
+        raise UsageError(f"{who} cannot be warmed up: {problem.detail}") from problem
+    except BaseException as error:  # whatever a user's code raises must not end the instance
+        frames, cause = _told(error)
+        raise UsageError("\n  ".join([f"{who} cannot be loaded:", *frames, *cause.splitlines()])) from error
+
+
+def raised(who: str, error: BaseException) -> Problem:
+    """Return the problem that a component's exception is for its caller, with the user's own frames.
+
+    An exception may choose its status by an attribute ``status_code``, as in Seldon.
+    """
+    if isinstance(error, Problem):
+        return error
+    frames, cause = _told(error)
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int) or not 400 <= status <= 599:
+        status = 500
+    return Problem(status, f"{who} raised {cause}", extra={"frames": list(frames), "exception": type(error).__name__})
+
+
+def _told(error: BaseException) -> tuple[tuple[str, ...], str]:
+    text = "".join(traceback.format_exception(error, limit=-_FRAMES_READ))
+    frames, cause = read_text(text, *_OWN_FOLDERS)
+    return frames, cause or type(error).__name__
+
+
+def _method(subject: object, name: str) -> Callable[[], Any] | None:
+    found = getattr(subject, name, None)
+    return found if callable(found) else None
+
+
+def _from_registry(node: Node, threads: int) -> Component:
+    from scanflow_serving.flavors import open_model
+
+    assert node.model is not None
+    predictor = open_model(node.model, node.parameters, threads=threads)
+    predict = predictor.predict
+    component = Component(node, lambda value, _names, _meta: predict(value), platform=predictor.platform)
+    component.declared = predictor.declared
+    return component
+
+
+def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
+    assert node.implementation is not None
+    made = load_function(node.implementation, Path(node.file) if node.file else None)
+    subject = _construct(made, node, who)
+    if callable(load := getattr(subject, "load", None)):
+        _finish(load(), run_async)
+    name = CALLED[node.role]
+    method = getattr(subject, name, None)
+    if not callable(method):
+        there = [CALLED[role] for role in CALLED if callable(getattr(subject, CALLED[role], None))]
+        others = f" It has {', '.join(there)}: check the role." if there else ""
+        raise InvalidError(
+            f"{who} is a {node.role}, so {node.implementation!r} needs a method {name!r}, which it has not.{others}"
+        )
+    component = Component(node, _adapted(method, f"{node.implementation}.{name}"), platform="python", subject=subject)
+    component.is_async = _is_async(method)
+    component.declared = declared_by(subject, who)
+    if callable(feedback := getattr(subject, "send_feedback", None)):
+        component.feedback = feedback
+    if callable(warm_up := getattr(subject, "warm_up", None)):
+        _finish(warm_up(), run_async)
+    if component.health is not None:
+        _finish(component.health(), run_async)
+    component.class_names = _class_names(subject)
+    return component
+
+
+def _construct(made: Callable[..., Any], node: Node, who: str) -> object:
+    """Return the user's object, having checked the parameters by name first."""
+    if not inspect.isclass(made):
+        raise InvalidError(
+            f"{who}: {node.implementation!r} is no class. Write one with a method {CALLED[node.role]!r}."
+        )
+    try:
+        signature = inspect.signature(made)
+    except (ValueError, TypeError):  # a class written in C may not tell
+        return made(**node.parameters)
+    known = [
+        one.name for one in signature.parameters.values() if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY}
+    ]
+    anything = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    if not anything and (unknown := next((name for name in node.parameters if name not in known), None)):
+        hint = did_you_mean(unknown, known) if known else " It takes none."
+        raise InvalidError(f"{who}: {node.implementation!r} has no parameter {unknown!r}.{hint}")
+    try:
+        signature.bind(**node.parameters)
+    except TypeError as error:
+        raise InvalidError(
+            f"{who}: {node.implementation!r} cannot be made: {error}. Set it in 'parameters'."
+        ) from error
+    subject: object = made(**node.parameters)
+    return subject
+
+
+def _adapted(method: Callable[..., Any], what: str) -> Call:
+    """Return the method as one that takes value, names and meta, of which it gets what it asks for."""
+    try:
+        parameters = list(inspect.signature(method).parameters.values())
+    except (ValueError, TypeError):  # one written in C may not tell
+        return lambda value, _names, _meta: method(value)
+    places = [one for one in parameters if one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}]
+    kinds = {one.kind for one in parameters}
+    if not places and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        raise InvalidError(f"{what} takes no argument: the request's value is its first.")
+    by_keyword = inspect.Parameter.VAR_KEYWORD in kinds or any(
+        one.name == "meta" and one.kind is not one.POSITIONAL_ONLY for one in parameters
+    )
+    used = 1 + (len(places) > 1 and places[1].name != "meta")
+    if used == 2 and not by_keyword and len(places) > 2 and places[2].default is inspect.Parameter.empty:
+        used = 3
+    for one in [*places[used:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)]:
+        if one.default is inspect.Parameter.empty and one.name != "meta":
+            raise InvalidError(f"{what} needs an argument {one.name!r} that nobody gives. Give it a default.")
+    if used == 3 or not places:
+        return method
+    if used == 2:
+        if by_keyword:
+            return lambda value, names, meta: method(value, names, meta=meta)
+        return lambda value, names, _meta: method(value, names)
+    if by_keyword:
+        return lambda value, _names, meta: method(value, meta=meta)
+    return lambda value, _names, _meta: method(value)
+
+
+def _is_async(method: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004
+
+
+def _finish(result: Any, run_async: RunAsync) -> Any:
+    return run_async(result) if inspect.iscoroutine(result) else result
+
+
+def _class_names(subject: object) -> list[str] | None:
+    found = getattr(subject, "class_names", None)
+    found = found() if callable(found) else found
+    return None if found is None else [str(name) for name in found]

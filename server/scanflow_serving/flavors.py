@@ -1,0 +1,374 @@
+"""Models of the registry, from the folder that holds their ``MLmodel``: each opened by its own library where that is
+quicker than MLflow's wrapper around it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
+from scanflow.wire import ModelFiles
+from scanflow_serving.components import Predictor
+from scanflow_serving.declared import Declared, TensorSpec, declared_in_mlmodel
+from scanflow_serving.results import as_tensors
+from scanflow_serving.tensors import DATATYPES
+
+__all__ = ["open_model"]
+
+_PARAMETERS: Final = {"sklearn": ("predict_proba",)}
+_ONNX: Final = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+
+
+def open_model(files: ModelFiles, parameters: Mapping[str, Any], *, threads: int) -> Predictor:
+    """Return the model, opened and warmed up with zeros where it says what it takes.
+
+    Raises:
+        ScanflowError: the folder holds no model, its library is missing, or a parameter is not known.
+    """
+    who = f"The model {files.name!r}, version {files.version},"
+    folder = Path(files.path)
+    described = _read_mlmodel(folder, who)
+    flavors: Mapping[str, Any] = described.get("flavors") or {}
+    declared = declared_in_mlmodel(described.get("signature"), who)
+    flavor = _flavor(flavors, folder)
+    known = _PARAMETERS.get(flavor, ())
+    if unknown := next((name for name in parameters if name not in known), None):
+        hint = did_you_mean(unknown, known) if known else f" A {flavor} model takes none."
+        raise InvalidError(f"{who} has no parameter {unknown!r}.{hint}")
+    _put_code_on_path(folder, flavors)
+    opened: Predictor
+    if flavor == "keras":
+        opened = _Keras(_keras_file(flavors, folder), declared, who)
+    elif flavor == "sklearn":
+        proba = parameters.get("predict_proba", flavors.get("python_function", {}).get("predict_fn") == "predict_proba")
+        opened = _Sklearn(folder, flavors["sklearn"], declared, who, proba=proba is True)
+    elif flavor == "onnx":
+        opened = _Onnx(folder / flavors["onnx"].get("data", "model.onnx"), declared, who, threads=threads)
+    else:
+        opened = _Pyfunc(folder, declared, who)
+    return _warmed_up(opened, who)
+
+
+def _read_mlmodel(folder: Path, who: str) -> Mapping[str, Any]:
+    import yaml
+
+    file = folder / "MLmodel"
+    try:
+        described = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    except FileNotFoundError:
+        raise NotFoundError(f"{who} cannot be loaded: there is no file 'MLmodel' in {str(folder)!r}.") from None
+    except (OSError, yaml.YAMLError, ValueError) as error:
+        raise InvalidError(f"{who} cannot be loaded: {str(file)!r} cannot be read: {error}.") from error
+    if not isinstance(described, dict) or not isinstance(described.get("flavors"), dict):
+        raise InvalidError(f"{who} cannot be loaded: {str(file)!r} names no flavors.")
+    return described
+
+
+def _flavor(flavors: Mapping[str, Any], folder: Path) -> str:
+    if "sklearn" in flavors:
+        return "sklearn"
+    if "onnx" in flavors:
+        return "onnx"
+    return "keras" if _is_keras(flavors) and _keras_file(flavors, folder).is_file() else "pyfunc"
+
+
+def _is_keras(flavors: Mapping[str, Any]) -> bool:
+    keras, tensorflow = flavors.get("keras"), flavors.get("tensorflow")
+    if keras is not None:
+        return keras.get("keras_backend", "tensorflow") == "tensorflow" and not keras.get("save_exported_model")
+    return tensorflow is not None and tensorflow.get("model_type") == "keras"
+
+
+def _keras_file(flavors: Mapping[str, Any], folder: Path) -> Path:
+    said = flavors.get("keras") or flavors.get("tensorflow") or {}
+    place = folder / str(said.get("data", "data"))
+    return place / "model.keras" if place.is_dir() else place.with_suffix(".keras")
+
+
+def _put_code_on_path(folder: Path, flavors: Mapping[str, Any]) -> None:
+    """Let the model find the modules that were saved with it."""
+    for said in flavors.values():
+        code = said.get("code") if isinstance(said, dict) else None
+        if code and str(folder / code) not in sys.path:
+            sys.path.insert(0, str(folder / code))
+
+
+def _warmed_up(model: Predictor, who: str) -> Predictor:
+    """Call the model once, so that nothing is built at the first request, and learn what it gives."""
+    zeros = model.declared.zeros()
+    if zeros is None:
+        return model
+    result = model.predict(zeros)
+    if not model.declared.outputs:
+        found = as_tensors(result, (), who)
+        # The first dimension is that of the batch.
+        specs = tuple(TensorSpec(one.name, one.datatype, (-1, *one.data.shape[1:])) for one in found if one.data.ndim)
+        model.declared = Declared(
+            model.declared.inputs, specs, table=model.declared.table, anonymous=model.declared.anonymous
+        )
+    return model
+
+
+class _Keras:
+    """A Keras model on TensorFlow, as a traced function: Keras' own ``predict`` costs tens of milliseconds a call."""
+
+    platform = "tensorflow"
+
+    def __init__(self, file: Path, declared: Declared, who: str) -> None:
+        tensorflow = _tensorflow(who)
+        import keras
+
+        model: Any = keras.saving.load_model(str(file), compile=False)
+        self._names, specs = _keras_inputs(model, declared)
+        self.declared = declared if declared.inputs else _declared_by_keras(self._names, specs, declared)
+        signature = [tensorflow.TensorSpec(shape, dtype) for shape, dtype in specs] or None
+        several = len(specs) > 1
+
+        def call(*inputs: Any) -> Any:
+            return model(list(inputs) if several else inputs[0], training=False)
+
+        self._call: Callable[..., Any] = tensorflow.function(call, input_signature=signature, reduce_retracing=True)
+        self._dtypes = [np.dtype(dtype) for _, dtype in specs]
+
+    def predict(self, value: Any) -> Any:
+        """Return an array; a dictionary or a tuple of them where the model has several outputs."""
+        if isinstance(value, dict):
+            values = [value[name] for name in self._names] if self._names else list(value.values())
+        else:
+            values = [value]
+        if self._dtypes:
+            values = [np.asarray(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
+        return _from_tensorflow(self._call(*values))
+
+
+def _tensorflow(who: str) -> Any:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    fresh = "tensorflow" not in sys.modules
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        raise _missing(who, "TensorFlow", "pip install 'scanflow[tensorflow]'") from error
+    if fresh:
+        for variable, set_to in (
+            ("TF_NUM_INTRAOP_THREADS", tf.config.threading.set_intra_op_parallelism_threads),
+            ("TF_NUM_INTEROP_THREADS", tf.config.threading.set_inter_op_parallelism_threads),
+        ):
+            if os.environ.get(variable, "").isdigit():
+                set_to(int(os.environ[variable]))
+    return tf
+
+
+def _keras_inputs(model: Any, declared: Declared) -> tuple[list[str], list[tuple[tuple[int | None, ...], str]]]:
+    """Return the names, shapes and dtypes of a Keras model's inputs; none for one that was never built."""
+    inputs = getattr(model, "inputs", None) or []
+    names = [str(one.name) for one in inputs]
+    if inputs:
+        specs = [(tuple(one.shape), str(one.dtype)) for one in inputs]
+    else:
+        specs = [
+            (tuple(None if size < 0 else size for size in spec.shape), DATATYPES[spec.datatype].name)
+            for spec in declared.inputs
+        ]
+    known = [spec.name for spec in declared.inputs]
+    return (names if not known or set(names) == set(known) else known), specs
+
+
+def _declared_by_keras(
+    names: list[str], specs: list[tuple[tuple[int | None, ...], str]], declared: Declared
+) -> Declared:
+    inputs = declared_in_mlmodel(
+        {
+            "inputs": [
+                {
+                    "type": "tensor",
+                    "name": name,
+                    "tensor-spec": {"dtype": dtype, "shape": [-1 if size is None else size for size in shape]},
+                }
+                for name, (shape, dtype) in zip(names, specs, strict=True)
+            ]
+        },
+        "The Keras model",
+    ).inputs
+    return Declared(inputs, declared.outputs, anonymous=len(inputs) == 1)
+
+
+def _from_tensorflow(result: Any) -> Any:
+    if isinstance(result, dict):
+        return {str(name): one.numpy() for name, one in result.items()}
+    if isinstance(result, (list, tuple)):
+        return tuple(one.numpy() for one in result) if len(result) != 1 else result[0].numpy()
+    return result.numpy()
+
+
+class _Sklearn:
+    """A scikit-learn estimator or pipeline."""
+
+    platform = "sklearn"
+
+    def __init__(self, folder: Path, said: Mapping[str, Any], declared: Declared, who: str, *, proba: bool) -> None:
+        self.declared = declared
+        estimator = _load_sklearn(folder / str(said.get("pickled_model", "model.pkl")), said, who)
+        method = "predict_proba" if proba else "predict"
+        if not hasattr(estimator, method):
+            raise InvalidError(f"{who} is a {type(estimator).__name__}, which has no method {method!r}.")
+        self._predict: Callable[[Any], Any] = getattr(estimator, method)
+        # It is called with arrays though it may have been fitted with a table: the columns come in the same order.
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        self._as_frame = declared.table and self._needs_frame()
+
+    def predict(self, value: Any) -> Any:
+        """Return what the estimator says of a table, given as one array or by its columns."""
+        if self._as_frame:
+            return self._predict(_frame(value, self.declared))
+        return self._predict(_matrix(value, self.declared))
+
+    def _needs_frame(self) -> bool:
+        """Whether columns must keep their names: where they are of text, or steps of a pipeline pick them by name."""
+        if any(spec.datatype == "BYTES" for spec in self.declared.inputs):
+            return True
+        try:
+            self._predict(_matrix(self.declared.zeros(), self.declared))
+        except (ValueError, TypeError, KeyError, IndexError):
+            return True
+        return False
+
+
+def _load_sklearn(file: Path, said: Mapping[str, Any], who: str) -> Any:
+    kind = said.get("serialization_format", "cloudpickle")
+    if os.environ.get("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true").lower() in {"false", "0"}:
+        raise UnsupportedError(f"{who} is not loaded, since MLFLOW_ALLOW_PICKLE_DESERIALIZATION is set to false.")
+    try:
+        import sklearn  # noqa: F401 # pyright: ignore[reportUnusedImport]
+    except ModuleNotFoundError as error:
+        raise _missing(who, "scikit-learn", "pip install scikit-learn") from error
+    if kind == "skops":
+        try:
+            import skops.io
+        except ModuleNotFoundError as error:
+            raise _missing(who, "skops", "pip install skops") from error
+        return skops.io.load(file, trusted=said.get("skops_trusted_types"))
+    if kind not in {"pickle", "cloudpickle"}:
+        raise UnsupportedError(f"{who} was saved as {kind!r}, which is not known. Known: skops, cloudpickle, pickle.")
+    with file.open("rb") as opened:
+        return pickle.load(opened)  # noqa: S301 - a model of the user's own registry; cloudpickle's files are pickles
+
+
+def _matrix(value: Any, declared: Declared) -> Any:
+    if not isinstance(value, dict):
+        return value
+    columns = [np.asarray(value[spec.name]).reshape(-1) for spec in declared.inputs if spec.name in value]
+    return np.column_stack(columns) if columns else np.column_stack([np.asarray(one) for one in value.values()])
+
+
+def _frame(value: Any, declared: Declared) -> Any:
+    import pandas as pd
+
+    names = [spec.name for spec in declared.inputs]
+    if not isinstance(value, dict):
+        return pd.DataFrame(np.asarray(value), columns=names)
+    return pd.DataFrame({name: _column(value[name]) for name in names if name in value})
+
+
+def _column(values: Any) -> NDArray[Any]:
+    column = np.asarray(values).reshape(-1)
+    if column.dtype.kind != "O":
+        return column
+    return np.array([one.decode() if isinstance(one, bytes) else one for one in column], dtype=object)
+
+
+class _Onnx:
+    """An ONNX model in a session of ONNX Runtime, on the cores granted."""
+
+    platform = "onnxruntime"
+
+    def __init__(self, file: Path, declared: Declared, who: str, *, threads: int) -> None:
+        try:
+            import onnxruntime
+        except ModuleNotFoundError as error:
+            raise _missing(who, "ONNX Runtime", "pip install onnxruntime") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # A thread that spins while it waits takes the core from another instance.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        self.declared = Declared(
+            _onnx_specs(inputs, who), _onnx_specs(outputs, who), anonymous=declared.anonymous or len(inputs) == 1
+        )
+        self._inputs = [one.name for one in inputs]
+        self._outputs = [one.name for one in outputs]
+        self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in self.declared.inputs}
+
+    def predict(self, value: Any) -> Any:
+        """Return an array, or a dictionary of them where the model has several outputs."""
+        values = value if isinstance(value, dict) else {self._inputs[0]: value}
+        results = self._session.run(None, {name: self._fitting(name, one) for name, one in values.items()})
+        return results[0] if len(results) == 1 else dict(zip(self._outputs, results, strict=True))
+
+    def _fitting(self, name: str, value: Any) -> NDArray[Any]:
+        array = np.asarray(value)
+        dtype = self._dtypes.get(name)
+        if dtype is not None and dtype.kind == "O":
+            return np.array([one.decode() if isinstance(one, bytes) else one for one in array.flat], object).reshape(
+                array.shape
+            )
+        return np.ascontiguousarray(array, dtype)
+
+
+def _onnx_specs(said: Any, who: str) -> tuple[TensorSpec, ...]:
+    found: list[TensorSpec] = []
+    for one in said:
+        if one.type not in _ONNX:
+            raise UnsupportedError(f"{who} has {one.name!r} of {one.type}, which the Open Inference Protocol has not.")
+        shape = tuple(size if isinstance(size, int) else -1 for size in one.shape or ())
+        found.append(TensorSpec(one.name, _ONNX[one.type], shape))
+    return tuple(found)
+
+
+class _Pyfunc:
+    """Whatever else MLflow can load, through MLflow itself."""
+
+    platform = "pyfunc"
+
+    def __init__(self, folder: Path, declared: Declared, who: str) -> None:
+        from scanflow.knowledge.mlflow.pyfunc import load_pyfunc
+
+        self.declared = declared
+        self._table = declared.table
+        self._names = [spec.name for spec in declared.inputs]
+        self._model = load_pyfunc(folder, who)
+
+    def predict(self, value: Any) -> Any:
+        """Return what the model says of an array, a dictionary of them, or a table."""
+        if self._table:
+            return self._model(_frame(value, self.declared))
+        return self._model(value)
+
+
+def _missing(who: str, library: str, command: str) -> MissingExtraError:
+    return MissingExtraError(f"{who} needs {library}, which is not installed. Install it: {command}")

@@ -1,0 +1,179 @@
+"""Predictions written down for agents to count and check: sampled, in the background, and never more than was allowed.
+
+A file holds predictions of one revision whose tensors have the same names, types and shapes: ``input:<name>`` and
+``output:<name>`` with the predictions along the first axis, ``time`` (seconds since the epoch of each), and
+``revision``. Tensors of bytes are two arrays: all of them in a row, and ``<name>:ends`` with where each one ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.wire import Recording
+from scanflow_serving.messages import Tensor
+
+__all__ = ["Recorder", "Sampler"]
+
+CLOSE_S = 5.0
+
+
+class Sampler:
+    """Says of each prediction whether it is in the ``fraction`` to be kept, evenly: of 1,000, exactly 100 at 0.1."""
+
+    def __init__(self, fraction: float) -> None:
+        self._fraction = fraction
+        self._owed = 0.0
+
+    def __call__(self, rows: int = 1) -> bool:
+        """Decide for a request of so many predictions; it is kept whole or not at all."""
+        self._owed += self._fraction * rows
+        if self._owed + 1e-9 < rows:
+            return False
+        self._owed -= rows
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Prediction:
+    revision: str
+    at: float
+    rows: int
+    arrays: Mapping[str, NDArray[Any]]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Predictions of the same kind can lie in one file."""
+        return (self.revision, *((name, one.dtype.str, one.shape[1:]) for name, one in sorted(self.arrays.items())))
+
+
+class Recorder:
+    """Keeps predictions of one instance. :meth:`note` may be called from any thread, takes microseconds, and never
+    raises because of a full disk."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        recorded: Callable[[int], None] = lambda _rows: None,
+        dropped: Callable[[int], None] = lambda _rows: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``recorded`` and ``dropped`` are told how many predictions were written, or could not be kept."""
+        self._recording = recording
+        self._folder = Path(recording.folder)
+        self._recorded, self._dropped, self._clock = recorded, dropped, clock
+        self._wanted = Sampler(recording.fraction)
+        self._waiting: deque[_Prediction] = deque()
+        self._rows = 0
+        self._lock = threading.Lock()
+        self._full = threading.Event()
+        self._over = False
+        self._numbers = itertools.count()
+        self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)
+        self._thread.start()
+
+    def note(self, revision: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Keep one request's predictions, if it is their turn. The arrays must not be changed afterwards."""
+        rows = _rows(inputs)
+        with self._lock:
+            if not self._wanted(rows):
+                return
+            late = bool(self._waiting) and self._rows + rows > 2 * self._recording.rows
+            if not late:
+                named = itertools.chain((("input", one) for one in inputs), (("output", one) for one in outputs))
+                arrays = {f"{side}:{one.name}": one.data for side, one in named}
+                self._waiting.append(_Prediction(revision, self._clock(), rows, arrays))
+                self._rows += rows
+            enough = self._rows >= self._recording.rows
+        if late:
+            self._dropped(rows)
+        if enough:
+            self._full.set()
+
+    def flush(self) -> None:
+        """Write what waits, now."""
+        with self._lock:
+            taken, self._waiting, self._rows = self._waiting, deque(), 0
+            self._full.clear()
+        kinds: dict[tuple[object, ...], list[_Prediction]] = defaultdict(list)
+        for one in taken:
+            kinds[one.kind].append(one)
+        for alike in kinds.values():
+            self._write(alike)
+
+    def close(self) -> None:
+        """Write what waits, and end; after a bounded wait, without it."""
+        self._over = True
+        self._full.set()
+        self._thread.join(CLOSE_S)
+
+    def _write_on(self) -> None:
+        while not self._over:
+            self._full.wait(self._recording.flush_s)
+            self.flush()
+        self.flush()
+
+    def _write(self, alike: Sequence[_Prediction]) -> None:
+        rows = sum(one.rows for one in alike)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if _bytes_in(self._folder) + _bytes_of(alike) > self._recording.max_bytes:
+                self._dropped(rows)
+                return
+            name = f"{int(self._clock() * 1000)}-{os.getpid()}-{next(self._numbers)}"
+            draft = self._folder / f"{name}.part"
+            with draft.open("wb") as file:
+                np.savez(file, **_columns(alike))  # type: ignore[arg-type]  # its own keyword is no array
+            draft.rename(self._folder / f"{name}.npz")
+        except OSError:  # a full disk: the prediction was answered, and that is what matters
+            self._dropped(rows)
+        else:
+            self._recorded(rows)
+
+
+def _rows(inputs: Sequence[Tensor]) -> int:
+    """Return how many predictions a request asks for: the length of its first input's first axis."""
+    return int(inputs[0].data.shape[0]) if inputs and inputs[0].data.ndim else 1
+
+
+def _columns(alike: Sequence[_Prediction]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of one file. One request is one row of ``time`` for each of its predictions."""
+    columns: dict[str, NDArray[Any]] = {
+        "time": np.repeat([one.at for one in alike], [one.rows for one in alike]),
+        "revision": np.asarray(alike[0].revision),
+    }
+    for name in alike[0].arrays:
+        joined = np.concatenate([np.atleast_1d(one.arrays[name]) for one in alike])
+        columns |= _of_bytes(name, joined) if joined.dtype == object else {name: joined}
+    return columns
+
+
+def _of_bytes(name: str, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    parts = [one if isinstance(one, bytes) else str(one).encode() for one in values.ravel()]
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64).reshape(values.shape)
+    return {name: np.frombuffer(b"".join(parts), np.uint8), f"{name}:ends": ends}
+
+
+def _bytes_of(alike: Iterable[_Prediction]) -> int:
+    return sum(one.nbytes for prediction in alike for one in prediction.arrays.values())
+
+
+def _bytes_in(folder: Path) -> int:
+    found = 0
+    for entry in os.scandir(folder):
+        try:
+            found += entry.stat().st_size
+        except FileNotFoundError:  # taken to the tracker meanwhile
+            continue
+    return found

@@ -1,0 +1,86 @@
+"""One instance without a supervisor: what the model server itself takes to start, and to be there."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scanflow import wire
+from scanflow.backends.local import seqpacket
+from tests.benchmarks.measure import NotMeasuredError, environment
+from tests.benchmarks.servers import READY_S, Probe, Server, ask, end, marked
+
+__all__ = ["alone"]
+
+
+@contextmanager
+def alone(python: Path, program: Path, component: str, service: str, folder: Path, *, probe: Probe) -> Iterator[Server]:
+    """Run ``component`` of ``program`` (``app.py`` and the name of its class) as the only node of a service.
+
+    It is ready when a request that waited in the listening socket from the first moment on was answered.
+
+    Raises:
+        NotMeasuredError: it ended, or was not ready within ``READY_S``.
+    """
+    node = wire.Node(name="model", implementation=f"app.py:{component}", file=str(program / "app.py"))
+    desired = wire.Desired(generation=1, revisions=(wire.Revision(id="r1", nodes=(node,)),))
+    instance = folder / "instance"
+    (folder / "metrics").mkdir()
+    instance.mkdir()
+    (folder / "desired.json").write_bytes(wire.encode(desired))
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, seqpacket.listen(folder / "supervisor"):
+        port = int(listener.getsockname()[1])
+        spec = wire.InstanceSpec(
+            service=service,
+            app="bench",
+            team="bench",
+            instance="i1",
+            folder=str(instance),
+            supervisor=str(folder / "supervisor"),
+            desired=str(folder / "desired.json"),
+            address=f"127.0.0.1:{port}",
+            app_dir=str(program),
+            metrics=str(folder / "metrics"),
+        )
+        (instance / "instance.json").write_bytes(wire.encode(spec))
+        mark, log = uuid.uuid4().hex, folder / "instance.log"
+        own = environment(folder, {"SCANFLOW_BENCH_MARK": mark})
+        began = time.perf_counter()
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [python, "-m", "scanflow_serving", instance],
+                cwd=folder,
+                env=own,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            with _control(instance / "control", process, log) as control:
+                seqpacket.send(control, wire.Exchange(kind="listen", key="1"), [listener.fileno()])
+                status, body = ask(port, probe, timeout_s=READY_S)
+                if status != 200:
+                    raise NotMeasuredError(f"it answered {status}: {body[:200]!r}")
+                ready_s = time.perf_counter() - began
+                yield Server(port=port, ready_s=ready_s, processes=lambda: marked(mark))
+        finally:
+            process.kill()
+            process.wait()
+            end(marked(mark))
+
+
+def _control(path: Path, process: subprocess.Popen[bytes], log: Path) -> socket.socket:
+    until, pause = time.monotonic() + READY_S, threading.Event()
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            return seqpacket.connect(path)
+        except OSError:
+            pause.wait(0.002)
+    said = " / ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+    raise NotMeasuredError(f"the instance has no control socket: {said}")

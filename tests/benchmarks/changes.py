@@ -1,0 +1,120 @@
+"""Changes of a service while it is asked at a steady rate: what fails, and what the slowest see."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.measure import NotMeasuredError, run
+from tests.benchmarks.servers import Probe, deployed, oip
+from tests.load import LoadError, steady_load
+
+__all__ = ["CHANGES", "measure_changes"]
+
+CHANGES = {
+    "swap": "another version swapped in",
+    "canary": "a canary given 10 %, then taken back",
+    "crash": "one of two instances killed",
+    "failover": "both killed, a backup answering",
+    "cut": "2 × 1 core to 1 × 2 and back",
+}
+LEAST_S = 1.0
+WHOLE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Service:
+    scanflow: Path
+    folder: Path
+
+    def do(self, *arguments: str) -> str:
+        """Run a command on it."""
+        return run([self.scanflow, *arguments], self.folder, timeout_s=120)
+
+    def record(self) -> dict[str, Any]:
+        """Return how it is."""
+        found: dict[str, Any] = json.loads(self.do("services", "changing", "--json"))
+        return found
+
+    def kill(self, count: int) -> None:
+        """Kill so many instances, and return when all are ready again.
+
+        Raises:
+            NotMeasuredError: they were not within ``WHOLE_S``.
+        """
+        had = [one["pid"] for one in self.record()["instances"] if one["pid"] is not None]
+        for pid in had[:count]:
+            os.kill(pid, signal.SIGKILL)
+        until, pause = time.monotonic() + WHOLE_S, threading.Event()
+        while time.monotonic() < until:
+            record = self.record()
+            pids = {one["pid"] for one in record["instances"] if one["state"] == "ready"}
+            if record["state"] == "ready" and len(pids) == len(had) and not pids & set(had[:count]):
+                return
+            pause.wait(0.2)
+        raise NotMeasuredError(f"after {count} killed it was never whole again: {self.record()}")
+
+
+def measure_changes(scanflow: Path, folder: Path, *, requests: int, rate: float) -> Mapping[str, float]:
+    """Make each of the changes under a load of its own; return what failed and the p99 before and during."""
+    probe = Probe(
+        path="/v2/models/changing/infer", body=oip("x", [1, 2, 3, 4]), headers={"content-type": "application/json"}
+    )
+    ours = _Service(scanflow=scanflow, folder=folder)
+    actions: dict[str, Callable[[], Any]] = {
+        "swap": lambda: ours.do("promote", "changing", "models:/changing/2"),
+        "canary": lambda: _all(
+            ours, ["traffic", "changing", "models:/changing/1", "-w", "10%"], ["rollback", "changing"]
+        ),
+        "crash": lambda: ours.kill(1),
+        "failover": lambda: ours.kill(2),
+        "cut": lambda: _all(
+            ours, ["scale", "changing", "1", "--cores", "2"], ["scale", "changing", "2", "--cores", "1"]
+        ),
+    }
+    found: dict[str, float] = {}
+    standby = Probe(path="/v2/models/standby/infer", body=probe.body, headers=probe.headers)
+    options = ["--instances", "2", "--cores", "1", "--affinity", "cpu"]
+    with (
+        deployed(scanflow, "standby", [], folder, probe=standby),
+        deployed(scanflow, "changing", options, folder, probe=probe) as server,
+    ):
+        for name, action in actions.items():
+            found |= _under_load(name, action, server.url(probe.path), probe.body, requests=requests, rate=rate)
+    return found
+
+
+def _all(ours: _Service, *commands: Sequence[str]) -> None:
+    for command in commands:
+        ours.do(*command)
+
+
+def _under_load(
+    name: str, action: Callable[[], Any], url: str, body: bytes, *, requests: int, rate: float
+) -> dict[str, float]:
+    try:
+        with steady_load(url, body, connections=8, requests=requests, rate=rate, timeout_s=10) as load:
+            load.wait_for(requests // 3)
+            began = load.mark("begin")
+            action()
+            threading.Event().wait(max(0.0, began + LEAST_S - time.monotonic()))
+            load.mark("end")
+            result = load.result()
+    except LoadError as error:
+        raise NotMeasuredError(f"{name}: {error}") from error
+    before, during, _ = result.around("begin", "end")
+    if result.failed:
+        print(f"    {name}: {dict(result.reasons)}", flush=True)
+    return {
+        f"{name}_failed": result.failed,
+        f"{name}_ratio": during.p99_s / before.p99_s,
+        f"{name}_before_ms": before.p99_s * 1000,
+        f"{name}_during_ms": during.p99_s * 1000,
+    }

@@ -1,0 +1,100 @@
+"""Clients that ask as fast as they are answered: wrk where it is installed, our own generator elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.benchmarks import bulk
+from tests.benchmarks.measure import NotMeasuredError, report_of
+from tests.benchmarks.servers import pinned
+from tests.load import LoadError, Result, steady_load
+
+__all__ = ["busy", "bytes_through", "callers", "client_name", "ends_of", "rate_of"]
+
+LUA = Path(__file__).parent / "serving" / "peers" / "wrk.lua"
+
+
+def client_name() -> str:
+    """Return who asks."""
+    return "wrk" if shutil.which("wrk") else "`tests/load.py`"
+
+
+def busy(
+    url: str, body: bytes, *, connections: int, seconds: float, cpus: Sequence[int], folder: Path
+) -> dict[str, float]:
+    """Return ``p50_us``, ``p99_us`` and ``requests_s`` of a closed loop.
+
+    Raises:
+        NotMeasuredError: a request failed.
+    """
+    if (wrk := shutil.which("wrk")) is None:
+        figures = callers(url, body, connections=connections, seconds=seconds, cpus=cpus).figures()
+        return {"p50_us": figures.p50_s * 1e6, "p99_us": figures.p99_s * 1e6, "requests_s": figures.rate}
+    options = ["-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "10s", "--latency", "-s", str(LUA)]
+    command = pinned([wrk, *options, url, "--", body.decode()], cpus)
+    report = report_of(command, folder, timeout_s=seconds + 60)
+    if failed := report.pop("failed"):
+        raise NotMeasuredError(f"{failed:.0f} requests failed")
+    return report
+
+
+def callers(
+    url: str,
+    body: bytes,
+    *,
+    connections: int,
+    seconds: float,
+    cpus: Sequence[int] = (),
+    headers: Mapping[str, str] | None = None,
+    tally: str | None = None,
+) -> Result:
+    """Ask from so many connections at once for so long; every one sends when it was answered.
+
+    Raises:
+        NotMeasuredError: a request failed.
+    """
+    try:
+        with steady_load(
+            url,
+            body,
+            connections=connections,
+            duration_s=seconds,
+            headers=headers,
+            cpus=cpus,
+            tally=tally,
+            timeout_s=60,
+        ) as load:
+            result = load.result(timeout_s=seconds + 120)
+    except LoadError as error:
+        raise NotMeasuredError(str(error)) from error
+    if result.failed:
+        raise NotMeasuredError(f"{result.failed} of {result.requests} requests failed: {dict(result.reasons)}")
+    return result
+
+
+def bytes_through(port: int, path: str, *, size: int, clients: int, seconds: float, folder: Path) -> dict[str, float]:
+    """Return ``requests_s`` and ``mib_s``, what goes in and as much comes back, in bodies of ``size`` bytes."""
+    plan = {"host": "127.0.0.1", "port": port, "path": path, "size": size, "clients": clients, "seconds": seconds}
+    return report_of([sys.executable, "-P", bulk.__file__, json.dumps(plan)], folder, timeout_s=seconds + 60)
+
+
+def rate_of(ends: Mapping[str, Sequence[float]]) -> float:
+    """Return how many are finished in a second by all who work together.
+
+    Each counts until it finished its last one: what it had begun when the time was over is neither lost nor won.
+    """
+    if not ends or not all(ends.values()):
+        raise NotMeasuredError("not one was finished: measure for longer")
+    return sum(len(mine) / max(mine) for mine in ends.values())
+
+
+def ends_of(result: Result) -> dict[str, list[float]]:
+    """Return when each instance finished its requests, in seconds from the first."""
+    began, ends = min(result.due), dict[str, list[float]]()
+    for place, due in enumerate(result.due):
+        ends.setdefault(result.names[result.who[place]], []).append(due + result.took[place] - began)
+    return ends

@@ -1,0 +1,32 @@
+"""Where the contenders are installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Places"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where the contenders are installed, and this checkout."""
+
+    ours: Path
+    peers: Path
+    """Metaflow, Prefect and a bare web application."""
+
+    servers: Path
+    """MLServer and MLflow."""
+
+    checkout: Path
+
+    @property
+    def python(self) -> Path:
+        """Our interpreter."""
+        return self.ours / "python"
+
+    @property
+    def peer_python(self) -> Path:
+        """The interpreter with Metaflow and Prefect."""
+        return self.peers / "python"

@@ -1,0 +1,413 @@
+"""Online inference beside other servers: what a request costs, how large bodies fare, what a change costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.alone import alone
+from tests.benchmarks.changes import CHANGES, measure_changes
+from tests.benchmarks.clients import busy, bytes_through, callers, client_name, ends_of, rate_of
+from tests.benchmarks.measure import Benchmark, Metric, Sampler, Section, run
+from tests.benchmarks.places import Places
+from tests.benchmarks.servers import Probe, Server, cores, deployed, free_port, oip, pinned, started
+
+__all__ = ["FULL", "QUICK", "Sizes", "serving"]
+
+PROGRAMS = Path(__file__).parent / "serving"
+JSON = {"content-type": "application/json"}
+BYTES = {"content-type": "application/octet-stream", "accept": "application/octet-stream"}
+IMAGE_SIDE = 224
+MIB = 1024 * 1024
+
+COST = Section(
+    group="serving",
+    title="What a request costs",
+    columns=("Scanflow", "Starlette", "MLServer", "MLflow", "bare metal"),
+    text=(
+        "Each server has one core, and its client another. Starlette is a bare application on uvicorn with uvloop and "
+        "httptools that reads and writes the same JSON; MLServer runs its model in its own process "
+        "(`parallel_workers: 0`), which is its quickest here; MLflow is `mlflow models serve`, whose own JSON is asked."
+    ),
+)
+CHANGE = Section(
+    group="serving",
+    title="What a change costs those who ask",
+    columns=("Scanflow",),
+)
+CUT = Section(
+    group="serving",
+    title="How two cores are cut: ResNet50",
+    columns=("1 instance × 2 cores", "2 instances × 1 core"),
+    text="Random weights, one image of 224 × 224 a request, as binary tensors; each instance pinned to its cores.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How long each is measured."""
+
+    seconds: float = 4.0
+    image_seconds: float = 12.0
+    bytes_seconds: float = 1.5
+    resnet_seconds: float = 4.0
+    requests: int = 20_000
+    rate: float = 1000.0
+
+
+FULL = Sizes()
+QUICK = Sizes(seconds=0.5, image_seconds=2.5, bytes_seconds=0.2, resnet_seconds=1.0, requests=2000, rate=200.0)
+"""Long enough to show that everything runs, and too short to tell anything."""
+
+BODIES = {"1 B": 1, "1 KiB": 1024, "64 KiB": 64 * 1024, "1 MiB": MIB, "16 MiB": 16 * MIB}
+CALLERS = (1, 2, 4)
+
+
+def serving(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
+    """Return the benchmarks of online inference."""
+    return [
+        _noop(places, sizes),
+        _alone(places),
+        _bytes(places, sizes),
+        _images(places, sizes),
+        _changes(places, sizes),
+        _resnet(places, sizes),
+    ]
+
+
+Starter = Callable[[Path], AbstractContextManager[Server]]
+
+
+def _noop(places: Places, sizes: Sizes) -> Benchmark:
+    ours = Probe(path="/v2/models/noop/infer", body=oip("input", [1, 2, 3, 4]), headers=JSON)
+    theirs = Probe(path="/invocations", body=json.dumps({"inputs": [[1, 2, 3, 4]]}).encode(), headers=JSON)
+
+    def asked(starter: Starter, probe: Probe) -> Sampler:
+        def sample(folder: Path) -> Mapping[str, float]:
+            with starter(folder) as server:
+                memory = server.memory_mb()
+                client = cores()[1]
+                url = server.url(probe.path)
+                busy(url, probe.body, connections=8, seconds=sizes.seconds / 4, cpus=client, folder=folder)
+                one = busy(url, probe.body, connections=1, seconds=sizes.seconds, cpus=client, folder=folder)
+                many = busy(url, probe.body, connections=8, seconds=sizes.seconds, cpus=client, folder=folder)
+            return {
+                "p50_us": one["p50_us"],
+                "requests_s": many["requests_s"],
+                "ready_s": server.ready_s,
+                "memory_mb": memory,
+            }
+
+        return sample
+
+    return Benchmark(
+        name="noop",
+        section=COST,
+        metrics=[
+            Metric(key="p50_us", what="no-op inference: median latency", unit="µs", bar=1.3, against="Starlette"),
+            Metric(
+                key="requests_s",
+                what="the same: requests a second, 8 connections",
+                unit="/s",
+                bar=0.8,
+                at_least=True,
+                against="Starlette",
+            ),
+            Metric(key="ready_s", what="the same: start of the command to the first answer", unit="s"),
+            Metric(key="memory_mb", what="the same: memory of all its processes, idle", unit="MB"),
+        ],
+        contenders={
+            "Scanflow": asked(_ours(places, "noop", [], ours, cpus=cores()[0]), ours),
+            "Starlette": asked(_starlette(places, ours), ours),
+            "MLServer": asked(_mlserver(places, ours), ours),
+            "MLflow": asked(_mlflow(places, theirs), theirs),
+        },
+        how=(
+            "`scanflow deploy app.py:noop` (its supervisor included in the memory), `uvicorn`, `mlserver start`, "
+            f"`mlflow models serve`; one row of four numbers as JSON, asked by {client_name()} for {sizes.seconds:g} s "
+            "from one connection and from 8, after a second of warm-up"
+        ),
+        rounds=3,
+        warm_up=False,
+    )
+
+
+def _alone(places: Places) -> Benchmark:
+    probe = Probe(path="/v2/models/noop/infer", body=oip("input", [1, 2, 3, 4]), headers=JSON)
+
+    def sample(folder: Path) -> Mapping[str, float]:
+        with alone(places.python, PROGRAMS / "noop", "Noop", "noop", folder, probe=probe) as server:
+            return {"ready_s": server.ready_s, "memory_mb": server.memory_mb()}
+
+    return Benchmark(
+        name="instance",
+        section=COST,
+        metrics=[
+            Metric(key="ready_s", what="one no-op instance: start of its process until it answers", unit="s", bar=2),
+            Metric(key="memory_mb", what="the same: its memory, idle, its keeper included", unit="MB", bar=60),
+        ],
+        contenders={"Scanflow": sample},
+        how=(
+            "`python -m scanflow_serving` without a supervisor; from its start until it answered a request that waited "
+            "from the first moment on; memory as the kernel counts it, pages that are shared counted once"
+        ),
+        rounds=5,
+        warm_up=False,
+    )
+
+
+def _bytes(places: Places, sizes: Sizes) -> Benchmark:
+    probe = Probe(path="/v2/models/reverse/infer", body=b"12", headers=BYTES)
+
+    def asked(starter: Starter) -> Sampler:
+        def sample(folder: Path) -> Mapping[str, float]:
+            with starter(folder) as server:
+                return {
+                    f"{name}, {clients}": bytes_through(
+                        server.port,
+                        probe.path,
+                        size=size,
+                        clients=clients,
+                        seconds=sizes.bytes_seconds,
+                        folder=folder,
+                    )[_unit(size)[0]]
+                    for name, size in BODIES.items()
+                    for clients in (1, 4)
+                }
+
+        return sample
+
+    return Benchmark(
+        name="bytes",
+        section=COST,
+        metrics=[
+            Metric(
+                key=f"{name}, {clients}",
+                what=f"bytes reversed, {name} a body, {clients} client{'' if clients == 1 else 's'}",
+                unit=_unit(size)[1],
+                bar=400 if size == 16 * MIB else None,
+                at_least=True,
+            )
+            for name, size in BODIES.items()
+            for clients in (1, 4)
+        ],
+        contenders={
+            "Scanflow": asked(_ours(places, "reverse", [], probe)),
+            "Starlette": asked(_starlette(places, probe, cpus=())),
+        },
+        how=(
+            "the bytes of a body come back in reverse, `application/octet-stream` both ways; from one instance on any "
+            f"core, by `tests/benchmarks/bulk.py` for {sizes.bytes_seconds:g} s each; requests, or MiB sent, over the time "
+            "taken"
+        ),
+        rounds=3,
+        warm_up=False,
+    )
+
+
+def _unit(size: int) -> tuple[str, str]:
+    """Return what tells most of bodies of a size, and its unit: the number of small ones, the bytes of large ones."""
+    return ("requests_s", "/s") if size <= 1024 else ("mib_s", "MiB/s")
+
+
+def _images(places: Places, sizes: Sizes) -> Benchmark:
+    options = ["--instances", "2", "--cores", "1", "--affinity", "cpu"]
+
+    def ours(folder: Path) -> Mapping[str, float]:
+        picture = _picture(places)
+        probe = Probe(path="/v2/models/images/infer", body=picture, headers=BYTES)
+        with _ours(places, "images", options, probe)(folder) as server:
+            result = callers(
+                server.url(probe.path),
+                picture,
+                connections=4,
+                seconds=sizes.image_seconds,
+                headers=BYTES,
+                tally="x-scanflow-instance",
+            )
+        return {"images_s": rate_of(ends_of(result))}
+
+    def bare(folder: Path) -> Mapping[str, float]:
+        cpus = sorted(os.sched_getaffinity(0))[:2]
+        program = PROGRAMS / "images" / "bare.py"
+        printed = run([places.python, program, str(sizes.image_seconds), *map(str, cpus)], folder)
+        return {"images_s": rate_of(json.loads(printed))}
+
+    return Benchmark(
+        name="images",
+        section=COST,
+        metrics=[
+            Metric(
+                key="images_s",
+                what="images of 3 MiB transformed, 2 cores",
+                unit="/s",
+                bar=0.95,
+                at_least=True,
+                against="bare metal",
+            )
+        ],
+        contenders={"Scanflow": ours, "bare metal": bare},
+        how=(
+            "the image workload of the study with Pillow (blur, two noises, enhance, negate, normalize, reduce noise, "
+            "swirl, wave), about a second of a core for each image; 2 instances of one core each, asked from 4 "
+            f"connections for {sizes.image_seconds:g} s; bare metal is the same function in two pinned processes"
+        ),
+        rounds=3,
+        warm_up=False,
+    )
+
+
+def _picture(places: Places) -> bytes:
+    code = "import sys, transform; sys.stdout.buffer.write(transform.picture())"
+    done = subprocess.run([places.python, "-c", code], cwd=PROGRAMS / "images", capture_output=True, check=True)
+    return done.stdout
+
+
+def _changes(places: Places, sizes: Sizes) -> Benchmark:
+    def sample(folder: Path) -> Mapping[str, float]:
+        shutil.copytree(PROGRAMS / "changes", folder, dirs_exist_ok=True)
+        run([places.python, "models.py"], folder, timeout_s=120)
+        return measure_changes(places.ours / "scanflow", folder, requests=sizes.requests, rate=sizes.rate)
+
+    metrics = []
+    for key, what in CHANGES.items():
+        metrics += [
+            Metric(key=f"{key}_failed", what=f"{what}: failed of {sizes.requests:,} requests", unit="", bar=0),
+            Metric(key=f"{key}_ratio", what="the same: p99 during, over p99 before", unit="×", bar=2),
+            Metric(key=f"{key}_before_ms", what="the same: p99 before", unit="ms"),
+            Metric(key=f"{key}_during_ms", what="the same: p99 during", unit="ms"),
+        ]
+    return Benchmark(
+        name="changes",
+        section=CHANGE,
+        metrics=metrics,
+        contenders={"Scanflow": sample},
+        how=(
+            f"a registered ONNX model, 2 instances of a core each, asked {sizes.rate:g} times a second from 8 "
+            "connections whether or not it answers, latency counted from when a request was due; each change is made "
+            "after a third of the requests by its command, and `during` is until the command says that it is done (for "
+            "killed instances: until the service is whole again), a second at least"
+        ),
+        rounds=2,
+        warm_up=False,
+    )
+
+
+def _resnet(places: Places, sizes: Sizes) -> Benchmark:
+    probe = _image_probe()
+
+    def cut(instances: int, threads: int) -> Sampler:
+        options = ["--instances", str(instances), "--cores", str(threads), "--affinity", "cpu"]
+
+        def sample(folder: Path) -> Mapping[str, float]:
+            found = {}
+            with _ours(places, "resnet", options, probe)(folder) as server:
+                url = server.url(probe.path)
+                callers(url, probe.body, connections=4, seconds=sizes.resnet_seconds / 2, headers=probe.headers)
+                for count in CALLERS:
+                    figures = callers(
+                        url, probe.body, connections=count, seconds=sizes.resnet_seconds, headers=probe.headers
+                    ).figures()
+                    found[f"requests_s_{count}"] = figures.rate
+                    found[f"p50_ms_{count}"] = figures.p50_s * 1000
+                    found[f"p99_ms_{count}"] = figures.p99_s * 1000
+            return found
+
+        return sample
+
+    said = {"requests_s": ("requests a second", "/s"), "p50_ms": ("p50", "ms"), "p99_ms": ("p99", "ms")}
+    return Benchmark(
+        name="resnet",
+        section=CUT,
+        metrics=[
+            Metric(key=f"{key}_{count}", what=f"{count} caller{'' if count == 1 else 's'}: {what}", unit=unit)
+            for count in CALLERS
+            for key, (what, unit) in said.items()
+        ],
+        contenders={CUT.columns[0]: cut(1, 2), CUT.columns[1]: cut(2, 1)},
+        how=(
+            "Keras' ResNet50 as a component; `scanflow deploy app.py:resnet --instances N --cores C --affinity cpu`; "
+            f"each caller sends its next image when it was answered, for {sizes.resnet_seconds:g} s"
+        ),
+        rounds=3,
+        warm_up=False,
+    )
+
+
+def _image_probe() -> Probe:
+    values = bytes(struct.pack("<f", 0.5)) * (IMAGE_SIDE * IMAGE_SIDE * 3)
+    tensor = {
+        "name": "input",
+        "shape": [1, IMAGE_SIDE, IMAGE_SIDE, 3],
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": len(values)},
+    }
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
+    return Probe(path="/v2/models/resnet/infer", body=head + values, headers=headers)
+
+
+def _ours(places: Places, name: str, options: Sequence[str], probe: Probe, *, cpus: Sequence[int] = ()) -> Starter:
+    @contextmanager
+    def start(folder: Path) -> Iterator[Server]:
+        shutil.copytree(PROGRAMS / name, folder, dirs_exist_ok=True)
+        with deployed(places.ours / "scanflow", name, options, folder, probe=probe, cpus=cpus) as server:
+            yield server
+
+    return start
+
+
+def _starlette(places: Places, probe: Probe, *, cpus: Sequence[int] | None = None) -> Starter:
+    @contextmanager
+    def start(folder: Path) -> Iterator[Server]:
+        shutil.copy(PROGRAMS / "peers" / "starlette_app.py", folder)
+        port = free_port()
+        options = ["--port", str(port), "--loop", "uvloop", "--http", "httptools", "--no-access-log"]
+        command: list[str | Path] = [places.peer_python, "-m", "uvicorn", "starlette_app:app", *options]
+        where = cores()[0] if cpus is None else cpus
+        with started(pinned(command, where) if where else command, folder, port=port, probe=probe) as server:
+            yield server
+
+    return start
+
+
+def _mlserver(places: Places, probe: Probe) -> Starter:
+    @contextmanager
+    def start(folder: Path) -> Iterator[Server]:
+        shutil.copytree(PROGRAMS / "peers" / "mlserver", folder, dirs_exist_ok=True)
+        port = free_port()
+        settings = {
+            "http_port": port,
+            "grpc_port": free_port(),
+            "metrics_port": free_port(),
+            "host": "127.0.0.1",
+            "parallel_workers": 0,
+            "debug": False,
+        }
+        (folder / "settings.json").write_text(json.dumps(settings))
+        command = pinned([places.servers / "mlserver", "start", "."], cores()[0])
+        with started(command, folder, port=port, probe=probe) as server:
+            yield server
+
+    return start
+
+
+def _mlflow(places: Places, probe: Probe) -> Starter:
+    @contextmanager
+    def start(folder: Path) -> Iterator[Server]:
+        run([places.servers / "python", PROGRAMS / "peers" / "mlflow_model.py", folder / "model"], folder)
+        port = free_port()
+        options = ["-m", "model", "-p", str(port), "--env-manager", "local"]
+        command = pinned([places.servers / "mlflow", "models", "serve", *options], cores()[0])
+        own = {"PATH": f"{places.servers}:{os.environ['PATH']}"}  # it starts uvicorn by name
+        with started(command, folder, port=port, probe=probe, extra=own) as server:
+            yield server
+
+    return start

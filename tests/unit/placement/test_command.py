@@ -1,0 +1,130 @@
+"""``scanflow topology`` as a person meets it, and the drawing it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.placement.topology import Core, Node, Topology, load, save, uniform
+from scanflow_client.drawing import Occupant, draw, labels, legend, summary
+from tests.conftest import Cli
+from tests.unit.placement.test_topology import MACHINES
+from tests.unit.placement.trees import write, write_machine
+
+EPYC = """\
+An EPYC: 1 socket, 1 NUMA node, 8 cores, 16 CPUs (up to 2 siblings a core), 64.0 GiB
+All of it may be used: 16 CPUs.
+
+socket 0 · node 0 (64.0 GiB) · 8 cores · 2 L3 of 16.0 MiB
+   0a  1a  2·  3· │  4b  5b  6·  7·
+   8·  9· 10· 11· │ 12· 13· 14· 15·
+
+· free. A column is a core, its siblings one below the other. Cores between bars share an L3.
+cpumem: each instance has CPUs of its own in one socket, and that socket's memory.
+a  instance 1: CPUs 0-1 of socket 0, one L3 of 16Mi; siblings 8-9 left idle
+b  instance 2: CPUs 4-5 of socket 0, one L3 of 16Mi; siblings 12-13 left idle
+"""
+
+
+@pytest.fixture
+def epyc(tmp_path: Path) -> Path:
+    path = tmp_path / "epyc.json"
+    save(uniform(1, 8, 2, l3_group=4, title="An EPYC"), path)
+    return path
+
+
+def test_this_machine_is_drawn(cli: Cli) -> None:
+    done = cli("topology")
+    assert done.returncode == 0, done.stderr
+    assert "socket 0" in done.stdout
+    assert "· free." in done.stdout
+
+
+def test_a_plan_is_drawn_on_another_machine(cli: Cli, epyc: Path) -> None:
+    done = cli("topology", "--from", str(epyc), "--instances", "2", "--cores", "2", "--affinity", "CPUMEM")
+    assert done.stdout == EPYC
+
+
+def test_a_saved_machine_is_the_one_that_is_shown(cli: Cli, epyc: Path, tmp_path: Path) -> None:
+    done = cli("topology", "--from", str(epyc), "--save", "copy.json")
+    assert "Show it anywhere: scanflow topology --from copy.json" in done.stdout
+    assert load(tmp_path / "copy.json") == load(epyc)
+
+
+def test_json_tells_programs_all_of_it(cli: Cli, epyc: Path, tmp_path: Path) -> None:
+    done = cli("topology", "--from", str(epyc), "-n", "2", "--cores", "500m", "--affinity", "cpu", "--json")
+    told = json.loads(done.stdout)
+    assert told["effective_cpus"] == list(range(16))
+    assert told["effective_count"] == 16
+    assert [one["cpus"] for one in told["placement"]] == [[0], [0]]
+    assert told["placement"][0]["cores"] == 0.5
+    assert told["placement"][0]["threads"]["OMP_NUM_THREADS"] == "1"
+    (tmp_path / "told.json").write_text(done.stdout)
+    assert load(tmp_path / "told.json") == load(epyc)
+
+
+def test_a_copied_tree_is_shown(cli: Cli, tmp_path: Path) -> None:
+    write_machine(tmp_path / "there/sys", uniform(2, 4))
+    write(tmp_path / "there/sys/fs/cgroup", {"cpuset.cpus.effective": "1-5", "cpu.max": "200000 100000"})
+    done = cli("topology", "--sysfs", "there")
+    assert "May be used: 2 CPUs (affinity mask or cpuset: CPUs 1-5; CPU quota: 2)." in done.stdout
+    assert "  0× 1· 2· 3·\n" in done.stdout
+    assert "× not for this process" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from", "nothing.json"], "cannot be read: No such file or directory. Write one on that machine"),
+        (["--sysfs", "nothing"], "There is no machine in 'nothing'"),
+        (["--from", "a", "--sysfs", "b"], "Leave one out"),
+        (["-n", "1", "--affinity", "cpux"], "affinity 'cpux' is not known. Did you mean 'cpu'?"),
+        (["-n", "1", "--order", "apar"], "--order 'apar' is not known. Did you mean 'apart'?"),
+        (["-n", "1", "--cores", "many"], "cpu 'many' cannot be read"),
+        (["-n", "1", "--cores", "5000"], "An instance of 5000 cores cannot be placed"),
+        (["--save", "missing/file.json"], "cannot be written to 'missing/file.json'"),
+    ],
+)
+def test_what_cannot_be_shown_says_why(cli: Cli, arguments: list[str], message: str) -> None:
+    done = cli("topology", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@given(MACHINES, st.integers(20, 200))
+def test_every_cpu_is_drawn_once_whatever_the_width(machine: Topology, width: int) -> None:
+    lines = [line for panel in draw(machine, [], width=width) for line in panel.lines]
+    cells = [int(cell.text[:-1]) for line in lines for cell in line if cell.mark]
+    assert sorted(cells) == list(machine.cpus)
+    assert all(sum(len(cell.text) for cell in line) <= max(width, 8) for line in lines)
+
+
+def test_cpus_of_several_are_marked_so() -> None:
+    seated = [Occupant("a", "one", (0, 1)), Occupant("b", "two", (1,))]
+    panel = draw(uniform(1, 3), seated, width=80)[0]
+    assert "".join(cell.text for cell in panel.lines[0]) == "0a 1+ 2·"
+    assert legend(uniform(1, 3), seated) == "· free  + several."
+
+
+def test_an_odd_machine_is_described_in_words() -> None:
+    machine = Topology(
+        cores=(Core(cpus=(0, 1)), Core(cpus=(2,), tier=1)),
+        nodes=(Node(cpus=(0, 1, 2), memory_bytes=2**30), Node(id=1, memory_bytes=2**34)),
+        offline=(3,),
+        memory_limit_bytes=2**29,
+    )
+    assert summary(machine)[2:] == ["Memory limit: 512.0 MiB.", "Switched off: CPUs 3.", "Slower cores: CPUs 2."]
+    panels = draw(machine, [], width=80)
+    assert [panel.title for panel in panels] == ["socket 0 · node 0 (1.0 GiB) · 2 cores", "memory without CPUs"]
+    assert ["".join(cell.text for cell in line) for line in panels[0].lines] == ["0· 2·", "1·   "]
+
+
+def test_there_are_letters_for_many() -> None:
+    some = labels()
+    found = [next(some) for _ in range(120)]
+    assert found[:2] == ["a", "b"]
+    assert len(set(found)) == 120

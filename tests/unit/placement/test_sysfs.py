@@ -1,0 +1,233 @@
+"""Machines read from trees like their kernels': whole ones, and odd ones with parts missing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.errors import InvalidError
+from scanflow.placement.sysfs import another_machine, read_topology
+from scanflow.placement.topology import Core, Node, Topology, uniform
+from tests.unit.placement.trees import write, write_machine, write_mask
+
+CPU = "devices/system/cpu"
+NODE = "devices/system/node"
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        uniform(1, 1),
+        uniform(2, 18),
+        uniform(2, 18, 2),
+        uniform(2, 16, 2, adjacent=True),
+        uniform(1, 64, l3_group=4),
+        uniform(1, 64, 2, l3_group=4),
+        uniform(2, 64, 2, l3_group=8, nodes_per_socket=4),
+        uniform(2, 8, 8),
+    ],
+    ids=["1x1", "2x18", "2x18 smt", "2x16 adjacent", "epyc", "epyc smt", "nps4", "smt8"],
+)
+def test_a_machine_is_read_as_it_is(tmp_path: Path, machine: Topology) -> None:
+    assert another_machine(write_machine(tmp_path, machine)) == machine
+
+
+def test_this_machine_is_read() -> None:
+    machine = read_topology()
+    assert set(machine.effective_cpus) <= os.sched_getaffinity(0)
+    assert machine.memory_bytes is None or machine.memory_bytes > 2**28
+
+
+def test_a_copy_may_hold_proc_beside_sys(tmp_path: Path) -> None:
+    write_machine(tmp_path / "sys", uniform(1, 2), leave_out=["node"])
+    write(
+        tmp_path,
+        {
+            "proc/cpuinfo": "processor : 0\nmodel name : A  Fine   Processor\n",
+            "proc/meminfo": "MemTotal:        2048 kB",
+            "proc/self/cgroup": "0::/jobs",
+            "sys/fs/cgroup/jobs/cpu.max": "100000 100000",
+        },
+    )
+    machine = another_machine(tmp_path)
+    assert (machine.title, machine.memory_bytes, machine.quota) == ("A Fine Processor", 2048 * 1024, 1.0)
+    assert machine.effective_count == 1
+
+
+def test_a_folder_without_a_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=r"There is no machine in .* Give a copy of /sys"):
+        another_machine(tmp_path)
+
+
+def test_an_empty_folder_of_cpus_is_no_machine_either(tmp_path: Path) -> None:
+    (tmp_path / CPU).mkdir(parents=True)
+    with pytest.raises(InvalidError, match="There is no machine"):
+        another_machine(tmp_path)
+
+
+def test_without_nodes_the_machine_is_one(tmp_path: Path) -> None:
+    machine = another_machine(write_machine(tmp_path, uniform(2, 4), leave_out=["node"]))
+    assert [(node.id, node.cpus) for node in machine.nodes] == [(0, tuple(range(8)))]
+    assert machine.memory_near([7]) == (0,)
+
+
+def test_without_caches_none_are_known(tmp_path: Path) -> None:
+    machine = another_machine(write_machine(tmp_path, uniform(2, 4, 2), leave_out=["cache"]))
+    assert machine.caches == ()
+    assert machine.cores == uniform(2, 4, 2).cores
+
+
+def test_without_a_topology_each_cpu_is_a_core_of_one_socket(tmp_path: Path) -> None:
+    machine = another_machine(write_machine(tmp_path, uniform(2, 2, 2), leave_out=["topology", "cache", "node"]))
+    assert machine.cores == tuple(Core(cpus=(cpu,)) for cpu in range(8))
+
+
+def test_without_a_list_of_those_online_the_folders_tell(tmp_path: Path) -> None:
+    described = uniform(1, 4).replace(offline=(4, 5))
+    machine = another_machine(write_machine(tmp_path, described, leave_out=["cpu/online", "cpu/present"]))
+    assert machine == described
+
+
+def test_cpus_that_are_switched_off_are_told_and_not_used(tmp_path: Path) -> None:
+    """A core with a sibling switched off has one CPU; the numbers need not follow on each other."""
+    cores = (Core(cpus=(0,)), Core(cpus=(3, 7)), Core(cpus=(5,), socket=1))
+    described = Topology(
+        cores=cores,
+        nodes=(Node(id=0, cpus=(0, 3, 7), memory_bytes=2**30), Node(id=1, cpus=(5,), memory_bytes=2**30)),
+        offline=(1, 2, 4, 6),
+    )
+    root = write_machine(tmp_path, described)
+    # Lists of siblings, caches and nodes may go on naming CPUs that are off.
+    write(
+        root,
+        {
+            f"{CPU}/cpu0/topology/core_cpus_list": "0,4",
+            f"{CPU}/cpu0/cache/index5/level": 3,
+            f"{CPU}/cpu0/cache/index5/shared_cpu_list": "0-7",
+            f"{NODE}/node0/cpulist": "0-4,6-7",
+        },
+    )
+    machine = another_machine(root)
+    assert (machine.cores, machine.offline, machine.nodes) == (cores, (1, 2, 4, 6), described.nodes)
+    assert machine.caches[0].cpus == (0, 3, 5, 7)
+
+
+def test_a_node_without_memory_and_one_without_cpus(tmp_path: Path) -> None:
+    described = Topology(
+        cores=(Core(cpus=(0,)), Core(cpus=(1,), socket=1)),
+        nodes=(
+            Node(id=0, cpus=(0,), memory_bytes=2**30, distances=(10, 21, 17)),
+            Node(id=1, cpus=(1,), memory_bytes=0, distances=(21, 10, 28)),
+            Node(id=4, memory_bytes=2**34, distances=(17, 28, 10)),
+        ),
+    )
+    machine = another_machine(write_machine(tmp_path, described))
+    assert machine == described
+    assert machine.memory_near([1]) == (0,)
+
+
+def test_old_kernels_write_masks(tmp_path: Path) -> None:
+    machine = uniform(2, 20, 2)
+    write_machine(tmp_path, machine, leave_out=["topology/core_cpus", "siblings_list", "cache", "cpulist"])
+    files: dict[str, object] = {}
+    for core in machine.cores:
+        for cpu in core.cpus:
+            files[f"{CPU}/cpu{cpu}/topology/thread_siblings"] = write_mask(core.cpus, words=3)
+            files[f"{CPU}/cpu{cpu}/cache/index0/level"] = 2
+            files[f"{CPU}/cpu{cpu}/cache/index0/shared_cpu_map"] = write_mask(core.cpus, words=3)
+    for node in machine.nodes:
+        files[f"{NODE}/node{node.id}/cpumap"] = write_mask(node.cpus, words=3)
+    found = another_machine(write(tmp_path, files))
+    assert (found.cores, found.nodes) == (machine.cores, machine.nodes)
+    assert found.cache_group(60, 2) == 20
+
+
+def test_without_lists_of_siblings_the_numbers_of_cores_tell(tmp_path: Path) -> None:
+    machine = uniform(2, 12, 2)
+    write_machine(tmp_path, machine, leave_out=["core_cpus", "siblings"])
+    assert another_machine(tmp_path).cores == machine.cores
+
+
+def test_a_package_that_is_not_known_is_the_first(tmp_path: Path) -> None:
+    write_machine(tmp_path, uniform(1, 2))
+    write(tmp_path, {f"{CPU}/cpu{cpu}/topology/physical_package_id": -1 for cpu in (0, 1)})
+    assert another_machine(tmp_path).sockets == (0,)
+
+
+def test_cpus_that_no_node_names_belong_to_the_node_of_their_socket(tmp_path: Path) -> None:
+    write_machine(tmp_path, uniform(2, 2))
+    write(tmp_path, {f"{NODE}/node1/cpulist": "2"})
+    assert another_machine(tmp_path).nodes[1].cpus == (2, 3)
+
+
+@pytest.mark.parametrize("how", ["capacity", "pmu"])
+def test_a_hybrid_machine_has_faster_and_slower_cores(tmp_path: Path, how: str) -> None:
+    cores = (Core(cpus=(0, 1)), Core(cpus=(2, 3)), Core(cpus=(4,), tier=1), Core(cpus=(5,), tier=1))
+    described = Topology(cores=cores, nodes=(Node(cpus=(0, 1, 2, 3, 4, 5), memory_bytes=2**30),))
+    root = write_machine(tmp_path, described)
+    if how == "capacity":
+        sizes = {0: 1024, 1: 1024, 2: 1009, 3: 1009, 4: 623, 5: 623}  # favoured cores are of no other kind
+        write(root, {f"{CPU}/cpu{cpu}/cpu_capacity": size for cpu, size in sizes.items()})
+    else:
+        write(root, {"devices/cpu_core/cpus": "0-3", "devices/cpu_atom/cpus": "4-5"})
+    assert another_machine(root) == described
+
+
+def test_garbage_in_any_file_is_taken_for_missing(tmp_path: Path) -> None:
+    write_machine(tmp_path, uniform(2, 2))
+    for path in [*tmp_path.glob(f"{CPU}/cpu1/**/*"), *tmp_path.glob(f"{NODE}/node1/*")]:
+        if path.is_file():
+            path.write_bytes(b"\xff garbage \x00")
+    machine = another_machine(tmp_path)
+    assert machine.cpus == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("files", "effective", "count"),
+    [
+        ({"cpuset.cpus.effective": "2-3"}, (2, 3), 2),
+        ({"cpuset.cpus.effective": "2-3", "cpu.max": "100000 100000"}, (2, 3), 1),
+        ({"cpuset.cpus.effective": "99"}, (0, 1, 2, 3), 4),
+        ({"cpu.max": "250000 100000"}, (0, 1, 2, 3), 3),
+        ({"cpuset/cpuset.cpus": "1"}, (1,), 1),
+    ],
+)
+def test_control_groups_say_what_may_be_used(
+    tmp_path: Path, files: dict[str, object], effective: tuple[int, ...], count: int
+) -> None:
+    write_machine(tmp_path, uniform(1, 4))
+    write(tmp_path / "fs/cgroup", files)
+    machine = another_machine(tmp_path)
+    assert (machine.effective_cpus, machine.effective_count) == (effective, count)
+
+
+def test_the_mask_may_be_handed_in(tmp_path: Path) -> None:
+    machine = read_topology(write_machine(tmp_path, uniform(1, 4)), proc=tmp_path, affinity={1, 2, 77})
+    assert machine.effective_cpus == (1, 2)
+
+
+def test_the_cpuset_s_nodes_limit_memory(tmp_path: Path) -> None:
+    write_machine(tmp_path, uniform(2, 2))
+    write(tmp_path / "fs/cgroup", {"cpuset.mems.effective": "1", "memory.max": "1048576"})
+    machine = another_machine(tmp_path)
+    assert (machine.memory_nodes, machine.memory_bytes) == ((1,), 1048576)
+
+
+PARTS = ["node", "cache", "topology", "siblings", "core_cpus", "package", "core_id", "meminfo", "present", "online"]
+
+
+@given(
+    st.sampled_from([uniform(2, 3, 2), uniform(1, 4, l3_group=2), uniform(2, 2, nodes_per_socket=2)]),
+    st.sets(st.sampled_from(PARTS)),
+)
+def test_whatever_is_missing_every_cpu_is_there_once(
+    tmp_path_factory: pytest.TempPathFactory, machine: Topology, missing: set[str]
+) -> None:
+    root = write_machine(tmp_path_factory.mktemp("sys"), machine, leave_out=sorted(missing))
+    found = another_machine(root)
+    assert found.cpus == machine.cpus
+    assert found.effective_count == len(found.cpus)

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanflow.deployer import recording
+from scanflow.knowledge import MemoryKnowledge
+
+
+def test_a_file_of_predictions_becomes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    knowledge = MemoryKnowledge()
+    monkeypatch.setattr(recording, "_knowledge", lambda _home, _uri: knowledge)
+    file = tmp_path / "1000-1-0.npz"
+    file.write_bytes(b"predictions")
+    run_id = recording.log_predictions(
+        home=str(tmp_path),
+        tracker_uri=None,
+        app="shop",
+        team="data",
+        service="rank",
+        file=file,
+        metrics={"predictions": 3},
+        tags={"scanflow.kind": "predictions"},
+    )
+    (found,) = knowledge.search_runs("shop", "data", "tags.`scanflow.kind` = 'predictions'")
+    assert (found.run_id, found.metrics) == (run_id, {"predictions": 3.0})
+    back = knowledge.fetch_run_artifacts(run_id, tmp_path / "back")
+    assert next(back.rglob("*.npz")).read_bytes() == b"predictions"
