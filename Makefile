@@ -66,6 +66,11 @@ bench: env ## Measure beside Metaflow, Prefect, MLServer and others, and write d
 	@requirements/install bench-serving .cache/bench-serving
 	@$(BIN)/python -m tests.benchmarks --peers .cache/bench --servers .cache/bench-serving $(BENCH_ARGS)
 
+.PHONY: protos
+protos: env ## Build the gRPC protocol's description from its .proto
+	@cd server/scanflow_serving/protos && ../../../$(BIN)/python -m grpc_tools.protoc --proto_path=. \
+		--descriptor_set_out=open_inference_grpc.binpb open_inference_grpc.proto
+
 .PHONY: lock
 lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
 	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:dev --group ../pyproject.toml:uv -o dev.txt

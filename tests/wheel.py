@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+WITH_SERVING = {"scanflow_serving"}
+"""Packages that need the extra ``serving``; the others need none."""
 
 HELLO = """
 import scanflow as sf
@@ -50,7 +52,7 @@ for name in names:
         failed.append(f"{name}: {type(error).__name__}: {error}")
 if failed:
     sys.exit("\\n".join(failed))
-print(f"{len(names)} modules of the wheel import without any extra")
+print(f"{len(names)} modules of {' and '.join(sys.argv[1:])} import from the wheel")
 """
 
 
@@ -60,14 +62,16 @@ def main() -> None:
         folder = Path(name)
         wheel = _build(folder)
         python = _install(wheel, folder / "venv")
-        packages = [path.name for path in (CHECKOUT / "scanflow", *CHECKOUT.glob("*/scanflow_*")) if path.is_dir()]
-        _run([python, "-I", "-c", IMPORT_ALL, *packages], folder)
+        packages = {path.name for path in (CHECKOUT / "scanflow", *CHECKOUT.glob("*/scanflow_*")) if path.is_dir()}
+        _run([python, "-I", "-c", IMPORT_ALL, *sorted(packages - WITH_SERVING)], folder)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
         (elsewhere / "hello.py").write_text(HELLO)
         scanflow = python.with_name("scanflow")
         _run([scanflow, "--help"], elsewhere, quiet=True)
         _run([scanflow, "run", "hello.py"], elsewhere)
+        _add(python, f"{wheel}[serving]")
+        _run([python, "-I", "-c", IMPORT_ALL, *sorted(WITH_SERVING)], folder)
     print(f"{wheel.name}: built, installed alone, imported and run")
 
 
@@ -87,12 +91,19 @@ def _build(folder: Path) -> Path:
 
 def _install(wheel: Path, venv: Path) -> Path:
     """Install the wheel with nothing but what it asks for, in the versions of the lock."""
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") or "uv"
-    _run([uv, "venv", "--quiet", "--python", Path(sys.executable).resolve(), venv], CHECKOUT)
+    _run([_uv(), "venv", "--quiet", "--python", Path(sys.executable).resolve(), venv], CHECKOUT)
     python = venv / "bin" / "python"
-    lock = CHECKOUT / "requirements" / "dev.txt"
-    _run([uv, "pip", "install", "--quiet", "--python", python, "--constraint", lock, wheel], CHECKOUT)
+    _add(python, str(wheel))
     return python
+
+
+def _add(python: Path, what: str) -> None:
+    lock = CHECKOUT / "requirements" / "dev.txt"
+    _run([_uv(), "pip", "install", "--quiet", "--python", python, "--constraint", lock, what], CHECKOUT)
+
+
+def _uv() -> str:
+    return shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") or "uv"
 
 
 def _run(command: list[str | Path], folder: Path, *, quiet: bool = False) -> None:

@@ -14,7 +14,6 @@ from scanflow.app.resources import AffinityMode
 from scanflow.app.workflow import Workflow
 from scanflow.backends.outputs import pick_output
 from scanflow.backends.records import Observer, RunRecord
-from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
 from scanflow.deployer import Deployer, EmbeddedDeployer
 from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.settings import Settings
@@ -23,6 +22,7 @@ from scanflow_client.words import failure_block
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
     from scanflow.transport import Answer
 
 __all__ = ["Client"]

@@ -18,13 +18,14 @@ from scanflow.backends.records import (
     TaskStarted,
     Waiting,
 )
-from scanflow.backends.service_records import Progress, ServiceObserver
 from scanflow.names import StepName
 from scanflow_client.words import MARKS, counted, task_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress_bar import ProgressBar
+
+    from scanflow.backends.service_records import Progress, ServiceObserver
 
 __all__ = ["Story", "changes_on", "counting_on", "progress_for"]
 

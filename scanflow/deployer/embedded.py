@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan, plan_workflow
@@ -15,11 +15,13 @@ from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Wai
 from scanflow.deployer.services import EmbeddedServices, ServiceBackend, local_services, refuse_while_loading
 from scanflow.errors import NotFoundError, UnsupportedError
 from scanflow.knowledge import open_knowledge, prepared_environment, tagged
-from scanflow.knowledge.cached import ModelCache
 from scanflow.loading import load_application
 from scanflow.names import RunName
 from scanflow.placement.granted import this_machine
 from scanflow.settings import Settings
+
+if TYPE_CHECKING:
+    from scanflow.knowledge.cached import ModelCache
 
 __all__ = ["EmbeddedDeployer"]
 

@@ -10,9 +10,9 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.records import Observer, RunRecord
-from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
 
 if TYPE_CHECKING:
+    from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
     from scanflow.transport import Answer, Reply
 
 __all__ = ["Deployer"]

@@ -27,8 +27,9 @@ def log_predictions(
     Raises:
         UnavailableError: the tracker does not answer.
     """
+    own = {"scanflow.kind": "predictions", "scanflow.service": service}
     run = _knowledge(home, tracker_uri).log_run(
-        app, team, name=f"predictions-{service}", metrics=metrics, tags=tags, artifacts=file
+        app, team, name=f"predictions-{service}", metrics=metrics, tags={**tags, **own}, artifacts=file
     )
     return str(run.run_id)
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from scanflow.app.application import Application
 from scanflow.app.resources import AffinityMode
 from scanflow.app.workflow import Workflow
-from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord, Shape
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.cached import ModelCache
 from scanflow.loading import file_being_loaded
 from scanflow.settings import Settings
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # most commands are about runs, and need none of these
+    from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord, Shape
+    from scanflow.knowledge.cached import ModelCache
     from scanflow.transport import Answer, Predictions, Reply
 
 __all__ = ["EmbeddedServices", "ServiceBackend", "local_services"]
@@ -251,6 +251,8 @@ class EmbeddedServices:
 
     def _services(self, app: Application | None = None, *, name: str | None = None) -> ServiceBackend:
         """Return what serves, for models of the registry that the application, or the service of that name, uses."""
+        from scanflow.knowledge.cached import ModelCache
+
         home = self._settings.home.expanduser().absolute()
         if app is not None:
             uri = None if app.tracker is None else app.tracker.uri
@@ -321,6 +323,8 @@ def _news(path: Path, positions: dict[Path, int]) -> Iterator[bytes]:
 
 def _shape(text: str | None) -> Shape | None:
     """Return the shape that was remembered; None also where somebody else has written the tag."""
+    from scanflow.backends.service_records import Shape
+
     try:
         return None if text is None else Shape.model_validate_json(text)
     except ValueError:

@@ -225,10 +225,18 @@ def _find_spot(room: Room, ask: Ask, oversubscribe: bool) -> _Spot | None:
 
 
 def _openness(room: Room, area: Sequence[int], ask: Ask) -> tuple[int, ...]:
+    """Return how good a place an area is: its socket or node, whichever is wider, is to be shared evenly first."""
+    topology = room.topology
     cores = len(room.free_cores(area))
-    used = sum(room.loads[cpu] for cpu in area)
+    socket, node = topology.core_of[area[0]].socket, topology.node_of[area[0]].id
+    around = [
+        cpu
+        for cpu in topology.effective_cpus
+        if topology.core_of[cpu].socket == socket or topology.node_of[cpu].id == node
+    ]
     started = not ask.whole and bool(room.shared_for(area, ask.part, 0))
-    return (cores >= ask.whole, started, cores, len(area) * FULL - used)
+    capacity = sum(FULL - room.loads[cpu] for cpu in area)
+    return (cores >= ask.whole, started, len(room.free_cores(around)), cores, capacity)
 
 
 def _take_near(room: Room, ask: Ask, spot: _Spot, share: int) -> Grant | None:

@@ -59,7 +59,7 @@ def read_topology(
     limit = limits.memory_bytes
     return Topology(
         title=tree.title(),
-        cores=tree.cores(),
+        cores=tree.cores(nodes),
         nodes=nodes,
         caches=tree.caches(),
         offline=tree.offline(),
@@ -116,10 +116,13 @@ class _Tree:
                 return " ".join(value.split())
         return ""
 
-    def cores(self) -> tuple[Core, ...]:
-        """Return the cores with their siblings that are online."""
+    def cores(self, nodes: Iterable[Node]) -> tuple[Core, ...]:
+        """Return the cores with their siblings that are online. Without packages, a node stands for a socket."""
         tiers = self._tiers()
+        homes = {cpu: node.id for node in nodes for cpu in node.cpus}
         packages = {cpu: self._topology(cpu, "physical_package_id") for cpu in self.online}
+        if all(package is None or package < 0 for package in packages.values()):
+            packages = dict(homes)
         found: list[Core] = []
         left = set(self.online)
         for cpu in self.online:
@@ -132,7 +135,7 @@ class _Tree:
     def _siblings(self, cpu: int) -> set[int]:
         folder = self._cpus / f"cpu{cpu}" / "topology"
         for name in ("core_cpus", "thread_siblings"):
-            if listed := _shared(folder, name):
+            if listed := _shared(folder, name, cpu):
                 return set(listed)
         names = ("physical_package_id", "die_id", "core_id")
         own = [self._topology(cpu, name) for name in names]
@@ -166,7 +169,7 @@ class _Tree:
         numbers = [node for node in sorted(_numbered(folder, "node")) if online is None or node in online]
         owned: dict[int, int] = {}
         for node in numbers:
-            for cpu in _shared(folder / f"node{node}", "cpu", map_name="cpumap") or ():
+            for cpu in _list(folder / f"node{node}" / "cpulist") or _mask(folder / f"node{node}" / "cpumap") or ():
                 owned.setdefault(cpu, node)
         if not owned:
             memory = [_node_memory(folder / f"node{node}") for node in numbers]
@@ -206,7 +209,7 @@ class _Tree:
                 level = _number(cache / "level")
                 if not level or not 0 < level <= 9 or (_text(cache / "type") or "").strip() == "Instruction":
                     continue
-                cpus = tuple(sorted((set(_shared(cache, "shared_cpu") or ()) & online) | {cpu}))
+                cpus = tuple(sorted((set(_shared(cache, "shared_cpu", cpu)) & online) | {cpu}))
                 found.setdefault((level, cpus), Cache(level=level, cpus=cpus, size_bytes=_size(cache / "size")))
         return tuple(found[key] for key in sorted(found))
 
@@ -222,15 +225,16 @@ def _numbered(folder: Path, prefix: str) -> Iterable[int]:
             yield int(name[len(prefix) :])
 
 
-def _shared(folder: Path, name: str, *, map_name: str | None = None) -> tuple[int, ...] | None:
-    """Return CPUs from ``<name>_list``, or from the mask that older kernels have."""
-    if map_name is not None:
-        return _list(folder / f"{name}list") or _parsed(folder / map_name, parse_mask)
-    return (
-        _list(folder / f"{name}_list")
-        or _parsed(folder / name, parse_mask)
-        or _parsed(folder / f"{name}_map", parse_mask)
-    )
+def _shared(folder: Path, name: str, cpu: int) -> tuple[int, ...]:
+    """Return the CPUs that share something with this one: from ``<name>_list``, or the mask that older kernels have."""
+    for read in (_list(folder / f"{name}_list"), *(_mask(folder / one) for one in (name, f"{name}_map"))):
+        if read is not None and cpu in read:
+            return read
+    return ()
+
+
+def _mask(path: Path) -> tuple[int, ...] | None:
+    return _parsed(path, parse_mask)
 
 
 def _list(path: Path) -> tuple[int, ...] | None:

@@ -51,6 +51,9 @@ _FIXED = {
     # later inherits this: all of an instance ends up on one core. Instances are bound from outside, thread by thread.
     "OMP_PROC_BIND": "false",
     "KMP_AFFINITY": "disabled",
+    # OpenMP's threads wait for one another by spinning. Where another process has one of their cores for a moment, all
+    # of them spin through it: scikit-learn was seen to take ten times as long.
+    "OMP_WAIT_POLICY": "passive",
 }
 _SLACK = 1
 """Threads at work beyond a pool's: whoever hands it the work may do a share of it."""

@@ -145,5 +145,8 @@ def _processor() -> str:
 
 def _version(scripts: Path, package: str) -> str:
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
-    found = subprocess.run([scripts / "python", "-c", code], capture_output=True, text=True, check=False)
+    try:
+        found = subprocess.run([scripts / "python", "-c", code], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "not installed"
     return found.stdout.strip() or "not installed"

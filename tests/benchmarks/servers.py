@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.benchmarks.measure import NotMeasuredError, environment, pss_mib
+from tests.benchmarks.measure import NotMeasuredError, environment, pss_mib, run
 
 __all__ = ["Probe", "Server", "ask", "cores", "deployed", "end", "free_port", "marked", "oip", "pinned", "started"]
 
@@ -135,32 +135,26 @@ def deployed(
             if _mark(process) == mark or any(word.startswith(home) for word in _command_line(process))
         ]
 
+    log = folder / "deploy.log"
     began = time.perf_counter()
     try:
-        _command(pinned(deploy, cpus) if cpus else deploy, folder, own)
-        _await(port, probe, alive=lambda: True, log=folder / "none")
+        with log.open("wb") as output:
+            command = subprocess.Popen(
+                pinned(deploy, cpus) if cpus else deploy,
+                cwd=folder,
+                env=own,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        _await(port, probe, alive=lambda: command.poll() in {None, 0}, log=log)
         ready_s = time.perf_counter() - began
+        if command.wait(READY_S) != 0:
+            raise NotMeasuredError(f"scanflow deploy exited with {command.returncode}: {_last(log)}")
         yield Server(port=port, ready_s=ready_s, processes=mine)
-        _command([str(scanflow), "delete", workflow, "--yes"], folder, own)
+        run([scanflow, "delete", workflow], folder, timeout_s=READY_S)
     finally:
         end(mine())
-
-
-def _command(command: Sequence[str], folder: Path, own: Mapping[str, str]) -> str:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=own,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=READY_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
-        raise NotMeasuredError(f"{' '.join(command[-5:])} exited with {done.returncode}: " + " / ".join(last))
-    return done.stdout
 
 
 def _await(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> None:
@@ -179,8 +173,11 @@ def _await(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> 
         if not alive():
             break
         pause.wait(0.01)
-    said = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
-    raise NotMeasuredError(f"it did not get ready: {seen} " + " / ".join(said))
+    raise NotMeasuredError(f"it did not get ready: {seen}; {_last(log)}")
+
+
+def _last(log: Path) -> str:
+    return " / ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
 
 
 def ask(port: int, probe: Probe, *, timeout_s: float = 60) -> tuple[int, bytes]:

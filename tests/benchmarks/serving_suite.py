@@ -7,8 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +16,11 @@ from tests.benchmarks.changes import CHANGES, measure_changes
 from tests.benchmarks.clients import busy, bytes_through, callers, client_name, ends_of, rate_of
 from tests.benchmarks.measure import Benchmark, Metric, Sampler, Section, run
 from tests.benchmarks.places import Places
-from tests.benchmarks.servers import Probe, Server, cores, deployed, free_port, oip, pinned, started
+from tests.benchmarks.servers import Probe, cores, oip
+from tests.benchmarks.starters import PROGRAMS, Starter, mlflow, mlserver, ours, starlette
 
 __all__ = ["FULL", "QUICK", "Sizes", "serving"]
 
-PROGRAMS = Path(__file__).parent / "serving"
 JSON = {"content-type": "application/json"}
 BYTES = {"content-type": "application/octet-stream", "accept": "application/octet-stream"}
 IMAGE_SIDE = 224
@@ -82,12 +81,9 @@ def serving(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
     ]
 
 
-Starter = Callable[[Path], AbstractContextManager[Server]]
-
-
 def _noop(places: Places, sizes: Sizes) -> Benchmark:
-    ours = Probe(path="/v2/models/noop/infer", body=oip("input", [1, 2, 3, 4]), headers=JSON)
-    theirs = Probe(path="/invocations", body=json.dumps({"inputs": [[1, 2, 3, 4]]}).encode(), headers=JSON)
+    oip_probe = Probe(path="/v2/models/noop/infer", body=oip("input", [1, 2, 3, 4]), headers=JSON)
+    mlflow_probe = Probe(path="/invocations", body=json.dumps({"inputs": [[1, 2, 3, 4]]}).encode(), headers=JSON)
 
     def asked(starter: Starter, probe: Probe) -> Sampler:
         def sample(folder: Path) -> Mapping[str, float]:
@@ -124,10 +120,10 @@ def _noop(places: Places, sizes: Sizes) -> Benchmark:
             Metric(key="memory_mb", what="the same: memory of all its processes, idle", unit="MB"),
         ],
         contenders={
-            "Scanflow": asked(_ours(places, "noop", [], ours, cpus=cores()[0]), ours),
-            "Starlette": asked(_starlette(places, ours), ours),
-            "MLServer": asked(_mlserver(places, ours), ours),
-            "MLflow": asked(_mlflow(places, theirs), theirs),
+            "Scanflow": asked(ours(places, "noop", [], oip_probe, cpus=cores()[0]), oip_probe),
+            "Starlette": asked(starlette(places, oip_probe), oip_probe),
+            "MLServer": asked(mlserver(places, oip_probe), oip_probe),
+            "MLflow": asked(mlflow(places, mlflow_probe), mlflow_probe),
         },
         how=(
             "`scanflow deploy app.py:noop` (its supervisor included in the memory), `uvicorn`, `mlserver start`, "
@@ -199,13 +195,13 @@ def _bytes(places: Places, sizes: Sizes) -> Benchmark:
             for clients in (1, 4)
         ],
         contenders={
-            "Scanflow": asked(_ours(places, "reverse", [], probe)),
-            "Starlette": asked(_starlette(places, probe, cpus=())),
+            "Scanflow": asked(ours(places, "reverse", [], probe)),
+            "Starlette": asked(starlette(places, probe, cpus=())),
         },
         how=(
             "the bytes of a body come back in reverse, `application/octet-stream` both ways; from one instance on any "
-            f"core, by `tests/benchmarks/bulk.py` for {sizes.bytes_seconds:g} s each; requests, or MiB sent, over the time "
-            "taken"
+            f"core, by `tests/benchmarks/bulk.py` for {sizes.bytes_seconds:g} s each; requests, or MiB sent, over "
+            "the time taken"
         ),
         rounds=3,
         warm_up=False,
@@ -220,10 +216,10 @@ def _unit(size: int) -> tuple[str, str]:
 def _images(places: Places, sizes: Sizes) -> Benchmark:
     options = ["--instances", "2", "--cores", "1", "--affinity", "cpu"]
 
-    def ours(folder: Path) -> Mapping[str, float]:
+    def served(folder: Path) -> Mapping[str, float]:
         picture = _picture(places)
         probe = Probe(path="/v2/models/images/infer", body=picture, headers=BYTES)
-        with _ours(places, "images", options, probe)(folder) as server:
+        with ours(places, "images", options, probe)(folder) as server:
             result = callers(
                 server.url(probe.path),
                 picture,
@@ -253,7 +249,7 @@ def _images(places: Places, sizes: Sizes) -> Benchmark:
                 against="bare metal",
             )
         ],
-        contenders={"Scanflow": ours, "bare metal": bare},
+        contenders={"Scanflow": served, "bare metal": bare},
         how=(
             "the image workload of the study with Pillow (blur, two noises, enhance, negate, normalize, reduce noise, "
             "swirl, wave), about a second of a core for each image; 2 instances of one core each, asked from 4 "
@@ -308,7 +304,7 @@ def _resnet(places: Places, sizes: Sizes) -> Benchmark:
 
         def sample(folder: Path) -> Mapping[str, float]:
             found = {}
-            with _ours(places, "resnet", options, probe)(folder) as server:
+            with ours(places, "resnet", options, probe)(folder) as server:
                 url = server.url(probe.path)
                 callers(url, probe.body, connections=4, seconds=sizes.resnet_seconds / 2, headers=probe.headers)
                 for count in CALLERS:
@@ -352,62 +348,3 @@ def _image_probe() -> Probe:
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
     return Probe(path="/v2/models/resnet/infer", body=head + values, headers=headers)
-
-
-def _ours(places: Places, name: str, options: Sequence[str], probe: Probe, *, cpus: Sequence[int] = ()) -> Starter:
-    @contextmanager
-    def start(folder: Path) -> Iterator[Server]:
-        shutil.copytree(PROGRAMS / name, folder, dirs_exist_ok=True)
-        with deployed(places.ours / "scanflow", name, options, folder, probe=probe, cpus=cpus) as server:
-            yield server
-
-    return start
-
-
-def _starlette(places: Places, probe: Probe, *, cpus: Sequence[int] | None = None) -> Starter:
-    @contextmanager
-    def start(folder: Path) -> Iterator[Server]:
-        shutil.copy(PROGRAMS / "peers" / "starlette_app.py", folder)
-        port = free_port()
-        options = ["--port", str(port), "--loop", "uvloop", "--http", "httptools", "--no-access-log"]
-        command: list[str | Path] = [places.peer_python, "-m", "uvicorn", "starlette_app:app", *options]
-        where = cores()[0] if cpus is None else cpus
-        with started(pinned(command, where) if where else command, folder, port=port, probe=probe) as server:
-            yield server
-
-    return start
-
-
-def _mlserver(places: Places, probe: Probe) -> Starter:
-    @contextmanager
-    def start(folder: Path) -> Iterator[Server]:
-        shutil.copytree(PROGRAMS / "peers" / "mlserver", folder, dirs_exist_ok=True)
-        port = free_port()
-        settings = {
-            "http_port": port,
-            "grpc_port": free_port(),
-            "metrics_port": free_port(),
-            "host": "127.0.0.1",
-            "parallel_workers": 0,
-            "debug": False,
-        }
-        (folder / "settings.json").write_text(json.dumps(settings))
-        command = pinned([places.servers / "mlserver", "start", "."], cores()[0])
-        with started(command, folder, port=port, probe=probe) as server:
-            yield server
-
-    return start
-
-
-def _mlflow(places: Places, probe: Probe) -> Starter:
-    @contextmanager
-    def start(folder: Path) -> Iterator[Server]:
-        run([places.servers / "python", PROGRAMS / "peers" / "mlflow_model.py", folder / "model"], folder)
-        port = free_port()
-        options = ["-m", "model", "-p", str(port), "--env-manager", "local"]
-        command = pinned([places.servers / "mlflow", "models", "serve", *options], cores()[0])
-        own = {"PATH": f"{places.servers}:{os.environ['PATH']}"}  # it starts uvicorn by name
-        with started(command, folder, port=port, probe=probe, extra=own) as server:
-            yield server
-
-    return start

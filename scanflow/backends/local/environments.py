@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,17 +20,28 @@ from pathlib import Path
 from scanflow.backends.local.locks import try_lock
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 
-__all__ = ["Patience", "environment_python", "is_ready", "make_environment", "normalised"]
+__all__ = ["SERVING_RUNTIME", "Patience", "environment_python", "is_ready", "make_environment", "normalised"]
 
 BUILD_TIMEOUT_S = 1800.0
 POLL_S = 0.2
 _LIBRARY = Path(__file__).parents[2]
 # What a function step needs beside its own requirements: the library that loads it. Scripts get only what they ask for.
 _RUNTIME = ("pydantic", "cloudpickle", "pyyaml")
+SERVING_RUNTIME = ("msgspec", "httptools", "uvloop", "numpy", "prometheus-client", "grpcio", "protobuf", "pydantic")
+"""What the model server needs in an environment of a service's own."""
+
+_PACKAGES = ("scanflow", "scanflow_serving")
+"""What an environment gets of ours: the code that runs now."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def normalised(requirements: Sequence[str], *, with_runtime: bool) -> tuple[str, ...]:
+def normalised(
+    requirements: Sequence[str], *, with_runtime: bool, runtime: Sequence[str] = _RUNTIME
+) -> tuple[str, ...]:
     """Return the lines that matter, without comments and blank lines; for a function step, with what loads it.
+
+    Of ``runtime``, what the requirements name themselves keeps the version they ask for.
 
     Raises:
         InvalidError: they refer to another file, whose content would not be part of the environment's key.
@@ -38,8 +51,13 @@ def normalised(requirements: Sequence[str], *, with_runtime: bool) -> tuple[str,
     for line in kept:
         if line.startswith(("-r", "--requirement", "-c", "--constraint")):
             raise InvalidError(f"The requirements refer to another file ({line!r}). Write all of them in one.")
-    runtime = [f"{name}=={importlib.metadata.version(name)}" for name in _RUNTIME] if with_runtime else []
-    return (*kept, *runtime)
+    named = {_canonical(match[0]) for line in kept if (match := _NAME.match(line))}
+    wanted = [name for name in runtime if name not in named] if with_runtime else []
+    return (*kept, *(f"{name}=={importlib.metadata.version(name)}" for name in wanted))
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def environment_python(folder: Path, requirements: Sequence[str]) -> Path:
@@ -110,8 +128,10 @@ def make_environment(python: Path, requirements: Sequence[str], *, base: Path, p
 def _link_scanflow(environment: Path) -> None:
     """Make ``import scanflow`` work there: the very code that runs now, and nothing else of its environment."""
     packages = next((environment / "lib").glob("python3*")) / "site-packages"
-    if not (packages / "scanflow").exists():
-        (packages / "scanflow").symlink_to(_LIBRARY, target_is_directory=True)
+    for name in _PACKAGES:
+        found = importlib.util.find_spec(name)
+        if found is not None and found.submodule_search_locations and not (packages / name).exists():
+            (packages / name).symlink_to(Path(found.submodule_search_locations[0]), target_is_directory=True)
 
 
 def _find_uv() -> str:

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from scanflow.app.resources import AffinityMode
+from scanflow.backends.service_records import InstanceRecord, ServiceRecord, Shape
 from scanflow.placement.topology import Core, Node, Topology, load, save, uniform
+from scanflow_client.cli import machine
+from scanflow_client.cli.app import app
 from scanflow_client.drawing import Occupant, draw, labels, legend, summary
 from tests.conftest import Cli
 from tests.unit.placement.test_topology import MACHINES
@@ -95,11 +100,63 @@ def test_what_cannot_be_shown_says_why(cli: Cli, arguments: list[str], message: 
     assert message in done.stderr
 
 
+def service(name: str, affinity: AffinityMode, *instances: InstanceRecord) -> ServiceRecord:
+    return ServiceRecord(
+        name=name,
+        app="shop",
+        team="data",
+        state="ready",
+        url="",
+        folder="",
+        generation=1,
+        shape=Shape(affinity=affinity),
+        instances=instances,
+    )
+
+
+class Deployed:
+    """A deployer with a service on CPU 1, and another one that has no CPUs of its own."""
+
+    def services(self) -> list[ServiceRecord]:
+        runs = InstanceRecord(instance="1", state="ready", cpus=(1,), cores=1.0)
+        gone = InstanceRecord(instance="2", state="failed", cpus=(0,))
+        return [service("digits", "cpumem", runs, gone), service("letters", "any", runs)]
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    (tmp_path / "services").mkdir()
+    monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "deployer", Deployed)
+    monkeypatch.setattr(machine, "_machine", lambda *_: uniform(1, 3))
+    return CliRunner()
+
+
+def test_running_instances_are_drawn_where_they_sit(deployed: CliRunner) -> None:
+    told = deployed.invoke(app, ["topology"]).stdout
+    assert "\n  0· 1a 2·\n" in told
+    assert "a  digits/1, letters/1: CPUs 1\n" in told
+
+
+def test_a_plan_goes_around_them(deployed: CliRunner) -> None:
+    told = deployed.invoke(app, ["topology", "-n", "2", "--affinity", "cpu"]).stdout
+    assert "\n  0b 1a 2c\n" in told
+    assert "a  digits/1, letters/1: CPUs 1\n" in told
+    assert "c  instance 2: CPU 2 of socket 0" in told
+    full = deployed.invoke(app, ["topology", "-n", "3", "--affinity", "cpu"])
+    assert "2 cores of them are left beside others. Write at most instances=2" in str(full.exception)
+
+
+def test_json_tells_of_them_too(deployed: CliRunner) -> None:
+    told = json.loads(deployed.invoke(app, ["topology", "--json"]).stdout)
+    assert told["services"][0] == {"service": "digits", "instance": "1", "cpus": [1], "memory_nodes": []}
+
+
 @given(MACHINES, st.integers(20, 200))
-def test_every_cpu_is_drawn_once_whatever_the_width(machine: Topology, width: int) -> None:
-    lines = [line for panel in draw(machine, [], width=width) for line in panel.lines]
+def test_every_cpu_is_drawn_once_whatever_the_width(described: Topology, width: int) -> None:
+    lines = [line for panel in draw(described, [], width=width) for line in panel.lines]
     cells = [int(cell.text[:-1]) for line in lines for cell in line if cell.mark]
-    assert sorted(cells) == list(machine.cpus)
+    assert sorted(cells) == list(described.cpus)
     assert all(sum(len(cell.text) for cell in line) <= max(width, 8) for line in lines)
 
 
@@ -111,14 +168,14 @@ def test_cpus_of_several_are_marked_so() -> None:
 
 
 def test_an_odd_machine_is_described_in_words() -> None:
-    machine = Topology(
+    odd = Topology(
         cores=(Core(cpus=(0, 1)), Core(cpus=(2,), tier=1)),
         nodes=(Node(cpus=(0, 1, 2), memory_bytes=2**30), Node(id=1, memory_bytes=2**34)),
         offline=(3,),
         memory_limit_bytes=2**29,
     )
-    assert summary(machine)[2:] == ["Memory limit: 512.0 MiB.", "Switched off: CPUs 3.", "Slower cores: CPUs 2."]
-    panels = draw(machine, [], width=80)
+    assert summary(odd)[2:] == ["Memory limit: 512.0 MiB.", "Switched off: CPUs 3.", "Slower cores: CPUs 2."]
+    panels = draw(odd, [], width=80)
     assert [panel.title for panel in panels] == ["socket 0 · node 0 (1.0 GiB) · 2 cores", "memory without CPUs"]
     assert ["".join(cell.text for cell in line) for line in panels[0].lines] == ["0· 2·", "1·   "]
 

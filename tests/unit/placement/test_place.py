@@ -133,6 +133,8 @@ def test_caches_and_siblings_change_the_cores_but_not_the_sockets(
             "cpumem",
             ["0-5", "6-8,15-17", "9-14", "18-23", "24-26,33-35", "27-32"],
         ),
+        (uniform(2, 18, nodes_per_socket=2), 2, 4, "cpumem", ["0-3", "18-21"]),
+        (uniform(2, 18, nodes_per_socket=2), 4, 4, "cpumem", ["0-3", "9-12", "18-21", "27-30"]),
         # What the equations leave open: instances and cores that do not divide.
         (THESIS, 3, 4, "cpumem", ["0-3", "4-7", "18-21"]),
         (THESIS, 3, 3, "cpu", ["0-1,18", "2,19-20", "3-4,21"]),
@@ -154,6 +156,12 @@ def test_tables(machine: Topology, count: int, cores: float, mode: AffinityMode,
 def test_in_a_virtual_machine_whose_cpus_are_sockets_the_node_is_what_counts() -> None:
     machine = uniform(8, 1).replace(nodes=(Node(cpus=tuple(range(8)), memory_bytes=2**33),))
     assert shown(place(machine, 2, 2, "cpumem")) == ["0-1", "2-3"]
+
+
+def test_instances_are_spread_over_nodes_of_several_sockets_too() -> None:
+    machine = uniform(4, 6)
+    nodes = (Node(cpus=tuple(range(12)), memory_bytes=1), Node(id=1, cpus=tuple(range(12, 24)), memory_bytes=1))
+    assert shown(place(machine.replace(nodes=nodes), 2, 2, "cpumem")) == ["0-1", "12-13"]
 
 
 def test_without_a_number_any_is_the_whole_machine_and_the_others_are_a_core() -> None:

@@ -152,10 +152,20 @@ def test_without_lists_of_siblings_the_numbers_of_cores_tell(tmp_path: Path) -> 
     assert another_machine(tmp_path).cores == machine.cores
 
 
-def test_a_package_that_is_not_known_is_the_first(tmp_path: Path) -> None:
-    write_machine(tmp_path, uniform(1, 2))
-    write(tmp_path, {f"{CPU}/cpu{cpu}/topology/physical_package_id": -1 for cpu in (0, 1)})
-    assert another_machine(tmp_path).sockets == (0,)
+@pytest.mark.parametrize("machine", [uniform(1, 2), uniform(2, 2)], ids=["one node", "two nodes"])
+def test_without_packages_a_node_stands_for_a_socket(tmp_path: Path, machine: Topology) -> None:
+    write_machine(tmp_path, machine)
+    write(tmp_path, {f"{CPU}/cpu{cpu}/topology/physical_package_id": -1 for cpu in machine.cpus})
+    assert another_machine(tmp_path) == machine
+
+
+def test_a_list_that_does_not_name_the_cpu_itself_is_not_believed(tmp_path: Path) -> None:
+    write_machine(tmp_path, uniform(1, 4, 2), leave_out=["thread_siblings"])
+    write(
+        tmp_path,
+        {f"{CPU}/cpu1/topology/core_cpus_list": "0,4", f"{CPU}/cpu1/topology/core_cpus": write_mask([1, 5])},
+    )
+    assert another_machine(tmp_path) == uniform(1, 4, 2)
 
 
 def test_cpus_that_no_node_names_belong_to_the_node_of_their_socket(tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ def test_no_library_binds_threads_itself() -> None:
     assert (variables["OMP_PROC_BIND"], variables["KMP_AFFINITY"]) == ("false", "disabled")
 
 
+def test_a_user_may_choose_how_openmp_waits() -> None:
+    assert thread_variables(2)["OMP_WAIT_POLICY"] == "passive"
+    assert thread_variables(2, {"OMP_WAIT_POLICY": "active"})["OMP_WAIT_POLICY"] == "active"
+
+
 def test_an_openmp_runtime_that_is_loaded_leaves_the_mask_alone() -> None:
     """With OMP_PROC_BIND=true, loading scikit-learn puts the process onto one core."""
     pytest.importorskip("sklearn")

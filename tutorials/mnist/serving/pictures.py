@@ -12,6 +12,12 @@ FORMS = ((SIDE, SIDE), (SIDE, SIDE, 1), (SIDE * SIDE,))
 NEEDED = "A picture is 28x28 (or 784 in a row): integers from 0 to 255, or fractions from 0 to 1"
 
 
+class NotAPictureError(ValueError):
+    """The service answers 400 to this, and not 500: it is the caller's to change."""
+
+    status_code = 400
+
+
 class Pictures:
     """Takes one picture or many, as squares or as rows, as integers from 0 to 255 or as fractions from 0 to 1."""
 
@@ -19,11 +25,11 @@ class Pictures:
         x = np.asarray(X)
         form = next((form for form in FORMS if x.shape[-len(form) :] == form), None)
         if form is None or x.ndim > len(form) + 1 or x.size == 0:
-            raise ValueError(f"{NEEDED}; this is {x.shape}.")
+            raise NotAPictureError(f"{NEEDED}; this is {x.shape}.")
         if x.dtype.kind not in "iuf":
-            raise ValueError(f"{NEEDED}; this holds {x.dtype}.")
+            raise NotAPictureError(f"{NEEDED}; this holds {x.dtype}.")
         # Rows typed on a command line are whole numbers of any type; fractions are those of a picture divided by 255.
         top = 1 if x.dtype.kind == "f" and x.max() <= 1 else 255
         if x.min() < 0 or x.max() > top:
-            raise ValueError(f"{NEEDED}; this is from {x.min():g} to {x.max():g}.")
+            raise NotAPictureError(f"{NEEDED}; this is from {x.min():g} to {x.max():g}.")
         return np.rint(x * (255 / top)).astype(np.uint8).reshape(-1, SIDE, SIDE)

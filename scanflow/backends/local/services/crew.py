@@ -33,9 +33,17 @@ Say = Callable[[str], None]
 class Crew:
     """All instances of one service that have a process, or wait for another."""
 
-    def __init__(self, folder: ServiceFolder, shims: Shims, *, say: Say, joined: Callable[[Instance], None]) -> None:
-        """``say`` is told what happens; ``joined``, of each control connection that was made."""
-        self._folder, self._shims, self._say, self._joined = folder, shims, say, joined
+    def __init__(
+        self,
+        folder: ServiceFolder,
+        shims: Shims,
+        *,
+        say: Say,
+        joined: Callable[[Instance], None],
+        left: Callable[[Channel], None],
+    ) -> None:
+        """``say`` is told what happens; ``joined``, of each control connection that was made; ``left``, of its end."""
+        self._folder, self._shims, self._say, self._joined, self._left = folder, shims, say, joined, left
         self.all: dict[str, Instance] = {}
         self._by_path: dict[Path, Instance] = {}
         self.endings: dict[str, tuple[Ending, float]] = {}
@@ -52,6 +60,11 @@ class Crew:
     def alive(self) -> list[Instance]:
         """Those that have a process."""
         return [one for one in self.all.values() if one.alive]
+
+    @property
+    def behind(self) -> bool:
+        """Whether messages wait to be sent."""
+        return any(one.channel is not None and one.channel.behind for one in self.all.values())
 
     def seen(self, now: float) -> list[Seen]:
         """Return all of them as the decision needs them."""
@@ -131,6 +144,8 @@ class Crew:
     def _bury(self, one: Instance, exit_: Exit, now: float) -> None:
         ending = attempts.ending_of(exit_, stuck=one.stuck)
         self.endings[one.name] = (ending, now)
+        if one.channel is not None:
+            self._left(one.channel)
         if exit_.seconds is not None:
             one.began = now - exit_.seconds
         if one.phase == "draining" or exit_.reason in {"void", "stopped"}:
@@ -151,7 +166,10 @@ class Crew:
             one.find_process()
             if one.channel is None:
                 self._connect(one, now)
-            if one.channel is None or one.channel.asked("state"):
+            if one.channel is None:
+                continue
+            one.channel.flush()
+            if one.channel.asked("state"):
                 continue
             often = eager or one.phase == "starting"
             if now - one.looked >= (EAGER_S if often else LOOK_S) - 0.001:

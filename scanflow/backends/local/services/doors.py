@@ -83,14 +83,15 @@ class Doors:
         """Note that an instance accepts no more."""
         self.holders = {key: holder for key, holder in self.holders.items() if holder != name}
 
-    def hand_out(self, ready: Sequence[Instance], others: dict[str, Instance]) -> bool:
+    def hand_out(self, ready: Sequence[Instance], others: dict[str, Instance], *, own: bool) -> bool:
         """Deal the sockets out to who is ready; say whether anything changed.
 
-        The new one accepts before the old one stops: in between, both do.
+        The new one accepts before the old one stops: in between, both do. Without ``own``, only those of services
+        whose backup this is are dealt out.
         """
         everyone = {one.name: one for one in ready}
         changed = False
-        for sockets in (self.own, self.guests):
+        for sockets in (self.own, self.guests) if own else (self.guests,):
             dealt = deal(list(sockets), self.holders, list(everyone))
             for key, name in dealt.items():
                 before = self.holders.get(key)

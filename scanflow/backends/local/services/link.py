@@ -21,7 +21,7 @@ class Link:
     """Level-triggered: whenever it is made anew, it says again what is lent."""
 
     def __init__(self, service: str, backup: ServiceFolder) -> None:
-        self.service, self._backup = service, backup
+        self.service, self.backup = service, backup
         self.channel: Channel | None = None
         self.lent: set[str] = set()
         self._ready = False
@@ -35,13 +35,13 @@ class Link:
     def look(self, now: float) -> bool:
         """Ask the backup how it is, and connect where there is no connection; say whether there is a new one."""
         if self.channel is None:
-            if not self._backup.stored.exists():
+            if not self.backup.stored.exists():
                 return False
-            self.channel = Channel.to(self._backup.socket)
+            self.channel = Channel.to(self.backup.socket)
             if self.channel is None:
                 if now - self._started > _START_S:
                     self._started = now
-                    start_supervisor(self._backup)
+                    start_supervisor(self.backup)
                 return False
             self.lent = set()
             self.channel.ask("state", {"service": self.service})

@@ -1,4 +1,4 @@
-"""Takes recorded predictions to the tracker, one run a file, and deletes what arrived. Ends when nothing came for a while.
+"""Takes recorded predictions to the tracker, one run a file, and deletes what arrived; ends when no more come.
 
 ``python -m scanflow.backends.local.services.recorder FOLDER MODULE:FUNCTION JSON``: the function is called as
 ``function(**json, file=…, metrics=…, tags=…)`` and returns once the predictions are safe; ``FOLDER`` is where finished
@@ -12,7 +12,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +43,7 @@ def take(folder: Path, log: Log, *, ended: threading.Event, idle_s: float = IDLE
             if ended.is_set():
                 break
             metrics, tags = _described(file)
+            tags |= _versions(folder.parent / "state.json", tags["scanflow.revision"].split(","))
             log(file=file, metrics=metrics, tags=tags)
             file.unlink(missing_ok=True)
             taken += 1
@@ -62,6 +63,16 @@ def _described(file: Path) -> tuple[dict[str, float], dict[str, str]]:
     if times.size:
         metrics |= {"first": float(times.min()), "last": float(times.max())}
     return metrics, {"scanflow.revision": ",".join(revisions)}
+
+
+def _versions(state: Path, revisions: Sequence[str]) -> dict[str, str]:
+    """Return which model versions those revisions are, as far as the service still knows them."""
+    try:
+        known = json.loads(state.read_bytes())["record"]["revisions"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    models = {uri for one in known if one["id"] in revisions for uri in one["models"].values()}
+    return {"scanflow.model_version": ",".join(sorted(models))} if models else {}
 
 
 def main(arguments: list[str]) -> None:

@@ -1,7 +1,7 @@
 """The supervisor's side of recording: a process that takes files of predictions to the tracker while there are any.
 
-It is a process of its own since it needs the tracker's library, which is ten times the size of a supervisor; it ends when
-nothing is left to do.
+It is a process of its own since it needs the tracker's library, which is ten times the size of a supervisor; it ends
+when nothing is left to do.
 """
 
 from __future__ import annotations

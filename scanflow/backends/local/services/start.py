@@ -11,7 +11,7 @@ from scanflow.backends.local.services.channel import Channel
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.errors import UnavailableError
 
-__all__ = ["ensure_supervisor", "start_supervisor"]
+__all__ = ["ensure_supervisor", "poke", "start_supervisor"]
 
 _PATIENCE_S = 20.0
 _POLL_S = 0.02
@@ -47,3 +47,11 @@ def ensure_supervisor(folder: ServiceFolder) -> bool:
         time.sleep(_POLL_S)
     channel.close()
     return True
+
+
+def poke(folder: ServiceFolder) -> None:
+    """Have the supervisor look at once, if there is one; otherwise it looks within a second."""
+    channel = Channel.to(folder.socket)
+    if channel is not None:
+        channel.tell("state")
+        channel.close()

@@ -1,0 +1,315 @@
+"""An inference graph, put in order once and walked for each request. Edges are data flow.
+
+The walk is written once, as a coroutine. Where no node is asynchronous or batched it never waits, so a worker thread
+runs it from end to end (:func:`finish`); otherwise it runs on the loop, and each call that may take long is handed to a
+worker thread by whoever is asked to ``invoke``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from scanflow.errors import InternalError, InvalidError, did_you_mean
+from scanflow.wire import Node
+from scanflow_serving.components import Component, raised
+from scanflow_serving.problems import Problem
+
+__all__ = ["ALL", "Graph", "Invoke", "Outcome", "Step", "Walk", "call_now", "finish", "in_order"]
+
+_T = TypeVar("_T")
+ALL: Final = -1
+"""What a ROUTER returns to take all of its branches."""
+
+
+class Step:
+    """One node at its place in a graph."""
+
+    __slots__ = ("children", "combines", "component", "name", "node", "parents", "place", "routes", "who")
+
+    def __init__(
+        self,
+        place: int,
+        node: Node,
+        component: Component,
+        parents: tuple[int, ...] = (),
+        children: tuple[int, ...] = (),
+        *,
+        alone: bool = False,
+    ) -> None:
+        """``alone``: it is asked by itself, so that what a ROUTER chooses is its answer."""
+        self.node = node
+        self.place = place
+        self.name = component.name
+        self.component = component
+        self.parents = parents
+        self.children = children
+        self.combines = node.role == "COMBINER"
+        self.routes = node.role == "ROUTER" and not alone
+        self.who = f"The node {component.name!r}"
+
+
+class Walk:
+    """What happens on one request's way through a graph."""
+
+    __slots__ = ("checked", "failed", "meta", "metrics", "path", "routing", "spent", "stop", "tags")
+
+    def __init__(self, meta: dict[str, Any] | None = None, *, checked: bool = False) -> None:
+        self.meta: dict[str, Any] = {} if meta is None else meta
+        self.checked = checked
+        """The request was compared with what is declared; only what nodes give each other is left to look at."""
+
+        self.spent: list[tuple[str, float]] = []
+        """Each call that was made, and its seconds."""
+
+        self.failed: str | None = None
+        self.routing: dict[str, int] = {}
+        self.path: list[str] = []
+        self.tags: dict[str, Any] = {}
+        self.metrics: list[tuple[str, Any]] = []
+        self.stop: Callable[[], bool] | None = None
+        """Whether nobody waits for the answer any more; asked between two nodes."""
+
+
+class Outcome:
+    """A graph's answer."""
+
+    __slots__ = ("names", "step", "value")
+
+    def __init__(self, value: Any, names: Any, step: Step) -> None:
+        self.value = value
+        self.names = names
+        self.step = step
+        """The node that gave it."""
+
+
+Invoke = Callable[[Step, Any, Any, Walk], Awaitable[Any]]
+"""Calls a node's component with value and names, and counts what it costs."""
+
+
+def call_now(step: Step, value: Any, names: Any, walk: Walk) -> Any:
+    """Call a node's component in this thread.
+
+    Raises:
+        Problem: it raised, whatever that was.
+    """
+    component = step.component
+    begin = perf_counter()
+    try:
+        result = component.call(value, names, walk.meta)
+        if component.tags is not None or component.metrics is not None:
+            take_extras(step, walk)
+    except BaseException as error:  # a user's code may raise anything: SystemExit, RecursionError, MemoryError
+        walk.failed = step.name
+        raise raised(step.who, error) from error
+    finally:
+        walk.spent.append((step.name, perf_counter() - begin))
+    return result
+
+
+def take_extras(step: Step, walk: Walk) -> None:
+    """Ask a component for its tags and metrics, which tell of the call that it just answered."""
+    component = step.component
+    if component.tags is not None:
+        tags = component.tags()
+        if isinstance(tags, Mapping):
+            walk.tags.update({str(name): value for name, value in tags.items()})
+    if component.metrics is not None:
+        walk.metrics += [(step.name, one) for one in component.metrics() or ()]
+
+
+async def directly(step: Step, value: Any, names: Any, walk: Walk) -> Any:
+    """Call a node's component in this thread: how :func:`finish` walks."""
+    return call_now(step, value, names, walk)
+
+
+def finish(walking: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that never waits, to its end."""
+    try:
+        walking.send(None)
+    except StopIteration as stop:
+        result: _T = stop.value
+        return result
+    walking.close()
+    raise InternalError("A graph without asynchronous nodes waited for something.")
+
+
+def in_order(nodes: Sequence[Node]) -> list[list[int]]:
+    """Return the places of the nodes level by level: each node comes after those whose result it takes.
+
+    Raises:
+        InvalidError: the graph cannot be walked; the message names the node.
+    """
+    names = [node.name for node in nodes]
+    if not nodes:
+        raise InvalidError("The graph has no nodes.")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidError(f"The graph has two nodes {twice!r}.")
+    for node in nodes:
+        _check(node, nodes)
+    levels: list[list[int]] = []
+    done: set[str] = set()
+    while len(done) < len(nodes):
+        level = [
+            place
+            for place, node in enumerate(nodes)
+            if node.name not in done and all(one in done for one in node.parents)
+        ]
+        if not level:
+            raise InvalidError(
+                f"The nodes {', '.join(name for name in names if name not in done)} take each other's results."
+            )
+        levels.append(level)
+        done |= {names[place] for place in level}
+    return levels
+
+
+def _check(node: Node, nodes: Sequence[Node]) -> None:
+    known = [one.name for one in nodes]
+    for parent in node.parents:
+        if parent not in known:
+            raise InvalidError(
+                f"The node {node.name!r} takes the result of {parent!r}, which is no node.{did_you_mean(parent, known)}"
+            )
+    if len(set(node.parents)) < len(node.parents):
+        raise InvalidError(f"The node {node.name!r} names a parent twice.")
+    if node.role == "COMBINER" and not node.parents:
+        raise InvalidError(f"The COMBINER {node.name!r} has nothing to combine.")
+    if len(node.parents) > 1 and node.role != "COMBINER":
+        raise InvalidError(
+            f"The node {node.name!r} would take {len(node.parents)} results, but a {node.role} takes one. "
+            "Join them with a COMBINER before it."
+        )
+    if node.role == "ROUTER" and not any(node.name in one.parents for one in nodes):
+        raise InvalidError(f"The ROUTER {node.name!r} has nothing to choose from.")
+
+
+class Graph:
+    """Nodes that were loaded, in the order in which a request goes through them."""
+
+    def __init__(
+        self, name: str, nodes: Sequence[Node], components: Sequence[Component], *, alone: bool = False
+    ) -> None:
+        """``alone``: a single node, apart from its graph: it takes the request whatever its parents are."""
+        self.name = name
+        places = {node.name: place for place, node in enumerate(nodes)}
+        self._levels: list[list[Step]]
+        if alone:
+            self.steps = [Step(0, nodes[0], components[0], alone=True)]
+            self._levels = [self.steps]
+        else:
+            levels = in_order(nodes)
+            self.steps = [
+                Step(
+                    place,
+                    node,
+                    components[place],
+                    tuple(sorted(places[parent] for parent in node.parents)),
+                    tuple(other for other, one in enumerate(nodes) if node.name in one.parents),
+                )
+                for place, node in enumerate(nodes)
+            ]
+            self._levels = [[self.steps[place] for place in level] for level in levels]
+        self.roots = [step for step in self.steps if not step.parents]
+        self.ends = [step for step in self.steps if not step.children]
+        self.waits = any(step.component.is_async or step.node.batching for step in self.steps)
+        """Whether it must be walked on the loop."""
+
+        self._only = self.steps[0] if len(self.steps) == 1 else None
+        if not alone and self._only is None and len(self.ends) > 1 and not any(step.routes for step in self.steps):
+            names = " and ".join(repr(step.name) for step in self.ends)
+            raise InvalidError(f"{names} would both answer the same request. Join them with a COMBINER.")
+
+    async def walk(self, value: Any, names: Any, walk: Walk, invoke: Invoke = directly) -> Outcome:
+        """Take one request through the graph.
+
+        Raises:
+            Problem: a component raised, or what it gave does not fit.
+        """
+        step = self._only
+        if step is not None:
+            if step.combines and not isinstance(value, list):
+                value = list(value.values()) if isinstance(value, dict) else [value]
+                names = [names] * len(value)
+            return await self._visit(step, value, names, walk, invoke)
+        given: list[Outcome | None] = [None] * len(self.steps)
+        for level in self._levels:
+            due = [(step, *inputs) for step in level if (inputs := self._inputs(step, value, names, given, walk))]
+            if not due:
+                continue
+            if walk.stop is not None and walk.stop():
+                raise Problem(504, "Nobody waits for the answer any more.")
+            if len(due) == 1 or invoke is directly:
+                for step, taken, called in due:
+                    given[step.place] = await self._visit(step, taken, called, walk, invoke)
+            else:
+                visits = (self._visit(step, taken, called, walk, invoke) for step, taken, called in due)
+                for (step, _, _), outcome in zip(due, await together(visits), strict=True):
+                    given[step.place] = outcome
+        answers = [outcome for step in self.ends if (outcome := given[step.place]) is not None]
+        if len(answers) != 1:
+            named = ", ".join(repr(answer.step.name) for answer in answers)
+            raise Problem(500, f"The graph has {len(answers)} answers, from {named}. Join them with a COMBINER.")
+        return answers[0]
+
+    def _inputs(
+        self, step: Step, value: Any, names: Any, given: Sequence[Outcome | None], walk: Walk
+    ) -> tuple[Any, Any] | None:
+        """Return what the step takes; None: no branch that leads to it was taken."""
+        if not step.parents:
+            return value, names
+        taken = [outcome for parent in step.parents if (outcome := self._along(parent, step, given, walk)) is not None]
+        if not taken:
+            return None
+        if step.combines:
+            return [one.value for one in taken], [one.names for one in taken]
+        return taken[0].value, taken[0].names
+
+    def _along(self, parent: int, step: Step, given: Sequence[Outcome | None], walk: Walk) -> Outcome | None:
+        outcome = given[parent]
+        if outcome is None or not self.steps[parent].routes:
+            return outcome
+        chosen = walk.routing[self.steps[parent].name]
+        return outcome if chosen == ALL or self.steps[parent].children[chosen] == step.place else None
+
+    async def _visit(self, step: Step, value: Any, names: Any, walk: Walk, invoke: Invoke) -> Outcome:
+        declared = step.component.declared
+        if declared.inputs and not step.combines and not (walk.checked and not step.parents):
+            value = declared.adapt(value, step.who)
+        walk.path.append(step.name)
+        result = await invoke(step, value, names, walk)
+        if step.routes:
+            walk.routing[step.name] = self._branch(step, result)
+            return Outcome(value, names, step)
+        named = step.component.class_names
+        return Outcome(result, named if named is not None else names if step.node.role == "TRANSFORMER" else [], step)
+
+    def _branch(self, step: Step, result: Any) -> int:
+        """Return which of a ROUTER's children it chose."""
+        names = [self.steps[child].name for child in step.children]
+        if isinstance(result, str) and result in names:
+            return names.index(result)
+        array = result if isinstance(result, int) else np.asarray(result) if not isinstance(result, str) else None
+        if array is not None and not isinstance(array, (int, bool)) and array.size == 1 and array.dtype.kind in "iu":
+            array = int(array.reshape(-1)[0])  # Seldon's routers may give [[1]]
+        if isinstance(array, int) and not isinstance(array, bool) and ALL <= array < len(names):
+            return array
+        walked = ", ".join(f"{place} or {name!r}" for place, name in enumerate(names))
+        raise Problem(
+            500, f"{step.who} chose {result!r:.80}, which is no branch of it. Known: {walked}, and -1 for all."
+        )
+
+
+async def together(visits: Any) -> list[Any]:
+    """Run coroutines side by side; the first that fails ends the others."""
+    tasks = [asyncio.ensure_future(one) for one in visits]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise

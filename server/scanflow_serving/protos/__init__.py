@@ -1,0 +1,41 @@
+"""The messages of the Open Inference Protocol over gRPC, built from ``open_inference_grpc.binpb``.
+
+They live in a pool of their own. The stubs that protoc writes register themselves in the one pool of the process, where
+a user's component that imports another client of the same protocol (``tritonclient``, say) would clash with them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+__all__ = ["SERVICE", "message", "methods"]
+
+SERVICE = "inference.GRPCInferenceService"
+
+
+@cache
+def _pool() -> descriptor_pool.DescriptorPool:
+    pool = descriptor_pool.DescriptorPool()
+    described = descriptor_pb2.FileDescriptorSet.FromString(
+        Path(__file__).with_name("open_inference_grpc.binpb").read_bytes()
+    )
+    for file in described.file:
+        pool.Add(file)
+    return pool
+
+
+@cache
+def message(name: str) -> Any:
+    """Return the class of a message, such as ``ModelInferRequest``."""
+    found = _pool().FindMessageTypeByName(f"inference.{name}")
+    return message_factory.GetMessageClass(found)
+
+
+def methods() -> dict[str, tuple[Any, Any]]:
+    """Return the service's methods: for each the classes of its request and its response."""
+    service = _pool().FindServiceByName(SERVICE)
+    return {one.name: (message(one.input_type.name), message(one.output_type.name)) for one in service.methods}

@@ -1,0 +1,75 @@
+"""The benchmarks of online inference run to their end, for a moment each: that they run is tested, and no figure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.clients import bytes_through, callers
+from tests.benchmarks.places import Places
+from tests.benchmarks.servers import Probe, free_port, oip, started
+from tests.benchmarks.serving_suite import QUICK, serving
+from tests.benchmarks.starters import PROGRAMS
+
+SCRIPTS = Path(sys.executable).parent
+NOWHERE = Path("not-installed")
+PLACES = Places(ours=SCRIPTS, peers=NOWHERE, servers=NOWHERE, checkout=Path(__file__).resolve().parents[2])
+BENCHMARKS = {benchmark.name: benchmark for benchmark in serving(PLACES, QUICK)}
+OURS = [
+    (name, contender)
+    for name, benchmark in BENCHMARKS.items()
+    for contender in benchmark.contenders
+    if contender not in {"Starlette", "MLServer", "MLflow"}
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "contender"), OURS, ids=[f"{name}, {contender}" for name, contender in OURS])
+def test_a_benchmark_measures_all_that_it_reports(name: str, contender: str, tmp_path: Path) -> None:
+    benchmark = BENCHMARKS[name]
+    found = benchmark.contenders[contender](tmp_path)
+    assert set(found) == {metric.key for metric in benchmark.metrics}
+    failed = {key: value for key, value in found.items() if key.endswith("_failed") and value}
+    assert not failed
+
+
+def test_every_program_of_ours_is_a_good_application() -> None:
+    from scanflow.loading import load_application
+
+    for folder in ("noop", "reverse", "images", "resnet", "changes"):
+        application, _, _ = load_application(str(PROGRAMS / folder / "app.py"))
+        assert all(workflow.type == "online" for workflow in application.workflows), folder
+
+
+def test_what_a_server_answers_is_timed_and_weighed_and_the_server_is_gone_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text(ECHO)
+    port = free_port()
+    probe = Probe(path="/", body=oip("input", [1, 2]), headers={"accept": "application/json"})
+    with started([sys.executable, "echo.py", str(port)], tmp_path, port=port, probe=probe) as server:
+        assert server.memory_mb() > 1
+        assert server.memory_mb("no such word") == 0
+        assert callers(server.url("/"), probe.body, connections=2, seconds=0.2).failed == 0
+        assert bytes_through(port, "/", size=70_000, clients=2, seconds=0.2, folder=tmp_path)["mib_s"] > 0
+    assert server.processes() == []
+
+
+ECHO = """
+import http.server, sys
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))[::-1]
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Echo).serve_forever()
+"""

@@ -1,0 +1,290 @@
+"""The pure decisions about a service: back-off, failover, orphans, judgement, autoscaling, listeners."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.app.scaling import Scaling
+from scanflow.backends.local.services.autoscale import History, decide
+from scanflow.backends.local.services.backoff import failures_in_a_row, pause_s
+from scanflow.backends.local.services.deal import LISTENERS, deal, how_many
+from scanflow.backends.local.services.failover import Failover, look
+from scanflow.backends.local.services.judge import Conduct, judge
+from scanflow.backends.local.services.orphans import Ending, Orphan, Phase
+from scanflow.backends.local.services.orphans import decide as decide_orphan
+from scanflow.backends.service_records import Explanation, Judgement
+
+# Back-off
+
+
+def test_pauses_grow_from_nothing_to_half_a_minute() -> None:
+    assert [pause_s(failures) for failures in range(10)] == [0, 0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert pause_s(10_000) == 30
+
+
+def test_a_healthy_minute_clears_the_record() -> None:
+    assert failures_in_a_row([]) == 0
+    assert failures_in_a_row([1, 2, 3]) == 3
+    assert failures_in_a_row([1, 2, 61, 3]) == 1
+    assert failures_in_a_row([1, 2, 60]) == 0
+
+
+# Failover
+
+
+def looks(ready: list[int], *, backup: bool = True, n: int = 3) -> list[str]:
+    state, found = Failover(), []
+    for count in ready:
+        state = look(state, ready=count, wanted=1, backup=backup, hand_back_after=n)
+        found.append(state.active)
+    return found
+
+
+def test_the_backup_takes_over_at_once_and_hands_back_after_three_healthy_looks() -> None:
+    assert looks([1, 0, 1, 1, 1]) == ["primary", "backup", "backup", "backup", "primary"]
+
+
+def test_a_service_that_comes_and_goes_stays_with_its_backup() -> None:
+    assert set(looks([0, 1, 1, 0, 1, 1, 0, 1, 1])) == {"backup"}
+
+
+def test_without_a_backup_that_could_answer_nothing_is_handed_over() -> None:
+    assert looks([0, 0, 1], backup=False) == ["primary"] * 3
+
+
+def test_a_sleeping_service_is_not_handed_over() -> None:
+    assert look(Failover(), ready=0, wanted=0, backup=True, hand_back_after=3).active == "primary"
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 5))
+def test_it_hands_back_only_after_a_whole_row_of_healthy_looks(ready: list[int], n: int) -> None:
+    active = looks(ready, n=n)
+    for place in range(1, len(active)):
+        if active[place - 1 : place + 1] == ["backup", "primary"]:
+            assert all(ready[place - n + 1 : place + 1])
+
+
+# Orphans
+
+PHASES: tuple[Phase, ...] = ("idle", "waiting", "running", "answering")
+ENDINGS: tuple[Ending | None, ...] = (None, "drained", "killed", "crashed", "stuck")
+
+
+def fate(
+    phase: Phase,
+    ending: Ending | None = "killed",
+    *,
+    whole: bool = True,
+    replays: int = 0,
+    held_s: float = 0.0,
+    ready: bool = False,
+    fresh: bool = False,
+    hope: bool = True,
+) -> str:
+    orphan = Orphan(phase=phase, ending=ending, whole=whole, replays=replays, held_s=held_s)
+    return decide_orphan(orphan, limit_s=10, ready=ready, fresh=fresh, hope=hope)
+
+
+def test_what_no_component_touched_goes_to_any_instance_at_once() -> None:
+    assert fate("idle", "crashed", ready=True) == "take"
+    assert fate("waiting", "crashed", ready=True) == "take"
+    assert fate("waiting", None, ready=True, replays=5) == "take"
+
+
+def test_what_ran_when_its_instance_was_killed_is_tried_once_more_on_the_fresh_one_only() -> None:
+    assert fate("running", "killed", ready=True) == "wait"
+    assert fate("running", "killed", ready=True, fresh=True) == "take fresh"
+    assert fate("running", "killed", fresh=True, replays=1) == "answer 502"
+
+
+@pytest.mark.parametrize("ending", ["crashed", "stuck"])
+def test_what_may_have_ended_its_instance_is_not_tried_again(ending: Ending) -> None:
+    assert fate("running", ending, ready=True, fresh=True) == "answer 502"
+
+
+def test_what_was_not_kept_whole_cannot_be_tried_again() -> None:
+    assert fate("waiting", whole=False, ready=True) == "answer 503"
+    assert fate("running", whole=False, ready=True) == "answer 503"
+
+
+def test_a_half_written_answer_cannot_be_mended() -> None:
+    assert fate("answering", ready=True, fresh=True) == "close"
+
+
+def test_nobody_waits_for_ever_nor_without_hope() -> None:
+    assert fate("waiting", held_s=3) == "wait"
+    assert fate("waiting", held_s=10) == "answer 503"
+    assert fate("waiting", hope=False) == "answer 503"
+    assert fate("idle", hope=False) == "close"
+    assert fate("running", None, held_s=11) == "answer 503"
+
+
+@pytest.mark.parametrize(
+    ("phase", "ending", "whole", "replays", "ready", "fresh", "hope"),
+    list(product(PHASES, ENDINGS, (True, False), (0, 1), (True, False), (True, False), (True, False))),
+)
+def test_after_the_limit_everything_has_an_end(
+    phase: Phase, ending: Ending | None, whole: bool, replays: int, ready: bool, fresh: bool, hope: bool
+) -> None:
+    found = fate(phase, ending, whole=whole, replays=replays, held_s=10, ready=ready, fresh=fresh, hope=hope)
+    assert found != "wait"
+    if phase == "running":
+        assert found != "take"
+        if replays or ending in {"crashed", "stuck"}:
+            assert found.startswith("answer")
+
+
+# Judgement
+
+
+def verdict(rule: Judgement, current: Conduct, canary: Conduct, elapsed_s: float = 1) -> str:
+    return judge(rule, current=current, canary=canary, elapsed_s=elapsed_s).decision
+
+
+def test_a_canary_is_watched_until_it_answered_enough() -> None:
+    rule = Judgement(after_requests=100)
+    assert verdict(rule, Conduct(requests=1000), Conduct(requests=99)) == "wait"
+    assert verdict(rule, Conduct(requests=1000), Conduct(requests=100)) == "promote"
+    assert verdict(rule, Conduct(requests=1000), Conduct(requests=99), elapsed_s=600) == "take back"
+
+
+def test_a_canary_that_fails_more_is_taken_back() -> None:
+    rule = Judgement(after_requests=10)
+    assert verdict(rule, Conduct(requests=100), Conduct(requests=10, errors=1)) == "take back"
+    assert verdict(rule, Conduct(requests=100, errors=10), Conduct(requests=10, errors=1)) == "promote"
+
+
+def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
+    rule = Judgement(metric="p95", ratio=1.2, slack=0.01, after_requests=1)
+    current = Conduct(requests=100, p95_s=0.1)
+    assert verdict(rule, current, Conduct(requests=1, p95_s=0.13)) == "promote"
+    assert verdict(rule, current, Conduct(requests=1, p95_s=0.131)) == "take back"
+    assert "0.131 against at most 1.2 x 0.1 + 0.01 = 0.13" in (
+        judge(rule, current=current, canary=Conduct(requests=1, p95_s=0.131), elapsed_s=1).reason
+    )
+
+
+# Autoscaling
+
+
+def scaled(
+    scaling: Scaling, instances: int, sample: float | None, *, changed: float = -1e6, active: float = 0.0
+) -> Explanation:
+    return decide(
+        scaling,
+        service="w",
+        instances=instances,
+        sample=sample,
+        now=0.0,
+        history=History(changed=changed, active=active),
+    )
+
+
+RPS = Scaling(metric="rps", target=20, min=1, max=3, cool_down=60)
+
+
+def test_the_formula_is_told_with_its_numbers() -> None:
+    told = scaled(RPS, 2, 31)
+    assert (told.wanted, told.formula, told.decision) == (3, "ceil(2 x 31 / 20) = 4, at most max=3", "add 1")
+
+
+def test_between_the_thresholds_nothing_changes() -> None:
+    assert [scaled(RPS, 2, sample).wanted for sample in (16, 18, 20)] == [2, 2, 2]
+
+
+def test_instances_are_taken_away_only_after_the_cool_down() -> None:
+    assert scaled(RPS, 3, 5, changed=-59).wanted == 3
+    assert scaled(RPS, 3, 5, changed=-59).decision == "stay: 1 s of the cool-down are left"
+    assert scaled(RPS, 3, 5, changed=-60).wanted == 1
+
+
+def test_added_ones_do_not_wait() -> None:
+    assert scaled(RPS, 1, 50, changed=0).wanted == 3
+
+
+def test_a_service_sleeps_when_nobody_called_for_the_cool_down() -> None:
+    rule = Scaling(metric="rps", target=20, min=0, max=3, cool_down=60)
+    assert scaled(rule, 1, 0.0, active=-59).wanted == 1
+    assert scaled(rule, 1, 0.0, active=-60).wanted == 0
+    assert scaled(rule, 1, None, active=-60).decision == "sleep: no request for 60 s"
+    assert scaled(rule, 2, 0.5, active=0).wanted == 1
+    assert scaled(rule, 0, None).wanted == 0
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Scaling:
+    target = draw(st.floats(0.01, 1000))
+    least = draw(st.integers(0, 4))
+    return Scaling(
+        metric="rps",
+        target=target,
+        up=draw(st.none() | st.just(target * 1.3)),
+        down=draw(st.none() | st.just(target * 0.5)),
+        min=least,
+        max=draw(st.integers(max(1, least), 40)),
+    )
+
+
+SAMPLES = st.none() | st.floats(0, 1e12)
+
+
+@given(rules(), st.integers(1, 40), SAMPLES)
+def test_the_number_stays_within_its_bounds(rule: Scaling, instances: int, sample: float | None) -> None:
+    assert max(rule.min, 1) <= scaled(rule, instances, sample).wanted <= rule.max
+
+
+@given(rules(), st.integers(1, 40), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_more_load_never_means_fewer_instances(rule: Scaling, instances: int, one: float, other: float) -> None:
+    less, more = sorted((one, other))
+    assert scaled(rule, instances, less).wanted <= scaled(rule, instances, more).wanted
+
+
+@given(rules(), st.integers(1, 40), st.floats(0, 1e5))
+def test_under_a_steady_load_the_number_comes_to_rest(rule: Scaling, instances: int, load: float) -> None:
+    counts = [min(max(instances, max(rule.min, 1)), rule.max)]
+    for _ in range(12):
+        counts.append(scaled(rule, counts[-1], load / counts[-1]).wanted)
+    assert counts[-1] == counts[-2]
+    changes = [after - before for before, after in zip(counts, counts[1:], strict=False) if after != before]
+    assert all(change > 0 for change in changes) or all(change < 0 for change in changes)
+
+
+# Listening sockets
+
+KEYS = [str(number) for number in range(LISTENERS)]
+
+
+def test_sockets_are_dealt_evenly_and_stay_where_they_are() -> None:
+    first = deal(KEYS, {}, ["1", "2"])
+    assert Counter(first.values()) == {"1": 6, "2": 6}
+    second = deal(KEYS, first, ["1", "2", "3"])
+    assert Counter(second.values()) == {"1": 4, "2": 4, "3": 4}
+    assert all(second[key] in {first[key], "3"} for key in KEYS)
+
+
+def test_with_nobody_ready_nobody_is_told_to_listen() -> None:
+    assert deal(KEYS, {"0": "1"}, []) == {}
+
+
+@given(
+    st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1),
+    st.dictionaries(st.sampled_from(KEYS), st.sampled_from("abcdefgh")),
+)
+def test_every_socket_has_one_holder_and_shares_differ_by_one_at_most(ready: list[str], held: dict[str, str]) -> None:
+    dealt = deal(KEYS, held, ready)
+    assert set(dealt) == set(KEYS)
+    shares = Counter({name: 0 for name in ready}) + Counter()
+    shares.update(dealt.values())
+    counts = [shares[name] for name in ready]
+    assert max(counts) - min(counts) <= 1
+    assert deal(KEYS, dealt, ready) == dealt  # and asked again, nothing moves
+
+
+def test_more_instances_than_sockets_get_one_each() -> None:
+    assert how_many(1) == how_many(LISTENERS) == LISTENERS
+    assert how_many(40) == 40
