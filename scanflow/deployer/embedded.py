@@ -163,12 +163,9 @@ class EmbeddedDeployer(EmbeddedServices):
 
     def _plan_online(self, app: Application, workflow: Workflow) -> Plan:
         from scanflow.deployer.planning import plan_online
-        from scanflow.placement.sysfs import read_topology
 
-        services = self._services(app)
-        services.check(app, workflow)
-        memory = this_machine().memory_bytes
-        return plan_online(workflow, read_topology(), services.services(), machine_memory_bytes=memory)
+        self._services(app).check(app, workflow)
+        return plan_online(self._settings.home.expanduser().absolute(), workflow)
 
     def _task_ended(self, run: RunName, task: str) -> bool:
         record = self._backend.show(run)

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.workflow import Workflow
-from scanflow.backends.service_records import ServiceRecord
+from scanflow.backends.local.services.grants import grants_of_others, planned
+from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.shapes import shape_of
-from scanflow.placement.place import Grant, place
+from scanflow.placement.granted import this_machine
+from scanflow.placement.sysfs import read_topology
 from scanflow.placement.threads import pool_size
-from scanflow.placement.topology import Topology
 
 __all__ = ["plan_online"]
 
 
-def plan_online(
-    workflow: Workflow, topology: Topology, others: Sequence[ServiceRecord], *, machine_memory_bytes: int
-) -> Plan:
-    """Return the plan of an online workflow beside what is deployed already.
+def plan_online(home: Path, workflow: Workflow) -> Plan:
+    """Return the plan of an online workflow beside what is deployed in this home already.
 
     Raises:
         InvalidError: there are too few CPUs for it; the message says what to write.
     """
-    shape = shape_of(workflow)
-    beside = [
-        Grant(one.cpus, one.memory_nodes, cores=one.cores or float(len(one.cpus)))
-        for other in others
-        if other.name != workflow.name and other.shape.affinity != "any"
-        for one in other.instances
-        if one.cpus
-    ]
-    grants = place(
-        topology, shape.instances, shape.cores, shape.affinity, beside=beside, memory_bytes=shape.memory_bytes
-    )
+    shape, topology = shape_of(workflow), read_topology()
+    others = grants_of_others(ServicesHome(home / "services"), workflow.name)
     instances = tuple(
         PlannedInstance(
             name=str(number),
@@ -42,12 +32,12 @@ def plan_online(
             memory_nodes=grant.memory_nodes,
             threads=pool_size(grant.cores),
         )
-        for number, grant in enumerate(grants, 1)
+        for number, grant in enumerate(planned(topology, shape, shape.instances, others), 1)
     )
     return plan_graph(
         workflow,
         instances,
         memory_bytes=shape.memory_bytes,
         machine_cores=topology.effective_count,
-        machine_memory_bytes=machine_memory_bytes,
+        machine_memory_bytes=this_machine().memory_bytes,
     )

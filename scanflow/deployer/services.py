@@ -116,6 +116,7 @@ def local_services(settings: Settings, models: ModelCache) -> ServiceBackend:
         fetch=models.fetch,
         remember=lambda name, version, shape: models.remember(name, version, shape.model_dump_json()),
         recall=lambda name, version: _shape(models.recall(name, version)),
+        log_predictions="scanflow.deployer.recording:log_predictions",
     )
 
 
@@ -142,10 +143,8 @@ class EmbeddedServices:
         """See :meth:`~scanflow.deployer.port.Deployer.deploy`."""
         refuse_while_loading()
         chosen = online_workflow(app, workflow)
-        backend = self._services(app)
-        backend.check(app, chosen)
         shape = shape_for(chosen, instances=instances, cores=cores, affinity=affinity)
-        return backend.deploy(app, chosen, source=source, shape=shape, port=port, observe=observe)
+        return self._services(app).deploy(app, chosen, source=source, shape=shape, port=port, observe=observe)
 
     def services(self) -> list[ServiceRecord]:
         """See :meth:`~scanflow.deployer.port.Deployer.services`."""

@@ -67,7 +67,7 @@ class Component:
         self.tags: Callable[[], Any] | None = _method(subject, "tags")
         self.metrics: Callable[[], Any] | None = _method(subject, "metrics")
         self.health: Callable[[], Any] | None = _method(subject, "health_status")
-        self.feedback: Call | None = None
+        self.feedback: Callable[..., Any] | None = None
         self.class_names: list[str] | None = None
 
     @property

@@ -73,6 +73,11 @@ class Connections:
         self._listeners[key] = listener
         self.loop.add_reader(listener.fileno(), self._accept, key, listener)
 
+    def files(self, key: str) -> list[int]:
+        """Return a copy of a listening socket's open file, the caller's to close; nothing where there is no such one."""
+        listener = self._listeners.get(key)
+        return [] if listener is None else [os.dup(listener.fileno())]
+
     def ignore(self, key: str) -> None:
         """Accept there no longer. What waits in its queue stays there, for whoever has the same socket."""
         listener = self._listeners.pop(key, None)

@@ -1,7 +1,7 @@
 """The HTTP face of an instance: one :class:`Connection` for each, from its first byte to its last.
 
-HTTP/1.1 with everything that callers of a model server use: connections that stay, requests sent ahead of their answers,
-chunked bodies, ``Expect: 100-continue``. For the usual request, one that came in one piece and whose answer fits the
+HTTP/1.1 with everything that callers of a model server use: connections that stay, requests sent ahead of their
+answers, chunked bodies, ``Expect: 100-continue``. For the usual request, one that came in one piece and whose answer fits the
 socket's buffer, no task, no future and no timer is made, and each byte is copied once each way.
 """
 
@@ -303,7 +303,8 @@ class Connection(asyncio.BufferedProtocol):
         response = problem.response()
         body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
         self._slot.phase = LEAVING
-        self._write([head_of(response, len(body), self._hub.date, keep_alive=False) + body])
+        answer: _Buffer = head_of(response, len(body), self._hub.date, keep_alive=False) + body
+        self._write([answer])
         self._linger()
 
     def _linger(self) -> None:

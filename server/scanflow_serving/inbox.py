@@ -280,7 +280,7 @@ class Inbox:
         if self._large is not None:
             if self._got < self._length:
                 return False
-            request.body = self._large
+            request.body, self._large = self._large, None  # what follows goes to the area again
             return True
         end = self._fed + self._length
         if end <= self._used:

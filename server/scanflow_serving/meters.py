@@ -109,6 +109,12 @@ class Meters:
         self._refused = Counter(
             "scanflow_refused", "Requests refused before anything was done.", ("service", "reason"), **shared
         )
+        self._compared = Counter(
+            "scanflow_shadow",
+            "A shadow's answers, compared with those that callers got.",
+            ("service", "revision", "outcome"),
+            **shared,
+        )
         in_flight = Gauge(
             "scanflow_in_flight", "Requests that wait or run.", ("service",), multiprocess_mode="livesum", **shared
         )
@@ -131,6 +137,10 @@ class Meters:
         if counter is None:
             counter = self._reasons[reason] = self._refused.labels(self.service, reason)
         counter.inc()
+
+    def compared(self, revision: str, outcome: str) -> None:
+        """Count a shadow's answer: ``equal``, ``different``, ``failed``, or ``dropped`` where it was too busy."""
+        self._compared.labels(self.service, revision, outcome).inc()
 
     def in_flight(self, count: int) -> None:
         """Say how many requests wait or run now."""

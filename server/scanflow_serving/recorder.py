@@ -26,6 +26,7 @@ from scanflow_serving.messages import Tensor
 __all__ = ["Recorder", "Sampler"]
 
 CLOSE_S = 5.0
+_MOST_WAITING_BYTES = 64 * 1024 * 1024
 
 
 class Sampler:
@@ -76,6 +77,7 @@ class Recorder:
         self._wanted = Sampler(recording.fraction)
         self._waiting: deque[_Prediction] = deque()
         self._rows = 0
+        self._bytes = 0
         self._lock = threading.Lock()
         self._full = threading.Event()
         self._over = False
@@ -85,17 +87,29 @@ class Recorder:
 
     def note(self, revision: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Keep one request's predictions, if it is their turn. The arrays must not be changed afterwards."""
-        rows = _rows(inputs)
+        if self.wants(inputs):
+            self.keep(revision, inputs, outputs)
+
+    def wants(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether it is these predictions' turn to be kept; each request asks once."""
         with self._lock:
-            if not self._wanted(rows):
-                return
-            late = bool(self._waiting) and self._rows + rows > 2 * self._recording.rows
+            return self._wanted(_rows(inputs))
+
+    def keep(self, revision: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Keep what was wanted. The arrays must not be changed afterwards."""
+        rows = _rows(inputs)
+        size = sum(one.data.nbytes for one in (*inputs, *outputs))
+        with self._lock:
+            late = bool(self._waiting) and (
+                self._rows + rows > 2 * self._recording.rows or self._bytes + size > _MOST_WAITING_BYTES
+            )
             if not late:
                 named = itertools.chain((("input", one) for one in inputs), (("output", one) for one in outputs))
                 arrays = {f"{side}:{one.name}": one.data for side, one in named}
                 self._waiting.append(_Prediction(revision, self._clock(), rows, arrays))
                 self._rows += rows
-            enough = self._rows >= self._recording.rows
+                self._bytes += size
+            enough = self._rows >= self._recording.rows or self._bytes >= _MOST_WAITING_BYTES // 2
         if late:
             self._dropped(rows)
         if enough:
@@ -104,7 +118,7 @@ class Recorder:
     def flush(self) -> None:
         """Write what waits, now."""
         with self._lock:
-            taken, self._waiting, self._rows = self._waiting, deque(), 0
+            taken, self._waiting, self._rows, self._bytes = self._waiting, deque(), 0, 0
             self._full.clear()
         kinds: dict[tuple[object, ...], list[_Prediction]] = defaultdict(list)
         for one in taken:
@@ -136,7 +150,7 @@ class Recorder:
             with draft.open("wb") as file:
                 np.savez(file, **_columns(alike))  # type: ignore[arg-type]  # its own keyword is no array
             draft.rename(self._folder / f"{name}.npz")
-        except OSError:  # a full disk: the prediction was answered, and that is what matters
+        except (OSError, ValueError):  # a full disk: the prediction was answered, and that is what matters
             self._dropped(rows)
         else:
             self._recorded(rows)

@@ -219,7 +219,7 @@ class Revisions:
         }
 
     async def _quieten(self, desired: Desired) -> None:
-        """Let shadows that are to answer finish what they do on their own thread: no component is called twice at once."""
+        """Let shadows that are to answer finish on their own thread first: no component is called twice at once."""
         asked = [self.loaded[one.id] for one in desired.revisions if not one.shadow and self._has(one)]
         promoted = [one for one in asked if one.shadow]
         self.shadows = [one for one in self.shadows if one not in promoted]

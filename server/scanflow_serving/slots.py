@@ -1,9 +1,9 @@
 """Where an instance notes how far each of its connections has come, so that its keeper can tell when it is gone.
 
 A *slot* is a small header and the area into which the kernel writes what a connection sends. All slots lie in memory
-that the instance shares with its keeper. Nothing is copied for the keeper's sake, and little is noted: how much was read
-and written the kernel itself counts for every connection, so that a process that is killed between two instructions
-has still left an exact account.
+that the instance shares with its keeper. Nothing is copied for the keeper's sake, and little is noted: how much was
+read and written the kernel itself counts for every connection, so that a process that is killed between two
+instructions has still left an exact account.
 
 Positions are counted in bytes since the connection was opened, as :func:`counters` reads them back.
 """

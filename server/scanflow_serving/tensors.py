@@ -117,6 +117,8 @@ def from_python(name: str, datatype: str, shape: Sequence[int], data: object, *,
     dtype = check_datatype(datatype, where)
     count = check_shape(shape, where)
     depth = len(shape) if len(shape) > 1 and isinstance(data, list) and data and isinstance(data[0], list) else 1
+    if datatype == "BYTES" and isinstance(data, list) and all(isinstance(one, bytes) for one in data):
+        return Tensor(name, datatype, _build(data, dtype, shape, count, 1, where))
     try:
         values = msgspec.convert(data, _nested(float if datatype in FLOATS else _element(datatype), depth))
     except msgspec.ValidationError as error:

@@ -119,7 +119,6 @@ def test_deploying_takes_the_online_workflow_and_what_is_given_beside_it(
 ) -> None:
     assert deployed.name == "digits"
     assert backend.asked == [
-        {"check": "digits", "app": "shop"},
         {"deploy": "digits", "shape": None, "port": None},
     ]
     from scanflow.loading import load_application

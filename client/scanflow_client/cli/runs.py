@@ -107,6 +107,7 @@ def logs(
     task: Annotated[
         str | None, typer.Argument(metavar="[TASK|INSTANCE]", help="A step, train.3, or an instance. Default: all.")
     ] = None,
+    instance: Annotated[str | None, typer.Option("--instance", help="The same, of a service.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task or service has ended.")] = False,
     stream: Annotated[str, typer.Option("--stream", help="stdout, stderr or both.")] = "both",
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which try. Default: the last.")] = None,
@@ -125,7 +126,7 @@ def logs(
             raise
         if name not in known:
             raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, known)}") from None
-        print_service_logs(where, name, instance=task, follow=follow)
+        print_service_logs(where, name, instance=instance or task, follow=follow)
         return
     tasks = [task] if task else [one.task for one in record.tasks if one.attempts]
     if not tasks:

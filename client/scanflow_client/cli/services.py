@@ -102,7 +102,10 @@ def scale(
 def traffic(
     name: ServiceArgument,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="models:/name/3 or models:/name@alias.")],
-    weight: Annotated[str, typer.Option("--weight", "-w", metavar="SHARE", help="10% or 0.1 of the requests.")] = "0%",
+    weight: Annotated[
+        str | None,
+        typer.Option("--weight", "-w", metavar="SHARE", help="10% or 0.1 of the requests; 0: none any more."),
+    ] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Copy every request; only count the answers.")] = False,
     node: NodeOption = None,
     promote_if: Annotated[
@@ -120,9 +123,9 @@ def traffic(
     from scanflow.errors import InvalidError
     from scanflow_client.judgements import parse_judgement, parse_share
 
-    share = parse_share(weight)
-    if not shadow and share == 0:
+    if not shadow and weight is None:
         raise InvalidError("A version on trial needs a share of the requests: --weight 10%, or --shadow for copies.")
+    share = 0.0 if weight is None else parse_share(weight)
     if within is not None and promote_if is None:
         raise InvalidError("--within says when to give up on a rule. Give the rule too: --promote-if 'p95<=1.2x'.")
     limit = None if within is None else parse_duration(within, what="--within")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -124,19 +124,17 @@ def test_nobody_waits_for_ever_nor_without_hope() -> None:
     assert fate("running", None, held_s=11) == "answer 503"
 
 
-@pytest.mark.parametrize(
-    ("phase", "ending", "whole", "replays", "ready", "fresh", "hope"),
-    list(product(PHASES, ENDINGS, (True, False), (0, 1), (True, False), (True, False), (True, False))),
-)
-def test_after_the_limit_everything_has_an_end(
-    phase: Phase, ending: Ending | None, whole: bool, replays: int, ready: bool, fresh: bool, hope: bool
-) -> None:
-    found = fate(phase, ending, whole=whole, replays=replays, held_s=10, ready=ready, fresh=fresh, hope=hope)
-    assert found != "wait"
-    if phase == "running":
-        assert found != "take"
-        if replays or ending in {"crashed", "stuck"}:
-            assert found.startswith("answer")
+def test_after_the_limit_everything_has_an_end() -> None:
+    flags = (True, False)
+    for phase, ending, whole, replays, ready, fresh, hope in product(
+        PHASES, ENDINGS, flags, (0, 1), flags, flags, flags
+    ):
+        found = fate(phase, ending, whole=whole, replays=replays, held_s=10, ready=ready, fresh=fresh, hope=hope)
+        assert found != "wait"
+        if phase == "running":
+            assert found != "take"
+            if replays or ending in {"crashed", "stuck"}:
+                assert found.startswith("answer")
 
 
 # Judgement
@@ -246,11 +244,11 @@ def test_more_load_never_means_fewer_instances(rule: Scaling, instances: int, on
 
 @given(rules(), st.integers(1, 40), st.floats(0, 1e5))
 def test_under_a_steady_load_the_number_comes_to_rest(rule: Scaling, instances: int, load: float) -> None:
-    counts = [min(max(instances, max(rule.min, 1)), rule.max)]
+    counts = [min(max(instances, rule.min, 1), rule.max)]
     for _ in range(12):
         counts.append(scaled(rule, counts[-1], load / counts[-1]).wanted)
     assert counts[-1] == counts[-2]
-    changes = [after - before for before, after in zip(counts, counts[1:], strict=False) if after != before]
+    changes = [after - before for before, after in pairwise(counts) if after != before]
     assert all(change > 0 for change in changes) or all(change < 0 for change in changes)
 
 
@@ -278,7 +276,7 @@ def test_with_nobody_ready_nobody_is_told_to_listen() -> None:
 def test_every_socket_has_one_holder_and_shares_differ_by_one_at_most(ready: list[str], held: dict[str, str]) -> None:
     dealt = deal(KEYS, held, ready)
     assert set(dealt) == set(KEYS)
-    shares = Counter({name: 0 for name in ready}) + Counter()
+    shares = Counter(dict.fromkeys(ready, 0))
     shares.update(dealt.values())
     counts = [shares[name] for name in ready]
     assert max(counts) - min(counts) <= 1

@@ -121,31 +121,30 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     folder = ServiceFolder(Path(arguments[0]))
     try:
-        lock = folder.supervised.open("a+")
+        # A bare descriptor, which only the end of the process closes: who sees the lock free knows that nobody is left.
+        lock = os.open(folder.supervised, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileNotFoundError:
         return 0  # deleted meanwhile
-    with lock:
-        if not try_lock(lock.fileno(), fcntl.LOCK_EX) or read_stored(folder) is None:
-            return 0
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        _limit_log(folder.log)
-        supervisor = Supervisor(folder)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: supervisor.stop())
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        try:
-            supervisor.run()
-        except ScanflowError as error:
-            _log.error("%s", error)
-            return 1
-        finally:
-            supervisor.close()
-        stored = read_stored(folder)
-        if stored is None or stored.deleted or stored.hopeless:
-            release(folder)
-            folder.socket.unlink(missing_ok=True)
+    if not try_lock(lock, fcntl.LOCK_EX) or read_stored(folder) is None:
+        return 0
+    os.truncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    _limit_log(folder.log)
+    supervisor = Supervisor(folder)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.stop())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        supervisor.run()
+    except ScanflowError as error:
+        _log.error("%s", error)
+        return 1
+    finally:
+        supervisor.close()
+    stored = read_stored(folder)
+    if stored is None or stored.deleted or stored.hopeless:
+        release(folder)
+        folder.socket.unlink(missing_ok=True)
     return 0
 
 

@@ -1,0 +1,238 @@
+"""The control socket of an instance: what its supervisor says to it, and what it says back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from scanflow.backends.local import seqpacket
+from scanflow.errors import ScanflowError
+from scanflow.wire import Desired, Exchange, decode
+from scanflow_serving.connections import Connections, adopt
+from scanflow_serving.http import Parcel
+from scanflow_serving.keeper import memory_of
+
+__all__ = ["Control", "Served"]
+
+_log = logging.getLogger(__name__)
+
+
+class Served(Protocol):
+    """What is controlled: :class:`scanflow_serving.routes.Application`."""
+
+    async def apply(self, desired: Desired) -> None:
+        """Serve that from now on.
+
+        Raises:
+            ScanflowError: it cannot be; everything is as it was.
+        """
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Tell how it is."""
+        ...
+
+
+class Control:
+    """Listens at ``path`` and does what it is told. The newest connection is the supervisor; an older one is not."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        path: Path,
+        served: Served,
+        connections: Connections,
+        drain: Callable[[], None],
+    ) -> None:
+        self._loop, self._path = loop, path
+        self._served, self._connections, self._drain = served, connections, drain
+        self._door: socket.socket | None = None
+        self._peer: socket.socket | None = None
+        self._outbox: deque[tuple[Exchange, list[int], Parcel | None]] = deque()
+        self._writing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+
+    def start(self) -> None:
+        """Listen."""
+        self._door = seqpacket.listen(self._path)
+        self._loop.add_reader(self._door.fileno(), self._meet)
+
+    def close(self) -> None:
+        """Listen no more, and say nothing more."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._door is not None:
+            self._loop.remove_reader(self._door.fileno())
+            self._door.close()
+            self._door = None
+        self._part()
+
+    async def flushed(self, within_s: float) -> None:
+        """Wait until all that was to be said is said, or for that long."""
+        give_up = self._loop.time() + within_s
+        while self._outbox and self._loop.time() < give_up:
+            await asyncio.sleep(0.01)
+
+    # -- the supervisor comes and goes
+
+    def _meet(self) -> None:
+        assert self._door is not None
+        try:
+            peer, _ = self._door.accept()
+        except OSError:
+            return
+        self._part()
+        peer.setblocking(False)
+        self._peer = peer
+        self._loop.add_reader(peer.fileno(), self._hear)
+        self._connections.give = self._give
+
+    def _part(self) -> None:
+        if self._peer is None:
+            return
+        self._connections.give = None
+        self._loop.remove_reader(self._peer.fileno())
+        if self._writing:
+            self._loop.remove_writer(self._peer.fileno())
+            self._writing = False
+        self._peer.close()
+        self._peer = None
+        unsaid, self._outbox = self._outbox, deque()
+        for _, fds, parcel in unsaid:
+            _close(fds)
+            if parcel is not None:
+                self._take_back(parcel)
+
+    # -- what it says
+
+    def _hear(self) -> None:
+        while self._peer is not None:
+            try:
+                came = seqpacket.receive(self._peer)
+            except BlockingIOError:
+                return
+            except (ScanflowError, OSError) as error:
+                _log.warning("A message of the supervisor could not be read: %s", error)
+                continue
+            if came is None:
+                self._part()
+                return
+            message, fds = came
+            try:
+                self._do(message, fds)
+            finally:
+                _close(fds)
+
+    def _do(self, message: Exchange, fds: list[int]) -> None:
+        match message.kind:
+            case "apply":
+                self._later(self._apply(message))
+                return
+            case "state":
+                self._tell(message)
+                return
+            case "listen" if fds:
+                self._connections.listen(message.key, adopt(fds.pop(0)))
+            case "ignore":
+                self._connections.ignore(message.key)
+            case "take" if fds:
+                self._take(message, fds)
+            case "drain":
+                self._drain()
+            case _:
+                _log.warning("The supervisor said %r, which means nothing here.", message.kind)
+        self._reply(message)
+
+    def _take(self, message: Exchange, fds: list[int]) -> None:
+        read = b"" if len(fds) < 2 else _content(fds[1])
+        try:
+            sock = adopt(fds.pop(0))
+        except OSError:
+            return
+        self._connections.take(sock, read, int(message.body.get("replays") or 0))
+
+    async def _apply(self, message: Exchange) -> None:
+        async with self._turn:
+            try:
+                desired = decode(Desired, message.body)
+                await self._served.apply(desired)
+            except ScanflowError as error:
+                self._reply(message, {"error": str(error)})
+            else:
+                self._reply(message, {"generation": desired.generation})
+
+    def _tell(self, message: Exchange) -> None:
+        key = message.body.get("listener")
+        if key is not None:
+            self._reply(message, {"listener": key}, self._connections.files(str(key)))
+            return
+        found = self._served.state()
+        listening = list(self._connections.listening)
+        self._reply(message, {**found, "listeners": listening, "connections": len(self._connections)})
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- what is said back
+
+    def _reply(self, message: Exchange, body: dict[str, Any] | None = None, fds: Sequence[int] = ()) -> None:
+        self._say(Exchange(kind="reply", key=message.key, body=body or {}), list(fds), None)
+
+    def _give(self, parcel: Parcel) -> None:
+        fds = [os.dup(parcel.fd)]
+        if parcel.unanswered:
+            fds.append(memory_of(parcel.unanswered))
+        self._say(Exchange(kind="give", body={"replays": parcel.replays}), fds, parcel)
+
+    def _say(self, message: Exchange, fds: list[int], parcel: Parcel | None) -> None:
+        self._outbox.append((message, fds, parcel))
+        self._write()
+
+    def _write(self) -> None:
+        while self._outbox and self._peer is not None:
+            message, fds, parcel = self._outbox[0]
+            if parcel is not None:
+                parcel.leaving()
+            try:
+                seqpacket.send(self._peer, message, fds)
+            except BlockingIOError:
+                if not self._writing:
+                    self._writing = True
+                    self._loop.add_writer(self._peer.fileno(), self._write)
+                return
+            except OSError:
+                self._part()
+                return
+            self._outbox.popleft()
+            _close(fds)
+            if parcel is not None:
+                parcel.close()
+        if self._writing and self._peer is not None:
+            self._writing = False
+            self._loop.remove_writer(self._peer.fileno())
+
+    def _take_back(self, parcel: Parcel) -> None:
+        """Serve a connection on that nobody took."""
+        sock = socket.socket(fileno=os.dup(parcel.fd))
+        unanswered, replays = parcel.unanswered, parcel.replays
+        parcel.close()
+        self._connections.take(sock, unanswered, replays)
+
+
+def _content(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, size, 0)
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,273 @@
+"""Seldon's protocol, version 1: predictions and feedback in JSON, as its own engine and clients speak it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import inspect
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow_serving.graph import Graph, Outcome, Walk
+from scanflow_serving.messages import Body
+from scanflow_serving.problems import Problem, invalid
+from scanflow_serving.results import as_array
+from scanflow_serving.tensors import check_finite, check_shape
+
+__all__ = ["REVISION_TAG", "Feedback", "Prediction", "decode", "decode_feedback", "encode", "give_feedback"]
+
+REVISION_TAG: Final = "scanflow.revision"
+"""The tag of an answer that says which revision gave it, so that feedback finds it again."""
+
+_KINDS: Final = ("data", "binData", "strData", "jsonData")
+_writer: Final = msgspec.json.Encoder()
+
+
+class Prediction:
+    """A message of Seldon's: a value of one of its kinds, and meta data."""
+
+    __slots__ = ("kind", "meta", "names", "value")
+
+    def __init__(self, value: Any, names: list[str], meta: dict[str, Any], kind: str) -> None:
+        self.value = value
+        self.names = names
+        self.meta = meta
+        self.kind = kind
+        """``ndarray``, ``tensor``, ``binData``, ``strData`` or ``jsonData``; the answer has the same where it can."""
+
+
+class Feedback:
+    """How good an answer turned out to be."""
+
+    __slots__ = ("request", "reward", "routing", "tags", "truth")
+
+    def __init__(
+        self, request: Prediction | None, reward: float, truth: Any, routing: dict[str, int], tags: dict[str, Any]
+    ) -> None:
+        self.request = request
+        self.reward = reward
+        self.truth = truth
+        self.routing = routing
+        self.tags = tags
+
+
+def decode(body: Body, *, allow_nan: bool) -> Prediction:
+    """Return the message that a body stands for.
+
+    Raises:
+        Problem: 400, it is none; the message says what is wrong with it.
+    """
+    return _message(_parse(body, allow_nan=allow_nan), "The request", allow_nan=allow_nan)
+
+
+def decode_feedback(body: Body, *, allow_nan: bool) -> Feedback:
+    """Return the feedback that a body stands for.
+
+    Raises:
+        Problem: 400, it is none.
+    """
+    said = _parse(body, allow_nan=allow_nan)
+    reward = said.get("reward", 0.0)
+    if isinstance(reward, bool) or not isinstance(reward, (int, float)):
+        raise invalid(f"'reward' should be a number, and is {reward!r:.60}.")
+    if not any(said.get(name) for name in ("request", "response", "truth")) and "reward" not in said:
+        raise invalid("Feedback has a 'reward', a 'truth', or both, and the 'request' and 'response' that it is about.")
+    request = said.get("request")
+    truth = said.get("truth")
+    response = said.get("response") or {}
+    meta = response.get("meta") if isinstance(response, dict) else None
+    meta = meta if isinstance(meta, dict) else {}
+    routing = {str(name): branch for name, branch in (meta.get("routing") or {}).items() if isinstance(branch, int)}
+    tags = meta.get("tags")
+    return Feedback(
+        _message(request, "'request'", allow_nan=allow_nan) if request else None,
+        float(reward),
+        _message(truth, "'truth'", allow_nan=allow_nan).value if truth else None,
+        routing,
+        tags if isinstance(tags, dict) else {},
+    )
+
+
+def encode(asked: Prediction, outcome: Outcome, walk: Walk, revision: str) -> bytes:
+    """Return the answer to a prediction as JSON.
+
+    Raises:
+        Problem: 500, the component returned what no message can hold.
+    """
+    meta: dict[str, Any] = {
+        "puid": asked.meta.get("puid") or uuid.uuid4().hex,
+        "tags": {**walk.tags, REVISION_TAG: revision},
+        "routing": walk.routing,
+        "requestPath": dict.fromkeys(walk.path, revision),
+    }
+    if walk.metrics:
+        meta["metrics"] = [one for _, one in walk.metrics]
+    try:
+        return _writer.encode({**_payload(outcome, asked.kind), "meta": meta})
+    except (TypeError, UnicodeEncodeError, RecursionError, ValueError) as error:
+        raise Problem(500, f"{outcome.step.who} gave what is no JSON: {str(error)[:200]}.") from error
+
+
+def give_feedback(graph: Graph, feedback: Feedback, finish: Callable[[Any], Any]) -> int:
+    """Tell all nodes that took part and want to know; return how many were told. ``finish`` runs coroutines."""
+    features = feedback.request.value if feedback.request else None
+    names = feedback.request.names if feedback.request else []
+    told = 0
+    for step in graph.steps:
+        method = step.component.feedback
+        if method is None or not _took_part(graph, step.place, feedback.routing):
+            continue
+        routing = feedback.routing.get(step.name)
+        arguments = (features, names, feedback.reward, feedback.truth, routing)
+        result = method(*arguments[: _count(method)])
+        if inspect.isawaitable(result):
+            finish(result)
+        told += 1
+    return told
+
+
+def _took_part(graph: Graph, place: int, routing: Mapping[str, int]) -> bool:
+    step = graph.steps[place]
+    if not step.parents:
+        return True
+    for parent in step.parents:
+        above = graph.steps[parent]
+        chosen = routing.get(above.name) if above.routes else None
+        taken = chosen is None or not 0 <= chosen < len(above.children) or above.children[chosen] == place
+        if taken and _took_part(graph, parent, routing):
+            return True
+    return False
+
+
+def _count(method: Callable[..., Any]) -> int:
+    """Return how many of features, names, reward, truth and routing the method takes."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (ValueError, TypeError):
+        return 4
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return 5
+    return min(5, sum(one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD} for one in parameters))
+
+
+def _parse(body: Body, *, allow_nan: bool) -> dict[str, Any]:
+    if not len(body):
+        raise invalid('The body is empty. Send a prediction: {"data": {"ndarray": [[1.0, 2.0]]}}.')
+    try:
+        said = json.loads(bytes(body)) if allow_nan and b"N" in bytes(body) else msgspec.json.decode(body)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RecursionError):
+            raise invalid("The body is nested too deeply.") from None
+        nan = " JSON has neither NaN nor Infinity." if b"NaN" in bytes(body) or b"Infinity" in bytes(body) else ""
+        raise invalid(f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.{nan}") from None
+    if not isinstance(said, dict):
+        raise invalid(f"The body should be a JSON object with one of {', '.join(_KINDS)}.")
+    return said
+
+
+def _message(said: Any, where: str, *, allow_nan: bool) -> Prediction:
+    if not isinstance(said, dict):
+        raise invalid(f"{where} should be a JSON object with one of {', '.join(_KINDS)}.")
+    kinds = [kind for kind in _KINDS if kind in said]
+    if len(kinds) != 1:
+        found = f"has {' and '.join(kinds)}" if kinds else f"has none of {', '.join(_KINDS)}"
+        raise invalid(f"{where} {found}: it should have exactly one of them.")
+    meta = said.get("meta")
+    meta = meta if isinstance(meta, dict) else {}
+    kind, content = kinds[0], said[kinds[0]]
+    if kind == "data":
+        return _data(content, where, meta, allow_nan=allow_nan)
+    if kind == "jsonData":
+        return Prediction(content, [], meta, kind)
+    if not isinstance(content, str):
+        raise invalid(f"{where}: {kind} should be text, and is {content!r:.60}.")
+    if kind == "strData":
+        return Prediction(content, [], meta, kind)
+    try:
+        return Prediction(base64.b64decode(content, validate=True), [], meta, kind)
+    except binascii.Error as error:
+        raise invalid(f"{where}: binData should be base64: {error}.") from None
+
+
+def _data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bool) -> Prediction:
+    if not isinstance(content, dict) or ("ndarray" in content) == ("tensor" in content):
+        raise invalid(f"{where}: data should have either 'ndarray' or 'tensor'.")
+    names = content.get("names") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise invalid(f"{where}: data.names should be a list of texts.")
+    if "ndarray" in content:
+        array, kind = _array(content["ndarray"], f"{where}: data.ndarray"), "ndarray"
+    else:
+        array, kind = _tensor(content["tensor"], f"{where}: data.tensor"), "tensor"
+    if names and (array.ndim < 2 or array.shape[1] != len(names)):
+        raise invalid(f"{where}: data.names has {len(names)} names, and the data has the shape {list(array.shape)}.")
+    if array.dtype.kind == "f" and not allow_nan:
+        check_finite(array, where)
+    return Prediction(array, names, meta, kind)
+
+
+def _array(rows: Any, where: str) -> NDArray[Any]:
+    if not isinstance(rows, list):
+        raise invalid(f"{where} should be a list, and is {rows!r:.60}.")
+    try:
+        array = np.array(rows)
+    except (ValueError, OverflowError) as error:
+        why = "is nested too deeply" if "maximum supported dimension" in str(error) else "has rows of different lengths"
+        raise invalid(f"{where} {why}.") from None
+    if array.dtype.kind == "U":  # a number among texts would have become a text itself
+        array = np.array(rows, dtype=object)
+    if array.dtype.kind == "O" and any(isinstance(one, (dict, list)) or one is None for one in array.flat):
+        raise invalid(f"{where} should hold numbers or texts, in rows of the same length.")
+    return array
+
+
+def _tensor(said: Any, where: str) -> NDArray[Any]:
+    if not isinstance(said, dict) or not isinstance(said.get("values"), list):
+        raise invalid(f"{where} should have a list 'values' and a list 'shape'.")
+    shape = said.get("shape", [len(said["values"])])
+    if not isinstance(shape, list) or not all(isinstance(size, int) and not isinstance(size, bool) for size in shape):
+        raise invalid(f"{where}.shape should be a list of whole numbers.")
+    count = check_shape(shape, where)
+    try:
+        values = msgspec.convert(said["values"], list[float])
+    except msgspec.ValidationError as error:
+        raise invalid(f"{where}.values should hold numbers: {error}.") from None
+    if len(values) != count:
+        raise invalid(f"{where}: the shape {shape} stands for {count} values, and there are {len(values)}.")
+    return np.array(values, dtype=np.float64).reshape(shape)
+
+
+def _payload(outcome: Outcome, kind: str) -> dict[str, Any]:
+    value, who = outcome.value, outcome.step.who
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"binData": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, str):
+        return {"strData": value}
+    if isinstance(value, dict) or kind == "jsonData":
+        return {"jsonData": _plain(value)}
+    array = as_array(value, who)
+    names = [str(name) for name in outcome.names or ()]
+    if not names and array.ndim > 1:
+        names = [f"t:{place}" for place in range(array.shape[1])]
+    if kind == "tensor" and array.dtype.kind != "O":
+        return {"data": {"names": names, "tensor": {"shape": array.shape, "values": array.ravel().tolist()}}}
+    if array.dtype.kind == "O":
+        array = np.array([one.decode(errors="replace") for one in array.flat], dtype=object).reshape(array.shape)
+    return {"data": {"names": names, "ndarray": array.tolist()}}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: arrays and numpy's numbers as lists and numbers, wherever they are."""
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,347 @@
+"""Services under a real supervisor, with stand-ins for instances that speak the same protocol."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+import scanflow as sf
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.services import LocalServices
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.service_records import Progress, ServiceRecord, Shape
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.settings import Settings
+from scanflow.wire import ModelFiles
+from tests.waiting import until
+
+STANDIN = Path(__file__).with_name("standin_instance.py")
+
+
+class Services:
+    """Services of one home, and what was told and remembered meanwhile."""
+
+    def __init__(self, home: Path) -> None:
+        self.told: list[str] = []
+        self.remembered: dict[tuple[str, int], Shape] = {}
+        self.folder = home / "work"
+        self.folder.mkdir(parents=True)
+        (self.folder / "model.py").write_text("class Model: ...\n")
+        self.local = LocalServices(
+            Settings(home=home),
+            fetch=self._fetch,
+            remember=lambda name, version, shape: self.remembered.__setitem__((name, version), shape),
+            recall=lambda name, version: self.remembered.get((name, version)),
+            program=(str(STANDIN),),
+            timeout_s=60,
+        )
+
+    def _fetch(self, uri: str) -> ModelFiles:
+        name, _, version = uri.removeprefix("models:/").partition("/")
+        return ModelFiles(name=name, version=int(version), path=f"/models/{uri}{'broken' if version == '13' else ''}")
+
+    def observe(self, progress: Progress) -> None:
+        self.told.append(progress.text)
+
+    def app(self, *workflows: Workflow) -> sf.Application:
+        return sf.Application(name="shop", app_dir=self.folder, workflows=workflows)
+
+    def workflow(self, name: str = "w", *, serving: sf.Serving | None = None, **service: Any) -> Workflow:
+        fields: dict[str, Any] = {"implementation": "model.py:Model", **service}
+        if "model" in fields:
+            del fields["implementation"]
+        node = sf.Service(name="model", **fields)
+        return sf.Workflow(name=name, type="online", nodes=[node], serving=serving or sf.Serving(grpc_port=0))
+
+    def deploy(self, name: str = "w", *, shape: Shape | None = None, **fields: Any) -> ServiceRecord:
+        workflow = self.workflow(name, **fields)
+        return self.local.deploy(self.app(workflow), workflow, shape=shape, observe=self.observe)
+
+    def supervisor(self, name: str = "w") -> int:
+        return int(self.path(name).supervised.read_text())
+
+    def path(self, name: str = "w") -> ServiceFolder:
+        return ServiceFolder(Path(self.local.service(name).folder))
+
+
+@pytest.fixture
+def services(home: Path) -> Iterator[Services]:
+    made = Services(home)
+    yield made
+    for record in sorted(made.local.services(), key=lambda record: record.backup is None):
+        made.local.delete(record.name)
+    assert not mine(home)
+
+
+def mine(home: Path) -> list[str]:
+    """Return the processes that work below that home, shims and their spawner included."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+            if process.status() != psutil.STATUS_ZOMBIE and any(str(home) in word for word in words):
+                found.append(" ".join(words))
+        except psutil.Error:
+            continue
+    return found
+
+
+class Caller:
+    """A client with one connection that it keeps."""
+
+    def __init__(self, url: str) -> None:
+        self._http = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+
+    def get(self, path: str = "/") -> dict[str, Any]:
+        self._http.request("GET", path)
+        answer = self._http.getresponse()
+        assert answer.status == 200, answer.read()
+        found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def ask(url: str, path: str = "/") -> dict[str, Any]:
+    caller = Caller(url)
+    try:
+        return caller.get(path)
+    finally:
+        caller.close()
+
+
+def states(record: ServiceRecord) -> list[str]:
+    return [one.state for one in record.instances]
+
+
+def eventually(
+    services: Services, true: Callable[[ServiceRecord], object], what: str, name: str = "w"
+) -> ServiceRecord:
+    until(lambda: true(services.local.service(name)), what)
+    return services.local.service(name)
+
+
+def test_a_deployed_service_answers_and_a_deleted_one_leaves_nothing(services: Services, home: Path) -> None:
+    record = services.deploy(instances=2)
+    assert (record.state, states(record), record.settled) == ("ready", ["ready", "ready"], 1)
+    assert {ask(record.url)["instance"] for _ in range(40)} == {"1", "2"}
+    services.local.delete("w", observe=services.observe)
+    assert not mine(home)
+    assert not services.local.services()
+    assert not Path(record.folder).exists()
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", urlsplit(record.url).port or 0))
+    with pytest.raises(NotFoundError, match="no service yet"):
+        services.local.service("w")
+
+
+def test_a_service_is_cut_anew_while_its_callers_keep_their_connections_open(services: Services) -> None:
+    url = services.deploy(instances=2).url
+    for instances, cores in ((1, 2.0), (4, 1.0)):
+        record = services.local.scale("w", instances=instances, cores=cores, observe=services.observe)
+        assert (record.state, len(record.instances)) == ("ready", instances)
+        assert {one.cores for one in record.instances} == {cores}
+        assert ask(url)["pid"] in {one.pid for one in record.instances}
+
+
+def test_more_pinned_cores_than_the_machine_has_are_refused_with_what_there_is(services: Services) -> None:
+    services.deploy()
+    with pytest.raises(InvalidError, match=r"9999.*cores"):
+        services.local.scale("w", instances=9999, cores=1, affinity="cpu")
+    assert services.local.service("w").state == "ready"
+
+
+def test_an_instance_that_ends_is_started_again_at_once(services: Services) -> None:
+    url = services.deploy().url
+    pid = ask(url)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert ask(url)["pid"] != pid  # it waits in the queue until there is one
+    record = eventually(services, lambda found: found.state == "ready", "it is ready again")
+    assert record.instances[0].restarts == 1
+    assert "signal 9" in (record.instances[0].error or "")
+
+
+def test_an_instance_that_ends_again_and_again_is_given_pauses(services: Services) -> None:
+    url = services.deploy().url
+    for _ in range(3):
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(url, "/?crash")
+    record = services.local.service("w")
+    assert record.state in {"degraded", "ready"}
+    until(lambda: "and starts again in" in services.path().state.read_text(), "it pauses")
+    eventually(services, lambda found: found.instances[0].restarts >= 3, "it was started again")
+
+
+def test_an_instance_that_answers_no_more_is_ended_and_replaced(services: Services) -> None:
+    url = services.deploy().url
+    pid = ask(url)["pid"]
+    with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0)) as made:
+        made.sendall(b"GET /?hang HTTP/1.1\r\n\r\n")
+        eventually(services, lambda found: found.instances and found.instances[0].restarts, "it is replaced")
+    assert ask(url)["pid"] != pid
+
+
+def test_a_killed_supervisor_is_replaced_and_nothing_is_started_twice(services: Services) -> None:
+    url = services.deploy(instances=2).url
+    pids = {one.pid for one in services.local.service("w").instances}
+    caller = Caller(url)
+    assert caller.get()["pid"] in pids
+    for _ in range(3):
+        os.kill(services.supervisor(), signal.SIGKILL)
+        until(lambda: services.local.services()[0].state == "unsupervised", "it is gone")
+        assert {ask(url)["pid"] for _ in range(30)} == pids  # while nobody watches
+        eventually(services, lambda found: found.state == "ready" and len(found.instances) == 2, "they are adopted")
+        assert {one.pid for one in services.local.service("w").instances} == pids
+        assert caller.get()["pid"] in pids
+    caller.close()
+    # And the sockets were got back: an instance that goes now leaves no caller behind.
+    os.kill(min(pid for pid in pids if pid), signal.SIGKILL)
+    for _ in range(30):
+        ask(url)
+
+
+def test_a_supervisor_killed_in_the_middle_of_a_change_is_replaced_and_the_change_is_made(services: Services) -> None:
+    services.deploy(instances=2)
+    for count in (3, 1, 2):
+        os.kill(services.supervisor(), signal.SIGKILL)
+        assert states(services.local.scale("w", instances=count)) == ["ready"] * count
+
+
+def test_what_cannot_be_loaded_fails_its_first_deployment_with_the_reason(services: Services) -> None:
+    with pytest.raises(UsageError, match=r"could not be deployed: instance 1: model cannot be loaded.*scanflow logs w"):
+        services.deploy(parameters={"fail": "configuration"})
+    record = services.local.services()[0]
+    assert (record.state, record.error) == ("failed", "instance 1: model cannot be loaded")
+    assert services.local.logs("w", None)
+    assert services.deploy().state == "ready"  # and it may be deployed again
+
+
+def test_what_crashes_whenever_it_starts_fails_its_first_deployment(services: Services) -> None:
+    with pytest.raises(UsageError, match="exit code 3"):
+        services.deploy(parameters={"fail": "crash"})
+
+
+def test_a_new_deployment_that_cannot_be_is_undone_and_the_old_one_serves_on(services: Services) -> None:
+    url = services.deploy(instances=2).url
+    pids = {one.pid for one in services.local.service("w").instances}
+    with pytest.raises(UsageError, match="was undone, and what served before serves on: instance 3: model cannot"):
+        services.deploy(instances=2, parameters={"fail": "configuration"})
+    record = services.local.service("w")
+    assert (record.state, {one.pid for one in record.instances}) == ("ready", pids)
+    assert ask(url)["pid"] in pids
+
+
+def test_a_deployment_replaces_the_processes_and_keeps_the_port(services: Services) -> None:
+    first = services.deploy(instances=2)
+    second = services.deploy(instances=2)
+    assert first.url == second.url
+    assert not {one.pid for one in first.instances} & {one.pid for one in second.instances}
+
+
+def test_a_version_is_swapped_in_the_processes_that_run(services: Services) -> None:
+    first = services.deploy(model="models:/digits/1", instances=2)
+    second = services.local.promote("w", "models:/digits/2")
+    assert {one.pid for one in first.instances} == {one.pid for one in second.instances}
+    assert second.revisions[0].models == {"model": "models:/digits/2"}
+    assert ask(second.url)["revisions"] == [second.revisions[0].id]
+    back = services.local.rollback("w")
+    assert back.revisions[0].models == {"model": "models:/digits/1"}
+
+
+def test_a_version_that_cannot_be_loaded_changes_nothing(services: Services) -> None:
+    first = services.deploy(model="models:/digits/1", instances=2)
+    with pytest.raises(UsageError, match="instance 1 cannot serve it"):
+        services.local.promote("w", "models:/digits/13")
+    record = services.local.service("w")
+    assert record.revisions[0].models == {"model": "models:/digits/1"}
+    assert {one.pid for one in first.instances} == {one.pid for one in record.instances}
+    assert services.local.promote("w", "models:/digits/2").state == "ready"
+
+
+def test_a_canary_is_promoted_and_its_shape_comes_back_on_rollback(services: Services) -> None:
+    services.deploy(model="models:/digits/1", instances=2)
+    record = services.local.traffic("w", "models:/digits/2", weight=0.25)
+    assert [(one.weight, one.role) for one in record.revisions] == [(0.75, "current"), (0.25, "canary")]
+    services.local.promote("w")
+    services.local.scale("w", instances=1, cores=2)
+    assert services.remembered["digits", 2].instances == 1
+    back = services.local.rollback("w")
+    assert (back.shape.instances, len(back.instances)) == (2, 2)
+    assert back.revisions[0].models == {"model": "models:/digits/1"}
+
+
+def test_a_service_without_instances_is_woken_by_its_first_caller(services: Services) -> None:
+    scaling = sf.Scaling(metric="rps", target=100, min=0, max=2, polling=0.2, cool_down=0.5)
+    url = services.deploy(scaling=scaling).url
+    kept = Caller(url)
+    first = kept.get()["pid"]
+    asleep = eventually(services, lambda found: found.state == "idle", "it sleeps")
+    assert not asleep.instances
+    assert "sleep" in services.local.explain("w").decision or services.local.explain("w").instances == 0
+    second = ask(url)["pid"]
+    assert second != first
+    eventually(services, lambda found: found.state == "idle", "it sleeps again")
+    os.kill(services.supervisor(), signal.SIGKILL)
+    until(lambda: services.local.services()[0].state == "unsupervised", "it is gone")
+    eventually(services, lambda found: found.state == "idle", "its new supervisor lets it sleep")
+    assert ask(url)["pid"] != second
+    kept.close()
+
+
+def test_a_service_scaled_to_zero_by_hand_sleeps_until_it_is_called(services: Services) -> None:
+    url = services.deploy().url
+    services.local.scale("w", instances=0)
+    assert ask(url)["instance"] == "1"
+
+
+def test_a_backup_takes_over_and_hands_back(services: Services) -> None:
+    first = services.workflow("first", serving=sf.Serving(grpc_port=0, backup="second", hand_back_after=2))
+    second = services.workflow("second")
+    app = services.app(first, second)
+    backup = services.local.deploy(app, second, observe=services.observe)
+    url = services.local.deploy(app, first, observe=services.observe).url
+    before = ask(url)["pid"]
+    assert before != backup.instances[0].pid
+    for _ in range(4):  # until its pause is long enough to be seen
+        for one in services.local.service("first").instances:
+            if one.pid:
+                os.kill(one.pid, signal.SIGKILL)
+        assert ask(url)["pid"]
+    until(lambda: ask(url)["pid"] == backup.instances[0].pid, "the backup answers")
+    until(lambda: ask(url)["pid"] != backup.instances[0].pid, "it hands back")
+    assert services.local.service("second").state == "ready"
+    with pytest.raises(UsageError, match="is the backup of 'first'"):
+        services.local.delete("second")
+
+
+def test_services_do_not_take_each_others_ports(services: Services) -> None:
+    urls = {services.deploy(name).url for name in ("a", "b", "c")}
+    assert len(urls) == 3
+    port = urlsplit(min(urls)).port
+    with pytest.raises(InvalidError, match="another service of this home"):
+        services.deploy("d", serving=sf.Serving(port=port, grpc_port=0))
+
+
+def test_a_service_of_another_application_is_not_replaced(services: Services) -> None:
+    services.deploy()
+    workflow = services.workflow()
+    other = sf.Application(name="other", app_dir=services.folder, workflows=[workflow])
+    with pytest.raises(InvalidError, match="by the application 'shop'"):
+        services.local.deploy(other, workflow)
+
+
+def test_a_thread_variable_beyond_the_cores_is_refused_by_name(services: Services) -> None:
+    serving = sf.Serving(grpc_port=0, env={"OMP_NUM_THREADS": "64"})
+    with pytest.raises(InvalidError, match="OMP_NUM_THREADS=64"):
+        services.deploy(serving=serving, resources=sf.Resources(cpu=1))

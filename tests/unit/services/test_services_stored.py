@@ -1,0 +1,195 @@
+"""What is wanted of a service, kept in its folder: changes, undone changes, and what there is to go back to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scanflow.backends.local.services import changes
+from scanflow.backends.local.services.definition import Definition
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.stored import Stored, change, read_stored
+from scanflow.backends.service_records import Judgement, Shape
+from scanflow.errors import NotFoundError, UsageError
+from scanflow.wire import ModelFiles, Node, Revision
+from tests.waiting import until
+
+
+def files(version: int, name: str = "digits") -> ModelFiles:
+    return ModelFiles(name=name, version=version, path=f"/models/{name}/{version}")
+
+
+def definition(version: int = 1, *, generation: int = 1, instances: int = 1) -> Definition:
+    node = Node(name="model", model=files(version))
+    return Definition(
+        app="shop",
+        team="default",
+        workflow="w",
+        app_dir="/app",
+        deployment=1,
+        serves=generation,
+        shape=Shape(instances=instances),
+        revisions=(Revision(id=f"r{generation}", nodes=(node,)),),
+        python=sys.executable,
+    )
+
+
+def deployed() -> Stored:
+    return Stored(name="w", port=46700, created=0.0, definition=definition()).settle()
+
+
+def complete(_: Definition, shape: Shape) -> Shape:
+    return shape
+
+
+def versions(stored: Stored) -> list[tuple[int, float]]:
+    return [(revision.nodes[0].model.version, revision.weight) for revision in stored.definition.revisions]  # type: ignore[union-attr]
+
+
+def tried(stored: Stored, version: int, weight: float = 0.0, *, shadow: bool = False) -> Stored:
+    return changes.tried(stored, files(version), node=None, weight=weight, shadow=shadow, judgement=None)
+
+
+def test_a_change_keeps_what_served_until_it_is_in_effect() -> None:
+    asked = changes.swapped(deployed(), files(2), None)
+    assert (asked.generation, asked.in_effect, versions(asked)) == (2, False, [(2, 1.0)])
+    assert asked.fallback == deployed().definition
+    settled = asked.settle()
+    assert (settled.in_effect, settled.fallback, settled.previous) == (True, None, deployed().definition)
+
+
+def test_a_change_that_cannot_be_is_undone_with_a_generation_of_its_own() -> None:
+    undone = changes.swapped(deployed(), files(2), None).give_up("it is broken")
+    assert (undone.generation, versions(undone), undone.previous) == (3, [(1, 1.0)], None)
+    assert undone.definition.serves == 3  # some instances may have taken generation 2
+    assert undone.failed is not None
+    assert (undone.failed.generation, undone.failed.reason) == (2, "it is broken")
+    assert not undone.hopeless
+
+
+def test_undoing_a_new_cut_leaves_the_instances_that_are_there_as_they_are() -> None:
+    before = deployed()
+    undone = changes.reshaped(before, Shape(instances=4, cores=2), complete).give_up("no cores")
+    assert undone.definition == before.definition
+
+
+def test_a_first_deployment_that_cannot_be_has_nothing_to_go_back_to() -> None:
+    failed = Stored(name="w", port=1, created=0.0, definition=definition()).give_up("no such class")
+    assert (failed.hopeless, failed.generation, failed.in_effect) == (True, 1, False)
+
+
+def test_two_changes_one_after_the_other_go_back_to_what_last_served() -> None:
+    first = changes.swapped(deployed(), files(2), None)
+    second = changes.swapped(first, files(3), None)
+    assert versions(second.give_up("broken")) == [(1, 1.0)]
+    assert second.settle().previous == deployed().definition
+
+
+def test_a_canary_gets_its_share_and_the_current_version_the_rest() -> None:
+    asked = tried(deployed(), 2, 0.25).settle()
+    assert versions(asked) == [(1, 0.75), (2, 0.25)]
+    more = tried(asked, 2, 0.5)
+    assert versions(more) == [(1, 0.5), (2, 0.5)]
+    assert [one.id for one in more.definition.revisions] == [one.id for one in asked.definition.revisions]
+
+
+def test_the_judgement_stays_when_only_the_share_changes() -> None:
+    rule = Judgement(after_requests=7)
+    asked = changes.tried(deployed(), files(2), node=None, weight=0.1, shadow=False, judgement=rule).settle()
+    assert tried(asked, 2, 0.2).definition.judgement == rule
+    assert tried(asked, 3, 0.2).definition.judgement is None
+
+
+def test_a_shadow_takes_nothing_away() -> None:
+    asked = tried(deployed(), 2, shadow=True)
+    assert versions(asked) == [(1, 1.0), (2, 1.0)]
+    assert asked.definition.revisions[1].shadow
+
+
+def test_no_share_takes_a_canary_back() -> None:
+    assert versions(tried(tried(deployed(), 2, 0.5).settle(), 2, 0.0)) == [(1, 1.0)]
+    with pytest.raises(UsageError, match="gets no requests already"):
+        tried(deployed(), 2, 0.0)
+
+
+def test_what_is_served_already_cannot_be_tried_or_promoted() -> None:
+    with pytest.raises(UsageError, match="serves already"):
+        tried(deployed(), 1, 0.5)
+    with pytest.raises(UsageError, match="serves already"):
+        changes.swapped(deployed(), files(1), None)
+    with pytest.raises(UsageError, match="Nothing of 'w' is on trial"):
+        changes.promoted(deployed())
+
+
+def test_a_promoted_canary_can_be_rolled_back_and_forth() -> None:
+    promoted = changes.promoted(tried(deployed(), 2, 0.5).settle()).settle()
+    assert versions(promoted) == [(2, 1.0)]
+    back = changes.rolled_back(promoted, lambda *_: None, complete).settle()
+    assert versions(back) == [(1, 1.0)]
+    assert versions(changes.rolled_back(back, lambda *_: None, complete)) == [(2, 1.0)]
+
+
+def test_a_rollback_takes_a_canary_back_first() -> None:
+    assert versions(changes.rolled_back(tried(deployed(), 2, 0.5).settle(), lambda *_: None, complete)) == [(1, 1.0)]
+
+
+def test_a_rollback_brings_the_shape_of_that_version_back() -> None:
+    wide = changes.reshaped(deployed(), Shape(instances=2, cores=1), complete).settle()
+    swapped = changes.swapped(wide, files(2), None).settle()
+    narrow = changes.reshaped(swapped, Shape(instances=1, cores=2), complete).settle()
+    assert changes.rolled_back(narrow, lambda *_: None, complete).definition.shape == Shape(instances=2, cores=1)
+    remembered = {("digits", 1): Shape(instances=3)}
+    back = changes.rolled_back(narrow, lambda name, version: remembered.get((name, version)), complete)
+    assert back.definition.shape == Shape(instances=3)
+
+
+def test_there_may_be_nothing_to_go_back_to() -> None:
+    with pytest.raises(UsageError, match="nothing to roll 'w' back to"):
+        changes.rolled_back(deployed(), lambda *_: None, complete)
+
+
+def test_a_node_that_is_not_there_is_named() -> None:
+    with pytest.raises(NotFoundError, match="no node 'modle'"):
+        changes.swapped(deployed(), files(2), "modle")
+
+
+def test_what_is_stored_reads_back(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path / "w")
+    stored = tried(deployed(), 2, 0.5)
+    change(folder, lambda _: stored)
+    assert read_stored(folder) == stored
+    assert read_stored(ServiceFolder(tmp_path / "x")) is None
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.stored import change
+while True:
+    change(ServiceFolder(Path(sys.argv[1])), lambda found: found.asked(found.definition, replaces=False).settle())
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path / "w")
+    change(folder, lambda _: deployed())
+    for round_ in range(4):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path)]) as writer:
+            before = read_stored(folder)
+            assert before is not None
+            until(lambda: generation(folder) > before.generation + 20 * round_, "the writer has written")  # noqa: B023
+            writer.kill()
+        found = change(folder, lambda found: found)  # the lock is free, and the file is whole
+        assert found is not None
+        assert found.in_effect
+
+
+def generation(folder: ServiceFolder) -> int:
+    found = read_stored(folder)
+    assert found is not None
+    assert found.in_effect
+    return found.generation
