@@ -14,6 +14,7 @@ from scanflow_client.words import ago, counted, format_bytes
 
 __all__ = [
     "SERVICE_MARKS",
+    "error_lines",
     "explanation_lines",
     "instance_rows",
     "models_of",
@@ -81,22 +82,34 @@ def models_of(record: ServiceRecord) -> str:
 
 
 def instance_rows(record: ServiceRecord) -> list[tuple[str, ...]]:
-    """Return a table of a service's instances: name, state, since when, CPUs, threads, memory, restarts, errors."""
+    """Return a table of a service's instances: name, state, process, since when, CPUs, threads, memory, restarts."""
+    bound = record.shape.affinity in {"cpumem", "cpumempin"}
     return [
         (
             one.instance,
             f"{SERVICE_MARKS[one.state]} {one.state}",
             "-" if one.pid is None else str(one.pid),
             "-" if one.began is None else ago(one.began),
-            _cpus(one),
+            _cpus(one, bound=bound),
             "-" if one.threads is None else str(one.threads),
             "-" if one.rss_bytes is None else format_bytes(one.rss_bytes),
             "-" if one.cpu_share is None else f"{one.cpu_share:.0%}",
             str(one.in_flight),
             str(one.restarts),
-            one.error or "",
         )
         for one in record.instances
+    ]
+
+
+def error_lines(record: ServiceRecord) -> list[str]:
+    """Return why the last change did not come into effect, and why instances ended."""
+    change = [f"The last change did not come into effect: {record.error}"] if record.error else []
+    return change + [
+        f"instance {one.instance}: {one.error}"
+        for one in record.instances
+        if one.error
+        and one.state in {"waiting", "failed"}
+        and one.error.partition(". Its log")[0] not in (record.error or "")
     ]
 
 
@@ -193,8 +206,8 @@ def _share(revision: RevisionRecord) -> str:
     return "shadow" if revision.shadow else f"{100 * revision.weight:.4g}%"
 
 
-def _cpus(one: InstanceRecord) -> str:
-    nodes = f" (memory of node {format_cpus(one.memory_nodes)})" if one.memory_nodes else ""
+def _cpus(one: InstanceRecord, *, bound: bool) -> str:
+    nodes = f" (memory of node {format_cpus(one.memory_nodes)})" if bound and one.memory_nodes else ""
     return f"{format_cpus(one.cpus)}{nodes}" if one.cpus else "any"
 
 

@@ -13,6 +13,7 @@ from scanflow.app.application import Application
 from scanflow.backends.records import Event, RunRecord, TaskEnded
 from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.testing.services import ServicesContract
 
 __all__ = ["DeployerContract"]
 
@@ -49,8 +50,8 @@ app = sf.Application(
 """
 
 
-class DeployerContract:
-    """What a deployer promises to whoever uses it."""
+class DeployerContract(ServicesContract):
+    """What a deployer promises to whoever uses it: here of runs, in its base of services."""
 
     @pytest.fixture
     def deployer(self) -> Deployer:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -18,43 +20,83 @@ from scanflow_serving.revisions import Loaded
 from scanflow_serving.seldon import Prediction
 from scanflow_serving.tensors import datatype_of
 
-__all__ = ["LARGE", "Call", "InferCall", "OipCall", "SeldonCall", "as_inputs", "equal_answers"]
+__all__ = [
+    "LARGE",
+    "Call",
+    "InferCall",
+    "OipCall",
+    "SeldonCall",
+    "Server",
+    "as_inputs",
+    "equal_answers",
+    "with_headers",
+]
 
 LARGE: Final = 256 * 1024
 """Bodies above this size are read in a worker thread, so that nobody waits behind them."""
+
+_NOWHERE: Final = Walk()
+"""The way of a request that was not read yet."""
+
+
+class Server(Protocol):
+    """Who takes calls in and gives their answers out."""
+
+    engine: Engine
+
+    def retain(self, call: Call) -> None:
+        """Decide, of a call that was read, whether what was sent is to be kept."""
+
+    def finished(self, call: Call, result: Any, error: BaseException | None) -> None:
+        """Give out a call's answer; on the loop."""
 
 
 class Call(ABC):
     """A request on its way through one revision."""
 
     __slots__ = (
-        "allow_nan",
         "began",
         "graph",
         "holder",
         "inputs",
-        "keep",
         "loaded",
         "names",
         "outcome",
+        "recorded",
+        "reply",
+        "server",
+        "shadowed",
+        "unread",
         "value",
         "walk",
     )
 
-    def __init__(self, loaded: Loaded, graph: Graph, holder: Request | InferRequest, began: float) -> None:
+    def __init__(
+        self,
+        server: Server,
+        loaded: Loaded,
+        graph: Graph,
+        holder: Request | InferRequest,
+        reply: Callable[[Any], None],
+    ) -> None:
+        self.began = monotonic()
+        """When it came, on the monotonic clock."""
+
+        self.server = server
         self.loaded = loaded
         self.graph = graph
         self.holder = holder
-        self.began = began
-        """When it came, on the monotonic clock."""
-
-        self.walk: Walk
+        self.reply = reply
+        self.walk = _NOWHERE
         self.value: Any = None
         self.names: Any = []
         self.inputs: list[Tensor] | None = None
         """What was sent, where it is to be kept."""
 
         self.outcome: Outcome | None = None
+        self.unread = False
+        self.recorded = False
+        self.shadowed = False
 
     @abstractmethod
     def read(self) -> None:
@@ -64,6 +106,18 @@ class Call(ABC):
             Problem: it is wrong.
         """
 
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds that the caller allows; None: what the service allows."""
+        return None
+
+    def copy_of_value(self) -> Any:
+        """Return what was sent, once more, for somebody who may change it."""
+        assert self.inputs is not None
+        if len(self.inputs) == 1:
+            return self.inputs[0].data.copy()
+        return {one.name: one.data.copy() for one in self.inputs}
+
     @abstractmethod
     def answer(self, outcome: Outcome) -> Any:
         """Return the answer that goes back to the caller."""
@@ -72,7 +126,24 @@ class Call(ABC):
     def sent(self) -> list[Tensor]:
         """Return what was sent, as tensors."""
 
-    def retain(self) -> None:
+    def failure(self, problem: Problem) -> Any:
+        """Return what goes back to the caller instead of an answer."""
+        return problem.response()
+
+    def start(self, allowed_s: float) -> None:
+        """Let the engine have it."""
+        self.loaded.in_flight += 1
+        engine = self.server.engine
+        if self.graph.waits:
+            engine.start_async(self.on_loop, self.done, allowed_s=allowed_s, holder=self.holder)
+        else:
+            engine.start(self.work, self.done, allowed_s=allowed_s, holder=self.holder)
+
+    def done(self, result: Any, error: BaseException | None) -> None:
+        """Give back what came of it; on the loop."""
+        self.server.finished(self, result, error)
+
+    def keep_inputs(self) -> None:
         """Keep what was sent as it was, whatever components do with it; before any of them has it."""
         self.inputs = [
             Tensor(one.name, one.datatype, one.data.copy() if one.data.flags.writeable else one.data)
@@ -87,18 +158,27 @@ class Call(ABC):
 
     def work(self) -> Any:
         """Go all the way, in a worker thread."""
+        if self.unread:
+            self._read_late()
         outcome = finish(self.graph.walk(self.value, self.names, self.walk))
         self.outcome = outcome
         return self.answer(outcome)
 
-    async def on_loop(self, job: Job, engine: Engine) -> Any:
-        """Go all the way, on the loop; what is large is written by a worker."""
+    async def on_loop(self, job: Job) -> Any:
+        """Go all the way, on the loop; what is large is read and written by a worker."""
+        engine = self.server.engine
+        if self.unread:
+            await engine.hop(self._read_late, job)
         self.walk.stop = job.stale
         outcome = await self.graph.walk(self.value, self.names, self.walk, self.loaded.invoke(job))
         self.outcome = outcome
         if getattr(outcome.value, "nbytes", 0) > LARGE:
             return await engine.hop(lambda: self.answer(outcome), job)
         return self.answer(outcome)
+
+    def _read_late(self) -> None:
+        self.read()
+        self.server.retain(self)
 
 
 class InferCall(Call):
@@ -108,16 +188,17 @@ class InferCall(Call):
 
     def __init__(
         self,
+        server: Server,
         loaded: Loaded,
         graph: Graph,
         holder: Request | InferRequest,
-        began: float,
+        reply: Callable[[Any], None],
         *,
         label: str,
         version: str,
         infer: InferRequest | None = None,
     ) -> None:
-        super().__init__(loaded, graph, holder, began)
+        super().__init__(server, loaded, graph, holder, reply)
         self.label = label
         self.version = version
         self.infer = infer
@@ -131,6 +212,11 @@ class InferCall(Call):
                 step.component.declared.check(infer.inputs)
         self.walk = Walk({"puid": infer.id} if infer.id else {}, checked=True)
         self.value = infer.inputs[0].data if len(infer.inputs) == 1 else {one.name: one.data for one in infer.inputs}
+
+    @property
+    def timeout_s(self) -> float | None:
+        """What the request's parameters say."""
+        return self.infer.timeout_s if self.infer is not None else None
 
     def sent(self) -> list[Tensor]:
         """Return the inputs."""
@@ -152,6 +238,10 @@ class InferCall(Call):
         """Return the answer as it is: gRPC writes it itself."""
         return self.respond(outcome)
 
+    def failure(self, problem: Problem) -> Any:
+        """Return the problem: gRPC has its own words for it."""
+        return problem
+
 
 class OipCall(InferCall):
     """A request of the Open Inference Protocol over HTTP."""
@@ -160,17 +250,18 @@ class OipCall(InferCall):
 
     def __init__(
         self,
+        server: Server,
         loaded: Loaded,
         graph: Graph,
         request: Request,
-        began: float,
+        reply: Callable[[Response], None],
         *,
         label: str,
         version: str,
         headers: tuple[tuple[str, str], ...],
         allow_nan: bool,
     ) -> None:
-        super().__init__(loaded, graph, request, began, label=label, version=version)
+        super().__init__(server, loaded, graph, request, reply, label=label, version=version)
         self.request = request
         self.headers = headers
         self.allow_nan = allow_nan
@@ -196,6 +287,10 @@ class OipCall(InferCall):
         assert self.infer is not None
         return oip.encode(self.respond(outcome), self.infer, self.headers)
 
+    def failure(self, problem: Problem) -> Response:
+        """Return the problem's document."""
+        return with_headers(problem, self.headers)
+
 
 class SeldonCall(Call):
     """A prediction in Seldon's protocol."""
@@ -204,15 +299,16 @@ class SeldonCall(Call):
 
     def __init__(
         self,
+        server: Server,
         loaded: Loaded,
         graph: Graph,
         request: Request,
-        began: float,
+        reply: Callable[[Response], None],
         *,
         headers: tuple[tuple[str, str], ...],
         allow_nan: bool,
     ) -> None:
-        super().__init__(loaded, graph, request, began)
+        super().__init__(server, loaded, graph, request, reply)
         self.request = request
         self.headers = headers
         self.allow_nan = allow_nan
@@ -224,6 +320,13 @@ class SeldonCall(Call):
         self.walk = Walk(asked.meta)
         self.value, self.names = asked.value, asked.names
 
+    def copy_of_value(self) -> Any:
+        """Return the value that was sent, once more."""
+        value = self.asked.value
+        if isinstance(value, np.ndarray) and self.inputs is not None and value.dtype.kind in "biuf":
+            return self.inputs[0].data.copy()  # the value itself may have been changed since
+        return copy.deepcopy(value)
+
     def sent(self) -> list[Tensor]:
         """Return the value that was sent."""
         return as_inputs(self.asked.value)
@@ -231,6 +334,17 @@ class SeldonCall(Call):
     def answer(self, outcome: Outcome) -> Response:
         """Return the answer as Seldon writes it."""
         return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
+
+    def failure(self, problem: Problem) -> Response:
+        """Return the problem's document."""
+        return with_headers(problem, self.headers)
+
+
+def with_headers(problem: Problem, headers: tuple[tuple[str, str], ...]) -> Response:
+    """Return a problem's document, saying who met it."""
+    response = problem.response()
+    response.headers = (*headers, *response.headers)
+    return response
 
 
 def as_inputs(value: Any) -> list[Tensor]:

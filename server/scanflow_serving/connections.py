@@ -71,10 +71,11 @@ class Connections:
         self.ignore(key)
         listener.setblocking(False)
         self._listeners[key] = listener
+        self._table.serves(listener.getsockname()[1])
         self.loop.add_reader(listener.fileno(), self._accept, key, listener)
 
     def files(self, key: str) -> list[int]:
-        """Return a copy of a listening socket's open file, the caller's to close; nothing where there is no such one."""
+        """Return a copy of a listening socket's open file, the caller's to close; none where there is no such one."""
         listener = self._listeners.get(key)
         return [] if listener is None else [os.dup(listener.fileno())]
 
@@ -119,6 +120,12 @@ class Connections:
         task = self.loop.create_task(self._open(connection, sock))
         self._opening.add(task)
         task.add_done_callback(self._opened)
+
+    def keep(self, parcel: Parcel) -> None:
+        """Serve a connection after all that was to go elsewhere; close it when this process is to end."""
+        if not self._leaving or parcel.unanswered:
+            self.take(adopt(os.dup(parcel.fd)), parcel.unanswered, parcel.replays)
+        parcel.close()
 
     def _connect(self, sock: socket.socket, read: bytes, replays: int) -> Connection:
         if len(read) > REGION_BYTES:

@@ -56,6 +56,7 @@ class Control:
         self._peer: socket.socket | None = None
         self._outbox: deque[tuple[Exchange, list[int], Parcel | None]] = deque()
         self._writing = False
+        self._quiet = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
@@ -76,9 +77,13 @@ class Control:
 
     async def flushed(self, within_s: float) -> None:
         """Wait until all that was to be said is said, or for that long."""
-        give_up = self._loop.time() + within_s
-        while self._outbox and self._loop.time() < give_up:
-            await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(within_s):
+                while self._outbox:
+                    self._quiet.clear()
+                    await self._quiet.wait()
+        except TimeoutError:
+            _log.warning("The supervisor did not take all that was said to it.")
 
     # -- the supervisor comes and goes
 
@@ -105,10 +110,12 @@ class Control:
         self._peer.close()
         self._peer = None
         unsaid, self._outbox = self._outbox, deque()
+        self._quiet.set()
         for _, fds, parcel in unsaid:
             _close(fds)
             if parcel is not None:
-                self._take_back(parcel)
+                parcel.stays()
+                self._connections.keep(parcel)
 
     # -- what it says
 
@@ -205,6 +212,8 @@ class Control:
             try:
                 seqpacket.send(self._peer, message, fds)
             except BlockingIOError:
+                if parcel is not None:
+                    parcel.stays()
                 if not self._writing:
                     self._writing = True
                     self._loop.add_writer(self._peer.fileno(), self._write)
@@ -216,16 +225,10 @@ class Control:
             _close(fds)
             if parcel is not None:
                 parcel.close()
+        self._quiet.set()
         if self._writing and self._peer is not None:
             self._writing = False
             self._loop.remove_writer(self._peer.fileno())
-
-    def _take_back(self, parcel: Parcel) -> None:
-        """Serve a connection on that nobody took."""
-        sock = socket.socket(fileno=os.dup(parcel.fd))
-        unanswered, replays = parcel.unanswered, parcel.replays
-        parcel.close()
-        self._connections.take(sock, unanswered, replays)
 
 
 def _content(fd: int) -> bytes:

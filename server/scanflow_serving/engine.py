@@ -126,11 +126,10 @@ class Engine:
         self._closed = False
         self._on_unhealthy = on_unhealthy
         self._gone: asyncio.Future[None] | None = None
-        self.threads = threads
+        self.threads = 0
         self.workers: list[Worker] = []
         self.abandoned: list[Worker] = []
-        for _ in range(threads):
-            self._hire()
+        self.grow(threads)
 
     @property
     def in_flight(self) -> int:
@@ -152,6 +151,12 @@ class Engine:
         """Whether so many threads hang that the process had better be replaced."""
         return len(self.abandoned) >= MAX_ABANDONED
 
+    def grow(self, threads: int) -> None:
+        """Hire so many workers more than there are."""
+        self.threads += threads
+        for _ in range(threads):
+            self._hire()
+
     def admit(self) -> None:
         """Check that there is room for one more request.
 
@@ -162,7 +167,7 @@ class Engine:
             raise Problem(
                 429,
                 f"{len(self._jobs)} requests wait or run already, which is the most that this instance takes.",
-                retry_after_s=max(self._mean_s * len(self._jobs) / self.threads, 0.1),
+                retry_after_s=max(self._mean_s * len(self._jobs) / max(1, self.threads), 0.1),
             )
         if self._closed:
             raise Problem(503, "This instance is about to end.", retry_after_s=1.0)

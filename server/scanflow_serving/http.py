@@ -1,8 +1,8 @@
 """The HTTP face of an instance: one :class:`Connection` for each, from its first byte to its last.
 
 HTTP/1.1 with everything that callers of a model server use: connections that stay, requests sent ahead of their
-answers, chunked bodies, ``Expect: 100-continue``. For the usual request, one that came in one piece and whose answer fits the
-socket's buffer, no task, no future and no timer is made, and each byte is copied once each way.
+answers, chunked bodies, ``Expect: 100-continue``. For the usual request, one that came in one piece and whose answer
+fits the socket's buffer, no task, no future and no timer is made, and each byte is copied once each way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scanflow_serving.answers import CONTINUE, head_of
 from scanflow_serving.inbox import Inbox
 from scanflow_serving.messages import Reply, Request, Response
 from scanflow_serving.problems import Problem
-from scanflow_serving.slots import LEAVING, Slot
+from scanflow_serving.slots import IDLE, LEAVING, Slot
 
 __all__ = ["Connection", "Hub", "Parcel"]
 
@@ -76,6 +76,10 @@ class Parcel:
     def leaving(self) -> None:
         """Say that it is being sent: from now on nobody else is to take it."""
         self._slot.phase = LEAVING
+
+    def stays(self) -> None:
+        """Say that it was not sent."""
+        self._slot.phase = IDLE
 
     def close(self) -> None:
         """Close it here, sent or not."""
@@ -240,13 +244,15 @@ class Connection(asyncio.BufferedProtocol):
         body = response.body
         length = len(body) if isinstance(body, bytes) else sum(map(_size, body))
         head = head_of(response, length, hub.date, keep_alive=keep, old=inbox.old)
-        parts: list[_Buffer]
+        parts: list[_Buffer] = [head]
         if not length or request.method == "HEAD":
-            parts, length = [head], 0
-        elif isinstance(body, bytes):
-            parts = [head + body] if length <= _JOINED_BYTES else [head, body]
+            length = 0
+        elif not isinstance(body, bytes):
+            parts += [_flat(part) for part in body if _size(part)]
+        elif length <= _JOINED_BYTES:
+            parts[0] = head + body
         else:
-            parts = [head, *(_flat(part) for part in body if _size(part))]
+            parts.append(body)
         target = self._sent + len(head) + length
         self._slot.answering(inbox.next_at, self._sent, target)
         self._sent = target

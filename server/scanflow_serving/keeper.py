@@ -32,7 +32,9 @@ PATIENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.05
 _SEND_S: Final = 5.0
 _CLONE_FILES: Final = 0x400
+_PR_SET_NAME: Final = 15
 _CLONE: Final = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
+_FRESH: Final = -1
 _WORDS: Final = {IDLE: "idle", WAITING: "waiting", RUNNING: "running", ANSWERING: "answering"}
 
 
@@ -48,17 +50,24 @@ def start(table: Table, *, supervisor: str, instance: str) -> int | None:
     gc.freeze()  # a collection in the child would copy the pages that both share
     parent = os.getpid()
     watched = os.pidfd_open(parent)
-    library = ctypes.CDLL(None, use_errno=True)
+    # PyDLL, unlike CDLL, keeps the interpreter's lock meanwhile, and the same calls surround a fork in Python itself.
+    python, library = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = library.syscall(number, _CLONE_FILES | signal.SIGCHLD, 0, 0, 0, 0)
-    if pid < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"No keeper could be made: {os.strerror(code)}")
+    python.PyOS_BeforeFork()
+    # No signal at its end: it is nobody's business, and a component that waits for any child of its own finds none.
+    pid = library.syscall(number, _CLONE_FILES, 0, 0, 0, 0)
     if pid:
+        code = ctypes.get_errno()
+        python.PyOS_AfterFork_Parent()
+        if pid < 0:
+            os.close(watched)
+            raise OSError(code, f"No keeper could be made: {os.strerror(code)}")
         return int(pid)
     try:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        python.PyOS_AfterFork_Child()
+        library.prctl(_PR_SET_NAME, b"scanflow-keeper", 0, 0, 0)
         _keep(table, watched, supervisor, instance)
     except BaseException as error:  # noqa: BLE001 - this copy of the program must never return into the program
         os.write(2, f"The keeper of {instance} failed: {type(error).__name__}: {error}\n".encode())
@@ -82,6 +91,7 @@ def give_away(table: Table, *, supervisor: Path, instance: str, patience_s: floa
     Those that nobody takes are closed with this process: their callers see that at once, rather than wait.
     """
     files = table.files()
+    files += [(_FRESH, fd, cookie) for fd, cookie in _not_noted(table, {cookie for _, _, cookie in files})]
     if not files:
         return 0
     channel = _reach(supervisor, time.monotonic() + patience_s)
@@ -101,12 +111,28 @@ def _give(channel: socket.socket, table: Table, index: int, fd: int, cookie: int
         with socket.socket(fileno=os.dup(fd)) as sock:
             if cookie_of(sock) != cookie:
                 return False
-            found = table.found(index, sock)
+            found = Found(IDLE, 0, b"") if index == _FRESH else table.found(index, sock)
             if found is not None:
                 _send(channel, sock, found, instance)
             return found is not None
     except OSError:  # the caller is gone, or it was no connection any more
         return False
+
+
+def _not_noted(table: Table, noted: set[int]) -> list[tuple[int, int]]:
+    """Return the connections that were accepted a moment before the end: open file and cookie. Nothing was read yet."""
+    found: dict[int, int] = {}
+    ports = set(table.ports())
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - only the names are of use
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as sock:
+                if sock.family not in {socket.AF_INET, socket.AF_INET6} or sock.type != socket.SOCK_STREAM:
+                    continue
+                if sock.getsockname()[1] in ports and sock.getpeername() and cookie_of(sock) not in noted:
+                    found[cookie_of(sock)] = int(name)
+        except OSError:  # no socket, or not connected
+            continue
+    return [(fd, cookie) for cookie, fd in found.items()]
 
 
 def _send(channel: socket.socket, sock: socket.socket, found: Found, instance: str) -> None:

@@ -7,6 +7,8 @@ after that is set. A label's child is looked up once, since a lookup takes longe
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +23,13 @@ BUCKETS: Final = (
 """Upper bounds of latencies, in seconds."""
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_MOST_CUSTOM: Final = 100
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
+_CUSTOM_KINDS: Final[Mapping[str, Callable[[Any, float], None]]] = {
+    "COUNTER": lambda meter, value: meter.inc(max(0.0, value)),
+    "GAUGE": lambda meter, value: meter.set(value),
+    "TIMER": lambda meter, value: meter.observe(value / 1000),  # Seldon's timers are in milliseconds
+}
 _VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -126,6 +135,7 @@ class Meters:
         ).labels(service)
         self._in_flight = in_flight.labels(service)
         self._reasons: dict[str, Counter] = {}
+        self._custom: dict[str, tuple[str, Any]] = {}
 
     def revision(self, id: str) -> RevisionMeter:
         """Return the figures of a revision; ``""`` for requests that never came to one."""
@@ -141,6 +151,33 @@ class Meters:
     def compared(self, revision: str, outcome: str) -> None:
         """Count a shadow's answer: ``equal``, ``different``, ``failed``, or ``dropped`` where it was too busy."""
         self._compared.labels(self.service, revision, outcome).inc()
+
+    def custom(self, revision: str, metrics: Iterable[tuple[str, Any]]) -> None:
+        """Count what components say in Seldon's ``metrics()``: ``{"type", "key", "value"}`` of each node.
+
+        What is none is left out, and so is a name beyond the first hundred.
+        """
+        for node, said in metrics:
+            if not isinstance(said, dict) or not isinstance(said.get("value"), (int, float)):
+                continue
+            kind, key = str(said.get("type", "COUNTER")).upper(), _NOT_IN_NAMES.sub("_", str(said.get("key", "")))
+            if key not in self._custom:
+                if not key or len(self._custom) >= _MOST_CUSTOM or kind not in _CUSTOM_KINDS:
+                    continue
+                self._custom[key] = kind, self._make(kind, key)
+            known, meter = self._custom[key]
+            if known == kind:
+                _CUSTOM_KINDS[kind](meter.labels(self.service, revision, node), float(said["value"]))
+
+    def _make(self, kind: str, key: str) -> Any:
+        from prometheus_client import Counter, Gauge, Histogram
+
+        name, words, labels = f"scanflow_custom_{key}", "As a component says.", ("service", "revision", "node")
+        if kind == "GAUGE":
+            return Gauge(name, words, labels, multiprocess_mode="mostrecent", registry=self._registry)
+        if kind == "TIMER":
+            return Histogram(f"{name}_seconds", words, labels, buckets=BUCKETS, registry=self._registry)
+        return Counter(name, words, labels, registry=self._registry)
 
     def in_flight(self, count: int) -> None:
         """Say how many requests wait or run now."""

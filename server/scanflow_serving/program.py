@@ -11,12 +11,13 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Final
 
 from scanflow.backends.local import binding
-from scanflow.errors import ScanflowError
+from scanflow.errors import ScanflowError, UsageError
 from scanflow.wire import Desired, InstanceSpec, decode
 from scanflow_serving import keeper
 from scanflow_serving.slots import Table
@@ -30,6 +31,7 @@ CONFIGURATION: Final = 78
 """Exit code: it cannot be started as it is, and trying again would not help; ``failure.json`` says why."""
 
 _FAREWELL_S: Final = 2.0
+_FILES: Final = 65536
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ def main(folder: Path) -> int:
         about_memory = binding.apply(spec.cpus, spec.memory_nodes)
         if about_memory:
             _log.info(about_memory)
+        _open_many()
         table = Table()
         keeper.start(table, supervisor=spec.supervisor, instance=spec.instance)
     except (ScanflowError, OSError) as error:
@@ -75,7 +78,8 @@ async def _serve(spec: InstanceSpec, folder: Path, table: Table) -> int:
     control = Control(loop, folder / "control", application, connections, over.set)
     try:
         control.start()
-        await application.apply(decode(Desired, Path(spec.desired).read_bytes()))
+        desired = Path(spec.desired).read_bytes()  # noqa: ASYNC240 - nobody is served yet
+        await application.apply(decode(Desired, desired))
         face = await start_grpc(application, spec)
     except (ScanflowError, OSError) as error:
         control.close()
@@ -106,4 +110,12 @@ def _fail(folder: Path, error: Exception) -> int:
     draft = folder / "failure.json.part"
     draft.write_text(json.dumps({"error": str(error)}), encoding="utf-8")
     draft.rename(folder / "failure.json")
-    return CONFIGURATION
+    return CONFIGURATION if isinstance(error, UsageError) else 1
+
+
+def _open_many() -> None:
+    """Let this process have as many open files as it may: each connection is one, and a shell's default is few."""
+    few, many = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if many == resource.RLIM_INFINITY else min(many, _FILES)
+    if few != resource.RLIM_INFINITY and few < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, many))

@@ -105,6 +105,15 @@ class Loaded:
         }
         self.invoke = lambda job: _invoke_on_loop(job, engine, batchers)
 
+    def count(self, walk: Walk) -> None:
+        """Count the calls that were made for one request."""
+        nodes, failed = self.nodes, walk.failed
+        for name, seconds in tuple(walk.spent):
+            if name == failed:
+                nodes[name].failed()
+            else:
+                nodes[name].worked(seconds)
+
 
 def _invoke_on_loop(job: Job, engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
     """Return how a walk on the loop calls a node: in a batch, on the loop itself, or by a worker."""

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 from scanflow.errors import ScanflowError
 from scanflow.wire import Desired, InstanceSpec
 from scanflow_serving import documents, seldon
-from scanflow_serving.calls import LARGE, Call, InferCall, OipCall, SeldonCall
-from scanflow_serving.engine import Engine, Job
+from scanflow_serving.calls import LARGE, Call, InferCall, OipCall, SeldonCall, with_headers
+from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph
 from scanflow_serving.messages import InferRequest, InferResponse, Reply, Request, Response
 from scanflow_serving.meters import Meters
@@ -125,7 +125,17 @@ class Application:
     def state(self) -> dict[str, Any]:
         """Return how the instance is, for its supervisor."""
         self._watch.publish()
-        return documents.state(self, self._watch)
+        unwell = [*self._watch.unwell.values()]
+        return {
+            "generation": self.revisions.generation,
+            "revisions": documents.revisions([*self.revisions.loaded.values(), *self.revisions.retiring]),
+            "in_flight": self.engine.in_flight,
+            "queue": self.engine.waiting,
+            "ready": self.ready(),
+            "unhealthy": self.engine.unhealthy,
+            "unwell": unwell[0] if unwell else "",
+            **documents.this_process(),
+        }
 
     async def apply(self, desired: Desired) -> None:
         """Load and warm what is new, switch to it, and unload the rest; what fails changes nothing.
@@ -183,124 +193,264 @@ class Application:
         target = self._targets.get((model, version))
         if target is None:
             raise self._unknown(model, version)
+        self._admit()
         answered: asyncio.Future[InferResponse] = self._loop.create_future()
 
         def reply(result: Any) -> None:
-            if answered.done():
+            if answered.done():  # the caller has gone
                 return
-            if isinstance(result, InferResponse):
-                answered.set_result(result)
-            else:
+            if isinstance(result, Problem):
                 answered.set_exception(result)
+            else:
+                answered.set_result(result)
 
-        began = monotonic()
-        self.engine.admit()
         loaded = target.chooser.pick()
-        graph, named = target.graph(loaded), target.version(loaded)
-        call = InferCall(loaded, graph, request, began, label=target.name, version=named, infer=request)
-        call.read()
-        self._start(call, min(deadline_s, self._allowed(request.timeout_s)), reply, shadowed=target.node is None)
+        graph, label = target.graph(loaded), target.version(loaded)
+        call = InferCall(self, loaded, graph, request, reply, label=target.name, version=label, infer=request)
+        self._begin(call, target, deadline_s, unread=False)
         return await answered
 
+    def retain(self, call: Call) -> None:
+        """Keep what was sent, if it is to be recorded or shown to a shadow; in any thread."""
+        call.recorded = self.recorder is not None and self.recorder.wants(call.sent())
+        if call.recorded or call.shadowed:
+            call.keep_inputs()
+
+    def finished(self, call: Call, result: Any, error: BaseException | None) -> None:
+        """Give out an answer, and count it."""
+        status = 200
+        if error is not None:
+            problem = error if isinstance(error, Problem) else _defect(error)
+            status, result = problem.status, call.failure(problem)
+        loaded = call.loaded
+        try:
+            call.reply(result)
+        finally:
+            self.revisions.left(loaded)
+            loaded.answered += 1
+            loaded.meter.answered(status, monotonic() - call.began)
+            loaded.count(call.walk)
+        if call.walk.metrics:
+            self.meters.custom(loaded.id, call.walk.metrics)
+        if status == 200 and call.inputs is not None:
+            if call.recorded and self.recorder is not None:
+                self.recorder.keep(loaded.id, call.inputs, call.outputs())
+            if call.shadowed:
+                self.shadows.show(call, self.revisions)
+
     def _infer(self, target: Target, request: Request, reply: Reply) -> None:
-        began = monotonic()
-        self.engine.admit()
+        self._admit()
         loaded = target.chooser.pick()
         call = OipCall(
+            self,
             loaded,
             target.graph(loaded),
             request,
-            began,
+            reply,
             label=target.name,
             version=target.version(loaded),
             headers=self._headers[loaded.id],
             allow_nan=self._limits.allow_nan,
         )
-        if len(request.body) > LARGE:
-            self._start_unread(call, reply, shadowed=target.node is None)
-            return
-        try:
-            call.read()
-        except Problem as problem:
-            self._refuse(problem, reply, loaded, began)
-            return
-        assert call.infer is not None
-        self._start(call, self._allowed(call.infer.timeout_s), reply, shadowed=target.node is None)
+        self._begin(call, target, self._limits.deadline_s, unread=len(request.body) > LARGE)
 
     def _predict(self, target: Target, request: Request, reply: Reply) -> None:
-        began = monotonic()
-        self.engine.admit()
+        self._admit()
         loaded = target.chooser.pick()
-        call = SeldonCall(
-            loaded,
-            target.graph(loaded),
-            request,
-            began,
-            headers=self._headers[loaded.id],
-            allow_nan=self._limits.allow_nan,
-        )
-        if len(request.body) > LARGE:
-            self._start_unread(call, reply, shadowed=True)
-            return
+        headers, allow_nan = self._headers[loaded.id], self._limits.allow_nan
+        call = SeldonCall(self, loaded, loaded.graph, request, reply, headers=headers, allow_nan=allow_nan)
+        self._begin(call, target, self._limits.deadline_s, unread=len(request.body) > LARGE)
+
+    def _admit(self) -> None:
         try:
-            call.read()
+            self.engine.admit()
         except Problem as problem:
-            self._refuse(problem, reply, loaded, began)
-            return
-        self._start(call, self._limits.deadline_s, reply, shadowed=True)
+            self.meters.refused("queue" if problem.status == 429 else "draining")
+            raise
 
-    def _allowed(self, timeout_s: float | None) -> float:
-        return self._limits.deadline_s if timeout_s is None else min(timeout_s, self._limits.deadline_s)
+    def _begin(self, call: Call, target: Target, allowed_s: float, *, unread: bool) -> None:
+        """Read a request, unless it is so large that a worker does, and let the engine have it."""
+        call.shadowed = target.node is None and bool(self.revisions.shadows)
+        call.unread = unread
+        if not unread:
+            try:
+                call.read()
+            except Problem as problem:
+                call.loaded.meter.answered(problem.status, monotonic() - call.began)
+                call.reply(call.failure(problem))
+                return
+            if self.recorder is not None or call.shadowed:
+                self.retain(call)
+            asked_s = call.timeout_s
+            if asked_s is not None and asked_s < allowed_s:
+                allowed_s = asked_s
+        call.start(allowed_s)
 
-    def _start(self, call: Call, allowed_s: float, reply: Callable[[Any], None], *, shadowed: bool) -> None:
-        """Let the engine have a request that was read."""
-        shadowed = shadowed and bool(self.revisions.shadows)
-        recorded = self._retain(call, shadowed=shadowed)
-        self._enter(call, call.work, partial(self._on_loop, call), allowed_s, reply, recorded, shadowed)
+    def _refuse(self, problem: Problem, reply: Reply) -> None:
+        self._nobody.answered(problem.status, 0.0)
+        reply(with_headers(problem, (self._instance,)))
 
-    def _start_unread(self, call: Call, reply: Reply, *, shadowed: bool) -> None:
-        """Let the engine have a request that is large: a worker reads it, too."""
-        shadowed = shadowed and bool(self.revisions.shadows)
-        recorded = False
+    # -- the table
 
-        def read() -> None:
-            nonlocal recorded
-            call.read()
-            recorded = self._retain(call, shadowed=shadowed)
+    def _build_routes(self) -> None:
+        """Make the table of paths anew, from what is loaded."""
+        table: dict[str, dict[str, Handler]] = {}
 
-        def work() -> Any:
-            read()
-            return call.work()
+        def get(path: str, handler: Handler) -> None:
+            table.setdefault(path, {}).update({"GET": handler, "HEAD": handler})
 
-        async def walk(job: Job) -> Any:
-            await self.engine.hop(read, job)
-            return await call.on_loop(job, self.engine)
+        def post(path: str, handler: Handler) -> None:
+            table.setdefault(path, {})["POST"] = handler
 
-        self._enter(call, work, walk, self._limits.deadline_s, reply, lambda: recorded, shadowed)
+        self._headers = {
+            one.id: (self._instance, ("x-scanflow-revision", one.id)) for one in self.revisions.loaded.values()
+        }
+        get("/", self._about)
+        get("/v2", lambda _request, reply: reply(documents.as_json(documents.server())))
+        for path in ("/v2/health/live", "/healthz"):
+            get(path, lambda _request, reply: reply(_state("live", self.live())))
+        for path in ("/v2/health/ready", "/readyz"):
+            get(path, lambda _request, reply: reply(_state("ready", self.ready())))
+        get("/metrics", self._metrics)
+        post("/v2/repository/index", self._index)
+        self._targets = self._find_targets()
+        for (name, version), target in self._targets.items():
+            path = f"{_MODELS}{name}" + (f"/versions/{version}" if version else "")
+            get(path, partial(self._metadata, target))
+            get(f"{path}/ready", partial(self._model_ready, target))
+            post(f"{path}/infer", partial(self._infer, target))
+        whole = self._targets.get((self._spec.service, ""))
+        post("/api/v1.0/predictions", partial(self._predict, whole) if whole else _not_ready)
+        post("/api/v1.0/feedback", partial(self._feedback, whole) if whole else _not_ready)
+        self._routes = table
 
-    def _retain(self, call: Call, *, shadowed: bool) -> bool:
-        """Keep what was sent, if it is to be recorded or shown to a shadow; return whether it is to be recorded."""
-        recorded = self.recorder is not None and self.recorder.wants(call.sent())
-        if recorded or shadowed:
-            call.retain()
-        return recorded
+    def _find_targets(self) -> dict[tuple[str, str], Target]:
+        """Return what can be asked, by name and version; the version empty: by weight."""
+        chooser = self.revisions.chooser
+        if chooser is None:
+            return {}
+        found: dict[tuple[str, str], Target] = {}
+        serving = [one for one in self.revisions.loaded.values() if not one.shadow]
+        for name in (self._spec.service, *self._spec.aliases):
+            found[name, ""] = Target(name, None, chooser)
+            for one in serving:
+                found[name, one.id] = Target(name, None, Chooser([one]))
+        whole = {name for name, _ in found}
+        for node in {node: None for one in serving for node in one.components if node not in whole}:
+            having = [one for one in serving if node in one.components]
+            before = self._targets.get((node, ""))
+            found[node, ""] = Target(node, node, Chooser(having, before.chooser if before else None))
+            versions: dict[str, list[Loaded]] = {}
+            for one in having:
+                versions.setdefault(found[node, ""].version(one), []).append(one)
+            for version, those in versions.items():
+                found[node, version] = Target(node, node, Chooser(those))
+        return found
 
-    def _on_loop(self, call: Call, job: Job) -> Any:
-        return call.on_loop(job, self.engine)
+    def _versions(self, name: str) -> list[str]:
+        return [version for known, version in self._targets if known == name and version]
 
-    def _enter(
-        self,
-        call: Call,
-        work: Callable[[], Any],
-        walk: Callable[[Job], Any],
-        allowed_s: float,
-        reply: Callable[[Any], None],
-        recorded: bool | Callable[[], bool],
-        shadowed: bool,  # noqa: FBT001
-    ) -> None:
-        call.loaded.in_flight += 1
-        done = partial(self._done, call, reply, recorded, shadowed)
-        if call.graph.waits:
-            self.engine.start_async(walk, done, allowed_s=allowed_s, holder=call.holder)
-        else:
-            self.engine.start(work, done, allowed_s=allowed_s, holder=call.holder)
+    def _search(self, request: Request) -> Handler:
+        """Return who answers a request that the table does not have as it is.
+
+        Raises:
+            Problem: 404 or 405, with what there is.
+        """
+        path = unquote(request.path).rstrip("/") or "/"
+        methods = self._routes.get(path)
+        if methods is not None:
+            if request.method in methods:
+                return methods[request.method]
+            allowed = ", ".join(methods)
+            raise Problem(
+                405, f"{request.method[:20]} is not for {path[:200]}: use {allowed}.", headers=(("allow", allowed),)
+            )
+        if path.startswith(_MODELS):
+            name, _, rest = path.removeprefix(_MODELS).partition("/")
+            version = rest.removeprefix("versions/").partition("/")[0] if rest.startswith("versions/") else ""
+            if (name, version) not in self._targets:
+                raise self._unknown(name, version)
+        raise not_found("path", path, self._routes)
+
+    def _unknown(self, name: str, version: str) -> Problem:
+        if not self._targets:
+            return _no_model_yet()
+        if (name, "") not in self._targets:
+            return not_found("model", name, [known for known, version in self._targets if not version])
+        return Problem(
+            404, f"The model {name!r} has no version {version[:80]!r}. Known: {', '.join(self._versions(name))}."
+        )
+
+    # -- the small answers
+
+    def _about(self, _request: Request, reply: Reply) -> None:
+        names = [name for name, version in self._targets if not version]
+        reply(documents.as_json(documents.about(self._spec, names), (self._instance,)))
+
+    def _metadata(self, target: Target, _request: Request, reply: Reply) -> None:
+        loaded = max(target.chooser.choices, key=lambda one: one.weight)
+        document = documents.model(target.name, target.graph(loaded), self._versions(target.name))
+        reply(documents.as_json(document, self._headers[loaded.id]))
+
+    def _model_ready(self, target: Target, _request: Request, reply: Reply) -> None:
+        unwell = self._watch.unwell.get(target.node) if target.node else next(iter(self._watch.unwell.values()), None)
+        if unwell:
+            raise Problem(503, unwell, retry_after_s=1.0)
+        reply(_state("ready", self.ready() or target.node is not None))
+
+    def _index(self, _request: Request, reply: Reply) -> None:
+        names = [name for name, version in self._targets if not version]
+        models = {name: self._versions(name) for name in names}
+        reply(documents.as_json(documents.index(models, ready=self.ready())))
+
+    def _metrics(self, _request: Request, reply: Reply) -> None:
+        """Merge the figures of all instances, aside: there may be many files."""
+        self._watch.publish()
+
+        def told(rendered: asyncio.Future[tuple[bytes, str]]) -> None:
+            error = rendered.exception()
+            if error is not None:
+                reply(_defect(error).response())
+                return
+            body, content_type = rendered.result()
+            reply(Response(200, body, content_type))
+
+        self._loop.run_in_executor(None, self.meters.render).add_done_callback(told)
+
+    def _feedback(self, target: Target, request: Request, reply: Reply) -> None:
+        self._admit()
+        feedback = seldon.decode_feedback(request.body, allow_nan=self._limits.allow_nan)
+        said = self.revisions.loaded.get(str(feedback.tags.get(seldon.REVISION_TAG, "")))
+        loaded = said if said is not None and not said.shadow else target.chooser.pick()
+        loaded.in_flight += 1
+
+        def finish(coroutine: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(self._limits.deadline_s)
+
+        def done(told: Any, error: BaseException | None) -> None:
+            self.revisions.left(loaded)
+            if error is None:
+                reply(documents.as_json({"meta": {"tags": {"told": told}}}, self._headers.get(loaded.id, ())))
+            else:
+                reply(with_headers(error if isinstance(error, Problem) else _defect(error), (self._instance,)))
+
+        work = partial(seldon.give_feedback, loaded.graph, feedback, finish)
+        self.engine.start(work, done, allowed_s=self._limits.deadline_s, holder=request)
+
+
+def _state(word: str, well: bool) -> Response:
+    return documents.as_json({word: well}, status=200 if well else 503)
+
+
+def _no_model_yet() -> Problem:
+    return Problem(503, "No model is loaded yet. Try again in a moment.", retry_after_s=1.0)
+
+
+def _not_ready(_request: Request, _reply: Reply) -> None:
+    raise _no_model_yet()
+
+
+def _defect(error: BaseException) -> Problem:
+    """Return the problem of an error that nobody foresaw."""
+    _log.error("a request could not be answered", exc_info=error)
+    return Problem(500, f"The answer could not be made: {type(error).__name__}: {error}")

@@ -42,6 +42,8 @@ _NEXT_AT = 24
 _TWO = struct.Struct("<QQ")
 _THREE = struct.Struct("<QQQ")
 _FD = struct.Struct("<i")
+_PORT = struct.Struct("<H")
+_PORTS: Final = 64
 
 _SIOCINQ, _SIOCOUTQ, _SO_COOKIE = 0x541B, 0x5411, 57
 _INFO_BYTES, _ACKED_AT = 256, 120  # struct tcp_info: tcpi_bytes_acked and tcpi_bytes_received, since Linux 4.1
@@ -172,12 +174,24 @@ class Table:
     """All slots of an instance. Made before the keeper, which shares it; of no use after a plain ``fork``."""
 
     def __init__(self, slots: int = SLOTS) -> None:
-        self._headers = -(-slots * _HEADER_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._ports_at = slots * _HEADER_BYTES
+        self._headers = -(-(self._ports_at + _PORTS * _PORT.size) // mmap.PAGESIZE) * mmap.PAGESIZE
         # Pages that were never touched are not there: this reserves addresses, not memory.
         size = self._headers + slots * REGION_BYTES
         self._memory = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))  # the last one put back is taken first: its pages are warm
+
+    def serves(self, port: int) -> None:
+        """Note a port whose connections are ours."""
+        known = self.ports()
+        if port not in known and len(known) < _PORTS:
+            _PORT.pack_into(self._memory, self._ports_at + len(known) * _PORT.size, port)
+
+    def ports(self) -> list[int]:
+        """Return the ports whose connections are ours."""
+        noted = (_PORT.unpack_from(self._memory, self._ports_at + place * _PORT.size)[0] for place in range(_PORTS))
+        return [port for port in noted if port]
 
     def take(self) -> Slot:
         """Return a free slot; when there is none, one of its own, which no keeper knows."""

@@ -11,6 +11,7 @@ import pytest
 
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow_client.service_words import (
+    error_lines,
     explanation_lines,
     instance_rows,
     models_of,
@@ -90,10 +91,21 @@ def test_an_instance_shows_what_it_was_granted_and_what_it_uses() -> None:
         error="ended by signal 9",
     )
     (row,) = instance_rows(record(instances=[one]))
+    (elsewhere,) = instance_rows(record(instances=[one], shape=Shape(affinity="cpu")))
+    assert elsewhere[4] == "0-1,4"
     assert row[:3] == ("1", "✓ ready", "42")
-    assert row[4:] == ("0-1,4 (memory of node 0)", "3", "60.0 MiB", "50%", "2", "1", "ended by signal 9")
+    assert row[4:] == ("0-1,4 (memory of node 0)", "3", "60.0 MiB", "50%", "2", "1")
     (row,) = instance_rows(record(instances=[InstanceRecord(instance="2", state="waiting")]))
-    assert row == ("2", "↻ waiting", "-", "-", "any", "-", "-", "-", "0", "0", "")
+    assert row == ("2", "↻ waiting", "-", "-", "any", "-", "-", "-", "0", "0")
+
+
+def test_errors_are_told_below_and_once() -> None:
+    ended = InstanceRecord(instance="1", state="waiting", error="ended by signal 9")
+    well = InstanceRecord(instance="2", state="ready", error="ended by signal 9")
+    assert error_lines(record()) == []
+    assert error_lines(record(instances=[ended, well])) == ["instance 1: ended by signal 9"]
+    told = "The last change did not come into effect: instance 1: ended by signal 9"
+    assert error_lines(record(instances=[ended], error="instance 1: ended by signal 9")) == [told]
 
 
 def test_a_revision_shows_its_share_and_how_it_does() -> None:

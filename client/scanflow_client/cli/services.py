@@ -211,16 +211,14 @@ def _observer(as_json: bool) -> Any:
 
 
 def _show(record: ServiceRecord, as_json: bool) -> None:
-    from scanflow_client.service_words import instance_rows, next_for, revision_rows, service_line
+    from scanflow_client.service_words import error_lines, instance_rows, next_for, revision_rows, service_line
 
     if as_json:
         print_json(record)
         return
-    typer.echo(service_line(record))
-    if record.error:
-        typer.echo(f"The last change did not come into effect: {record.error}")
+    typer.echo("\n".join([service_line(record), *error_lines(record)]))
     if record.instances:
-        heads = ("instance", "state", "pid", "since", "cpus", "threads", "memory", "busy", "begun", "restarts", "error")
+        heads = ("instance", "state", "pid", "since", "cpus", "threads", "memory", "busy", "begun", "restarts")
         table(heads, instance_rows(record))
     table(("revision", "role", "share", "models", "requests", "errors", "p50", "p95"), revision_rows(record))
     if record.recorded or record.dropped:

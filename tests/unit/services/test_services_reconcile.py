@@ -63,7 +63,7 @@ def test_surplus_goes_the_useless_first() -> None:
 
 
 def test_one_that_does_not_answer_is_killed_and_one_that_loads_has_more_time() -> None:
-    assert told(wanted(), ready("1", silent_s=SILENT_S + 0.1)) == [("kill", "1"), ("start", "2")]
+    assert told(wanted(), ready("1", silent_s=SILENT_S + 0.1)) == [("kill", "1")]
     assert told(wanted(), ready("1", silent_s=SILENT_S + 0.1, applying=True)) == []
     assert told(wanted(), ready("1", silent_s=APPLY_SILENT_S + 1, applying=True))[0] == ("kill", "1")
 

@@ -99,8 +99,7 @@ class Action:
 def reconcile(wanted: Wanted, seen: Sequence[Seen]) -> list[Action]:
     """Return what to do now, in order; nothing where all is as wanted or must be waited for."""
     actions = [action for one in seen if (action := _unwell(wanted, one)) is not None]
-    handled = {action.name for action in actions}
-    alive = [one for one in seen if one.name not in handled and one.phase != "draining"]
+    alive = [one for one in seen if one.phase != "draining"]
     new = [one for one in alive if one.mold == wanted.mold]
     old = [one for one in alive if one.mold != wanted.mold]
     if wanted.changing and wanted.count and any(_hopeless(one) for one in new):

@@ -6,7 +6,7 @@ import time
 
 from scanflow.backends.local.locks import is_held
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.start import ensure_supervisor, poke
+from scanflow.backends.local.services.start import ensure_supervisor, poke, start_supervisor
 from scanflow.backends.local.services.state import read_state
 from scanflow.backends.local.services.stored import Stored, read_stored
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
@@ -15,6 +15,7 @@ from scanflow.errors import NotFoundError, UnavailableError, UsageError
 __all__ = ["Watcher", "wait_until_gone", "wait_until_settled"]
 
 _POLL_S = 0.03
+_START_S = 5.0
 _BACK_S = 30.0
 """How long to wait until what served before serves again."""
 
@@ -77,18 +78,21 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher, timeout_s: float) -
     Raises:
         UnavailableError: it takes too long.
     """
-    give_up = time.monotonic() + timeout_s
-    ensure_supervisor(folder)
+    give_up, next_start = time.monotonic() + timeout_s, 0.0
     poke(folder)
-    while is_held(folder.supervised) or folder.socket.exists():
+    while (watched := is_held(folder.supervised)) or folder.socket.exists() or not next_start:
         watcher.look()
-        if time.monotonic() > give_up:
+        now = time.monotonic()
+        if now > give_up:
             raise UnavailableError(
                 f"The service {folder.path.name!r} did not end within {timeout_s:.0f} s. Try again: scanflow delete "
                 f"{folder.path.name}"
             )
-        if not is_held(folder.supervised) and folder.socket.exists():
-            ensure_supervisor(folder)
+        if not watched and now >= next_start:
+            start_supervisor(folder)  # which ends whatever there is, and then itself
+            next_start = now + _START_S
+        elif not next_start:
+            next_start = now
         time.sleep(_POLL_S)
     watcher.look()
 

@@ -1,0 +1,117 @@
+"""What an instance says of itself: metadata of the server and its models, and its state for the supervisor."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from scanflow import __version__
+from scanflow.backends.local.binding import pin
+from scanflow.wire import InstanceSpec
+from scanflow_serving.declared import TensorSpec
+from scanflow_serving.engine import Engine
+from scanflow_serving.graph import Graph
+from scanflow_serving.messages import Response
+from scanflow_serving.revisions import Loaded
+
+__all__ = ["about", "as_json", "index", "model", "pin_workers", "revisions", "server", "this_process", "threads_of"]
+
+_EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
+_encoder: Final = msgspec.json.Encoder()
+
+
+def as_json(document: object, headers: tuple[tuple[str, str], ...] = (), status: int = 200) -> Response:
+    """Return a document as an answer."""
+    return Response(status, _encoder.encode(document), headers=headers)
+
+
+def server() -> dict[str, Any]:
+    """Return the server's metadata, as the Open Inference Protocol has it."""
+    return {"name": "scanflow", "version": __version__, "extensions": _EXTENSIONS}
+
+
+def about(spec: InstanceSpec, models: Iterable[str]) -> dict[str, Any]:
+    """Return what is here, for a person who looks."""
+    return {
+        "service": spec.service,
+        "application": spec.app,
+        "team": spec.team,
+        "instance": spec.instance,
+        "models": list(models),
+        "infer": f"POST /v2/models/{spec.service}/infer",
+        "others": ["GET /v2", f"GET /v2/models/{spec.service}", "POST /api/v1.0/predictions", "GET /metrics"],
+    }
+
+
+def model(name: str, graph: Graph, versions: Iterable[str]) -> dict[str, Any]:
+    """Return a model's metadata: the inputs of the nodes that take the request, the outputs of those that answer."""
+    inputs: dict[str, TensorSpec] = {}
+    for step in graph.roots:
+        inputs |= {spec.name: spec for spec in step.component.declared.inputs}
+    only = graph.steps[0].component.platform if len(graph.steps) == 1 else ""
+    return {
+        "name": name,
+        "versions": list(versions),
+        "platform": f"{only}" if only else "scanflow_graph",
+        "inputs": [_described(spec) for spec in inputs.values()],
+        "outputs": [_described(spec) for spec in graph.ends[0].component.declared.outputs],
+    }
+
+
+def index(models: Mapping[str, Iterable[str]], *, ready: bool) -> list[dict[str, Any]]:
+    """Return the models there are, as the repository extension lists them."""
+    state = "READY" if ready else "UNAVAILABLE"
+    return [
+        {"name": name, "version": version, "state": state, "reason": ""}
+        for name, versions in models.items()
+        for version in versions
+    ]
+
+
+def revisions(loaded: Iterable[Loaded]) -> list[dict[str, Any]]:
+    """Return what is loaded, for the supervisor."""
+    return [
+        {
+            "id": one.id,
+            "weight": one.weight,
+            "shadow": one.shadow,
+            "requests": one.answered,
+            "in_flight": one.in_flight,
+            **({"compared": one.compared} if one.shadow else {}),
+        }
+        for one in loaded
+    ]
+
+
+def this_process() -> dict[str, Any]:
+    """Return the threads of this process, counted, and the CPUs it may run on, as the kernel has them."""
+    tasks = Path("/proc/self/task")
+    return {
+        "threads": len(os.listdir(tasks)) if tasks.is_dir() else 0,  # noqa: PTH208 - asked often, and only counted
+        "cpus": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+    }
+
+
+def threads_of(spec: InstanceSpec) -> int:
+    """Return how many threads a library that asks for a number may have."""
+    said = spec.threads.get("SCANFLOW_THREADS") or os.environ.get("SCANFLOW_THREADS", "")
+    return int(said) if said.isdigit() and int(said) > 0 else max(1, math.ceil(spec.cores))
+
+
+def pin_workers(spec: InstanceSpec, engine: Engine) -> None:
+    """Put each worker on a core of its own, where that was asked for.
+
+    Only after warm-up, and only where there are several: the threads that a library starts in a worker inherit its
+    core, so that a single worker with its library's pool would be left with one.
+    """
+    if spec.pin_threads and spec.cpus and engine.threads > 1:
+        pin(spec.cpus, [worker.native_id for worker in engine.workers if worker.native_id is not None])
+
+
+def _described(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}

@@ -1,0 +1,261 @@
+"""A real instance of a service for tests, which play the supervisor's part: folder, listener, control socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from scanflow.backends.local import seqpacket
+from scanflow.wire import Desired, Exchange, InstanceSpec, Limits, Node, Revision, encode
+
+__all__ = ["Instance", "Orphan", "raw_exchange", "read_answer", "unused_port"]
+
+PATIENCE_S = 60.0
+
+Orphan = tuple[Exchange, socket.socket, bytes]
+"""A connection that an instance or its keeper gave back: what is said of it, it itself, and what was read of it."""
+
+
+class Instance:
+    """One process of the model server. Used as a context, at whose end nothing of it is left."""
+
+    def __init__(
+        self,
+        folder: Path,
+        code: str,
+        *,
+        name: str = "one",
+        implementation: str = "model.py:Model",
+        nodes: Sequence[Node] = (),
+        listener: socket.socket | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "scanflow_serving"),
+        **spec: Any,
+    ) -> None:
+        """``code`` is the text of ``model.py``; ``listener`` is one to share with another instance."""
+        self.folder = folder / name
+        self.folder.mkdir(parents=True)
+        (folder / "model.py").write_text(code)
+        self.listener = listener or socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self.listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._control: socket.socket | None = None
+        self._key = 0
+        self.given: list[Orphan] = []
+        self.orphans: list[Orphan] = []
+        self._door = seqpacket.listen(self.folder / "supervisor")
+        metrics = folder / "metrics"
+        metrics.mkdir(exist_ok=True)
+        model = Node(name="model", implementation=implementation, file=str(folder / "model.py"))
+        self.revision = Revision(id="r1", nodes=tuple(nodes) or (model,))
+        self.desired = Desired(generation=1, revisions=(self.revision,))
+        (self.folder / "desired.json").write_bytes(encode(self.desired))
+        fields: dict[str, Any] = {
+            "service": "w",
+            "app": "a",
+            "team": "t",
+            "instance": name,
+            "folder": str(self.folder),
+            "supervisor": str(self.folder / "supervisor"),
+            "desired": str(self.folder / "desired.json"),
+            "address": f"127.0.0.1:{self.port}",
+            "app_dir": str(folder),
+            "metrics": str(metrics),
+            "limits": Limits(deadline_s=20.0),
+        }
+        (self.folder / "instance.json").write_bytes(encode(InstanceSpec(**{**fields, **spec})))
+        self._log = (self.folder / "log").open("wb")
+        self.process = subprocess.Popen(
+            [*program, str(self.folder)],
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
+        )
+
+    # -- its life
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Wait until it is ready, and let it listen."""
+        self.connect()
+        self.ask("listen", fds=[self.listener.fileno()], key="main")
+        self.wait_until_ready()
+        return self
+
+    def connect(self) -> None:
+        """Connect to its control socket, once it is there."""
+        give_up = time.monotonic() + PATIENCE_S
+        while self._control is None:
+            try:
+                self._control = seqpacket.connect(self.folder / "control")
+            except OSError:
+                self._still_there(give_up, "it listens")
+                select.select((), (), (), 0.01)
+        self._control.settimeout(PATIENCE_S)
+
+    def wait_until_ready(self) -> None:
+        """Wait until it is warm."""
+        give_up = time.monotonic() + PATIENCE_S
+        while not self.ask("state").get("ready"):
+            self._still_there(give_up, "it is ready")
+            select.select((), (), (), 0.01)
+
+    def _still_there(self, give_up: float, what: str) -> None:
+        if self.process.poll() is not None or time.monotonic() > give_up:
+            raise AssertionError(f"Waited in vain until {what}; exit code {self.process.poll()}.\n{self.log()}")
+
+    def log(self) -> str:
+        """Return what it wrote."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def kill(self) -> None:
+        """End it as a machine short of memory would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        """End it, and close everything that came from it."""
+        if self.process.poll() is None:
+            self.kill()
+        for _, sock, _ in [*self.given, *self.orphans]:
+            sock.close()
+        for sock in (self._control, self._door, self.listener):
+            if sock is not None:
+                sock.close()
+        self._log.close()
+
+    # -- what is said
+
+    def ask(
+        self, kind: Any, body: Mapping[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = ""
+    ) -> dict[str, Any]:
+        """Say something and return the body of the answer; what is given meanwhile is kept."""
+        self.tell(kind, body, fds=fds, key=key)
+        wanted = key or str(self._key)
+        while True:
+            message = self._hear()
+            assert message is not None, f"It hung up.\n{self.log()}"
+            if message.kind == "reply" and message.key == wanted:
+                return message.body
+
+    def tell(self, kind: Any, body: Mapping[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = "") -> None:
+        """Say something."""
+        assert self._control is not None
+        self._key += 1
+        seqpacket.send(self._control, Exchange(kind=kind, key=key or str(self._key), body=dict(body or {})), fds)
+
+    def hear_given(self, count: int) -> list[Orphan]:
+        """Wait until so many connections were given, and return them."""
+        while len(self.given) < count:
+            assert self._hear() is not None, f"It hung up.\n{self.log()}"
+        return self.given
+
+    def hear_all(self) -> list[Orphan]:
+        """Listen until it hangs up, and return the connections that it gave."""
+        while self._hear() is not None:
+            pass
+        return self.given
+
+    def _hear(self) -> Exchange | None:
+        assert self._control is not None
+        came = seqpacket.receive(self._control)
+        if came is None:
+            return None
+        message, fds = came
+        if message.kind == "give":
+            self.given.append(_orphan(message, fds))
+        return message
+
+    def hear_orphans(self, within_s: float = 10.0) -> list[Orphan]:
+        """Return what the keeper gave, which is all when it hangs up; nothing when nobody comes in that time."""
+        if not select.select([self._door], (), (), within_s)[0]:
+            return []
+        channel, _ = self._door.accept()
+        with channel:
+            channel.settimeout(within_s)
+            while came := seqpacket.receive(channel):
+                self.orphans.append(_orphan(*came))
+        return self.orphans
+
+    def take(self, orphan: Orphan) -> None:
+        """Let it serve a connection that another gave."""
+        message, sock, read = orphan
+        fds = [sock.fileno()]
+        if read:
+            fds.append(os.memfd_create("read"))
+            os.write(fds[1], read)
+        self.ask("take", {"replays": message.body.get("replays", 0)}, fds=fds)
+        for fd in fds[1:]:
+            os.close(fd)
+        sock.close()
+
+
+def _orphan(message: Exchange, fds: list[int]) -> Orphan:
+    read = b""
+    if len(fds) > 1:
+        read = os.pread(fds[1], os.fstat(fds[1]).st_size, 0)
+        os.close(fds[1])
+    return message, socket.socket(fileno=fds[0]), read
+
+
+def unused_port() -> int:
+    """Return a port that nobody has just now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def raw_exchange(port: int, request: bytes, *, timeout_s: float = 20.0) -> bytes:
+    """Send these bytes, and return all that comes until the other side closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as sock:
+        sock.sendall(request)
+        sock.shutdown(socket.SHUT_WR)
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+        return answer
+
+
+def read_answer(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Read one answer that says its length: its status, its headers and its body."""
+    came = b""
+    while b"\r\n\r\n" not in came:
+        piece = sock.recv(65536)
+        assert piece, f"The connection ended after {came!r}."
+        came += piece
+    head, _, body = came.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    length = int(headers.get("content-length", "0"))
+    while len(body) < length:
+        piece = sock.recv(1 << 20)
+        assert piece, f"The connection ended after {len(body)} of {length} bytes."
+        body += piece
+    assert len(body) == length
+    return int(first.split()[1]), headers, body
+
+
+def infer_request(values: Sequence[float] = (1, 2)) -> bytes:
+    """Return a whole HTTP request for an inference."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, len(values)], "data": list(values)}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    return (
+        b"POST /v2/models/w/infer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(body), body)
+    )

@@ -1,0 +1,89 @@
+"""What components return, as outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scanflow_serving.declared import TensorSpec
+from scanflow_serving.problems import Problem
+from scanflow_serving.results import as_array, as_tensors, raw_bytes
+
+WHO = "The node 'n'"
+
+
+def described(value: Any, *declared: TensorSpec) -> list[tuple[str, str, list[int]]]:
+    return [(one.name, one.datatype, list(one.data.shape)) for one in as_tensors(value, declared, WHO)]
+
+
+@pytest.mark.parametrize(
+    ("value", "outputs"),
+    [
+        (np.zeros((2, 3), "f4"), [("output-0", "FP32", [2, 3])]),
+        ([[1, 2], [3, 4]], [("output-0", "INT64", [2, 2])]),
+        (1.5, [("output-0", "FP64", [])]),
+        (True, [("output-0", "BOOL", [])]),
+        ("text", [("output-0", "BYTES", [1])]),
+        (b"bytes", [("output-0", "BYTES", [1])]),
+        (["a", "b"], [("output-0", "BYTES", [2])]),
+        (np.array(["a", b"b"], dtype=object), [("output-0", "BYTES", [2])]),
+        ({"a": [1.0], "b": "x"}, [("a", "FP64", [1]), ("b", "BYTES", [1])]),
+        ((np.zeros(1), np.zeros(2, "i4")), [("output-0", "FP64", [1]), ("output-1", "INT32", [2])]),
+        ({}, []),
+    ],
+)
+def test_whatever_is_returned_is_an_output(value: Any, outputs: list[tuple[str, str, list[int]]]) -> None:
+    assert described(value) == outputs
+
+
+def test_outputs_are_called_as_declared() -> None:
+    y, z = TensorSpec("y", "FP32", (-1,)), TensorSpec("z", "FP32", (-1,))
+    assert described(np.zeros(1), y)[0][0] == "y"
+    assert [name for name, _, _ in described((np.zeros(1), np.zeros(1)), y, z)] == ["y", "z"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "returned nothing"),
+        (object(), "type 'object'"),
+        ([[1], [2, 3]], "not equally long"),
+        (np.array([{}], dtype=object), "an array of objects, the first of which is of type 'dict'"),
+        (np.zeros(1, "c16"), "complex128"),
+        ({"a": None}, "returned nothing"),
+    ],
+)
+def test_what_can_be_no_output_is_the_components_fault(value: Any, words: str) -> None:
+    with pytest.raises(Problem) as caught:
+        as_tensors(value, (), WHO)
+    assert caught.value.status == 500
+    assert caught.value.detail.startswith(WHO)
+    assert words in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("value", "raw"),
+    [
+        (b"abc", b"abc"),
+        (bytearray(b"abc"), b"abc"),
+        (memoryview(b"abcdef")[::2], b"ace"),
+        ("é", "é".encode()),
+        (np.arange(4, dtype="u1")[::-1], b"\x03\x02\x01\x00"),
+        ({"y": np.array([1], "<u2")}, b"\x01\x00"),
+        (["a", "bc"], b"abc"),
+        (np.zeros(0), b""),
+    ],
+)
+def test_a_result_is_given_as_its_bytes(value: Any, raw: bytes) -> None:
+    assert bytes(raw_bytes(value, WHO)) == raw
+
+
+def test_several_outputs_are_no_raw_bytes() -> None:
+    with pytest.raises(Problem, match="2 outputs"):
+        raw_bytes({"a": b"", "b": b""}, WHO)
+
+
+def test_text_is_held_as_bytes() -> None:
+    assert as_array(np.array(["é"]), WHO).tolist() == ["é".encode()]

@@ -1,0 +1,200 @@
+"""Seldon's protocol."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.wire import Node
+from scanflow_serving import seldon
+from scanflow_serving.components import Component
+from scanflow_serving.graph import Graph, Outcome, Step, Walk
+from scanflow_serving.problems import Problem
+from scanflow_serving.seldon import Prediction
+
+NODE = Node(name="n", implementation="a.py:A")
+
+
+def decode(content: Any, *, allow_nan: bool = False) -> Prediction:
+    return seldon.decode(content if isinstance(content, bytes) else json.dumps(content).encode(), allow_nan=allow_nan)
+
+
+def encode(asked: Prediction, value: Any, names: Any = ()) -> dict[str, Any]:
+    step = Step(0, NODE, Component(NODE, lambda value, _names, _meta: value, platform="python"))
+    document: dict[str, Any] = json.loads(seldon.encode(asked, Outcome(value, names, step), Walk(), "r1"))
+    return document
+
+
+def test_an_array_comes_with_its_names_and_meta() -> None:
+    asked = decode({"data": {"names": ["a", "b"], "ndarray": [[1, 2.5]]}, "meta": {"puid": "7"}})
+    assert isinstance(asked.value, np.ndarray)
+    assert asked.value.tolist() == [[1, 2.5]]
+    assert (asked.names, asked.meta) == (["a", "b"], {"puid": "7"})
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        ({"strData": "text"}, "text"),
+        ({"binData": base64.b64encode(b"\xff\x00").decode()}, b"\xff\x00"),
+        ({"jsonData": {"a": [1, None]}}, {"a": [1, None]}),
+    ],
+)
+def test_other_kinds_of_data_come_as_they_are(content: dict[str, Any], value: Any) -> None:
+    assert decode(content).value == value
+
+
+def test_a_tensor_has_a_shape() -> None:
+    asked = decode({"data": {"tensor": {"shape": [2, 1], "values": [1, 2]}}})
+    assert asked.value.tolist() == [[1], [2]]
+
+
+def test_texts_among_numbers_stay_what_they_are() -> None:
+    assert decode({"data": {"ndarray": [["a", 1]]}}).value.tolist() == [["a", 1]]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "The body is empty"),
+        (b"{", "no JSON"),
+        (b"[]", "should be a JSON object"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"data": {"ndarray": [NaN]}}', "neither NaN"),
+        ({}, "none of data, binData"),
+        ({"strData": "a", "jsonData": 1}, "has strData and jsonData"),
+        ({"strData": 1}, "strData should be text"),
+        ({"binData": "%"}, "base64"),
+        ({"data": [1]}, "either 'ndarray' or 'tensor'"),
+        ({"data": {"ndarray": [1], "tensor": {}}}, "either 'ndarray' or 'tensor'"),
+        ({"data": {"ndarray": 5}}, "should be a list"),
+        ({"data": {"ndarray": [[1], [2, 3]]}}, "different lengths"),
+        ({"data": {"ndarray": [[1, None]]}}, "numbers or texts"),
+        ({"data": {"ndarray": [{}]}}, "numbers or texts"),
+        ({"data": {"names": ["a"], "ndarray": [[1, 2]]}}, "data.names has 1 names"),
+        ({"data": {"names": "a", "ndarray": [[1]]}}, "list of texts"),
+        ({"data": {"tensor": {"shape": [3], "values": [1]}}}, "stands for 3 values"),
+        ({"data": {"tensor": {"shape": [-1], "values": [1]}}}, "negative"),
+        ({"data": {"tensor": {"shape": ["1"], "values": [1]}}}, "whole numbers"),
+        ({"data": {"tensor": {"values": ["a"]}}}, "should hold numbers"),
+        ({"data": {"tensor": {"shape": [2**70, 2**70], "values": []}}}, "more elements"),
+    ],
+)
+def test_what_is_wrong_is_said(content: Any, words: str) -> None:
+    with pytest.raises(Problem) as caught:
+        decode(content)
+    assert caught.value.status == 400
+    assert words in caught.value.detail
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_are_more_than_a_bad_request(content: bytes) -> None:
+    for read in (seldon.decode, seldon.decode_feedback):
+        with pytest.raises(Problem) as caught:
+            read(content, allow_nan=True)
+        assert caught.value.status == 400
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["shape", "values"]), inner, max_size=2)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(["ndarray", "tensor", "names"]), _json, _json)
+def test_no_data_does_harm(kind: str, data: Any, names: Any) -> None:
+    try:
+        decode({"data": {kind: data, "names": names}})
+    except Problem as problem:
+        assert problem.status == 400
+
+
+ASKED = Prediction(np.zeros((1, 2)), [], {"puid": "7"}, "ndarray")
+
+
+def test_an_answer_has_the_kind_of_the_question() -> None:
+    assert encode(ASKED, np.array([[1.0, 2.0]]))["data"] == {"names": ["t:0", "t:1"], "ndarray": [[1.0, 2.0]]}
+    tensor = Prediction(ASKED.value, [], {}, "tensor")
+    assert encode(tensor, np.array([[1, 2]]), ["a", "b"])["data"] == {
+        "names": ["a", "b"],
+        "tensor": {"shape": [1, 2], "values": [1, 2]},
+    }
+    assert encode(ASKED, "text")["strData"] == "text"
+    assert encode(ASKED, b"\xff")["binData"] == "/w=="
+    assert encode(ASKED, {"a": np.array([1])})["jsonData"] == {"a": [1]}
+    assert encode(ASKED, ["a", "b"])["data"]["ndarray"] == ["a", "b"]
+
+
+def test_an_answer_says_who_asked_and_who_answered() -> None:
+    meta = encode(ASKED, [1])["meta"]
+    assert meta["puid"] == "7"
+    assert meta["tags"] == {seldon.REVISION_TAG: "r1"}
+    assert encode(Prediction(None, [], {}, "ndarray"), [1])["meta"]["puid"]
+
+
+def test_what_no_message_can_hold_is_the_components_fault() -> None:
+    with pytest.raises(Problem) as caught:
+        encode(ASKED, {"a": object()})
+    assert caught.value.status == 500
+
+
+class Learner:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def send_feedback(self, features: Any, names: Any, reward: float, truth: Any, routing: int | None = None) -> None:
+        self.told.append((features.tolist(), names, reward, truth.tolist(), routing))
+
+
+def test_feedback_reaches_the_nodes_that_took_part() -> None:
+    nodes = [
+        Node(name="choose", role="ROUTER", implementation="a.py:A"),
+        Node(name="a", implementation="a.py:A", parents=("choose",)),
+        Node(name="b", implementation="a.py:A", parents=("choose",)),
+    ]
+    learners = [Learner() for _ in nodes]
+    components = [Component(node, lambda value, _n, _m: value, platform="python") for node in nodes]
+    for component, learner in zip(components, learners, strict=True):
+        component.feedback = learner.send_feedback
+    feedback = seldon.decode_feedback(
+        json.dumps(
+            {
+                "request": {"data": {"names": ["x"], "ndarray": [[1]]}},
+                "response": {"meta": {"routing": {"choose": 1}, "tags": {seldon.REVISION_TAG: "r1"}}},
+                "reward": 0.5,
+                "truth": {"data": {"ndarray": [3]}},
+            }
+        ).encode(),
+        allow_nan=False,
+    )
+    assert feedback.tags == {seldon.REVISION_TAG: "r1"}
+    assert seldon.give_feedback(Graph("g", nodes, components), feedback, lambda _coroutine: None) == 2
+    assert learners[0].told == [([[1]], ["x"], 0.5, [3], 1)]
+    assert learners[1].told == []
+    assert learners[2].told == [([[1]], ["x"], 0.5, [3], None)]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({}, "Feedback has a 'reward'"),
+        ({"reward": "much"}, "should be a number"),
+        ({"reward": 1, "request": 5}, "'request' should be"),
+        ({"reward": 1, "truth": {"data": {}}}, "'truth'"),
+    ],
+)
+def test_feedback_that_is_none_is_refused(content: dict[str, Any], words: str) -> None:
+    with pytest.raises(Problem) as caught:
+        seldon.decode_feedback(json.dumps(content).encode(), allow_nan=False)
+    assert words in caught.value.detail
