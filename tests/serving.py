@@ -135,9 +135,9 @@ class Instance:
             self.kill()
         for _, sock, _ in [*self.given, *self.orphans]:
             sock.close()
-        for sock in (self._control, self._door, self.listener):
-            if sock is not None:
-                sock.close()
+        for mine in (self._control, self._door, self.listener):
+            if mine is not None:
+                mine.close()
         self._log.close()
 
     # -- what is said

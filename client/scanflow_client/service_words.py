@@ -132,6 +132,9 @@ def revision_rows(record: ServiceRecord) -> list[tuple[str, ...]]:
 
 def explanation_lines(found: Explanation) -> list[str]:
     """Return why a service has as many instances as it has."""
+    if found.target <= 0:
+        decides = "Nothing decides on that: give a node a scaling=sf.Scaling(...), or scale it by hand."
+        return [f"{found.service}: {counted(found.instances, 'instance')}. {decides}"]
     sample = "nothing measured yet" if found.sample is None else f"{found.sample:g}"
     return [
         f"{found.service}: {counted(found.instances, 'instance')}, looked at {ago(found.at)}",
@@ -148,25 +151,25 @@ def next_for(record: ServiceRecord) -> str:
         return f"See why: scanflow logs {record.name}"
     if any(one.role != "current" for one in record.revisions):
         return f"Decide: scanflow promote {record.name}, or scanflow rollback {record.name}"
-    return f"Ask it: scanflow predict {record.name} --data '[[1, 2, 3]]'"
+    return f"Ask it: scanflow predict {record.name} --help"
 
 
-def ways_to_ask(record: ServiceRecord, metadata: Mapping[str, Any] | None) -> list[str]:
-    """Return commands that ask a service for a prediction, ready to be pasted; ``metadata`` is what it says of its
-    inputs."""
-    declared: list[dict[str, Any]] = [_declared(one) for one in (metadata or {}).get("inputs") or []]
+def ways_to_ask(record: ServiceRecord, inputs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return commands that ask a service for a prediction, ready to be pasted; ``inputs`` is what it, or the model in
+    it, declares: names, types and shapes."""
+    declared: list[dict[str, Any]] = [_declared(one) for one in inputs]
     if not declared:
         declared = [{"name": "input", "shape": [1, 3], "datatype": "FP64"}]
     if any(math.prod(one["shape"]) > MOST_EXAMPLE_VALUES for one in declared):
         shape = "x".join(map(str, declared[0]["shape"][1:]))
         return [
-            f"Its input: {declared[0]['datatype']} of rows of {shape}. See: curl {record.url}/v2/models/{record.name}",
+            f"Its input: rows of {shape}, {declared[0]['datatype']}. See: curl -s {record.url}/v2/models/{record.name}",
             f"Ask it: scanflow predict {record.name} rows.npy",
         ]
-    inputs: list[dict[str, Any]] = [{**one, "data": _examples(one)} for one in declared]
-    body = json.dumps({"inputs": inputs}, separators=(",", ":"))
-    first = _nested(inputs[0]["data"], inputs[0]["shape"])
-    data = first if len(inputs) == 1 else {one["name"]: _nested(one["data"], one["shape"]) for one in inputs}
+    filled: list[dict[str, Any]] = [{**one, "data": _examples(one)} for one in declared]
+    body = json.dumps({"inputs": filled}, separators=(",", ":"))
+    first = _nested(filled[0]["data"], filled[0]["shape"])
+    data = first if len(filled) == 1 else {one["name"]: _nested(one["data"], one["shape"]) for one in filled}
     return [
         f"curl -s {record.url}/v2/models/{record.name}/infer -H 'content-type: application/json' -d '{body}'",
         f"Ask it: scanflow predict {record.name} --data '{json.dumps(data)}'",

@@ -144,8 +144,8 @@ def _only(answer: Answer) -> object:
 
 def _application(folder: Path, *, by: int) -> Path:
     (folder / "contract_model.py").write_text(MODEL, encoding="utf-8")
-    path = folder / "contract_serving.py"
-    path.write_text(APP.format(by=by, service=SERVICE) + "#" * by, encoding="utf-8")  # of another size each time
+    path = folder / f"contract_serving_{by}.py"  # a process loads a file once
+    path.write_text(APP.format(by=by, service=SERVICE), encoding="utf-8")
     return path
 
 

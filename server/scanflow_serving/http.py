@@ -162,9 +162,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         inbox = self._inbox
         inbox.filled(nbytes)
-        if self._request is None:
+        if self._request is None and not self._later:
             self._advance()
-        elif inbox.full:
+        if inbox.full and not self._paused and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from scanflow import wire
 from scanflow.backends.local import seqpacket
 from tests.benchmarks.measure import NotMeasuredError, environment
-from tests.benchmarks.servers import READY_S, Probe, Server, ask, end, marked
+from tests.benchmarks.servers import READY_S, Probe, Server, end, marked, until_ready
 
 __all__ = ["alone"]
 
@@ -22,8 +22,6 @@ __all__ = ["alone"]
 @contextmanager
 def alone(python: Path, program: Path, component: str, service: str, folder: Path, *, probe: Probe) -> Iterator[Server]:
     """Run ``component`` of ``program`` (``app.py`` and the name of its class) as the only node of a service.
-
-    It is ready when a request that waited in the listening socket from the first moment on was answered.
 
     Raises:
         NotMeasuredError: it ended, or was not ready within ``READY_S``.
@@ -64,9 +62,7 @@ def alone(python: Path, program: Path, component: str, service: str, folder: Pat
         try:
             with _control(instance / "control", process, log) as control:
                 seqpacket.send(control, wire.Exchange(kind="listen", key="1"), [listener.fileno()])
-                status, body = ask(port, probe, timeout_s=READY_S)
-                if status != 200:
-                    raise NotMeasuredError(f"it answered {status}: {body[:200]!r}")
+                until_ready(port, probe, alive=lambda: process.poll() is None, log=log)
                 ready_s = time.perf_counter() - began
                 yield Server(port=port, ready_s=ready_s, processes=lambda: marked(mark))
         finally:

@@ -21,7 +21,20 @@ import psutil
 
 from tests.benchmarks.measure import NotMeasuredError, environment, pss_mib, run
 
-__all__ = ["Probe", "Server", "ask", "cores", "deployed", "end", "free_port", "marked", "oip", "pinned", "started"]
+__all__ = [
+    "Probe",
+    "Server",
+    "ask",
+    "cores",
+    "deployed",
+    "end",
+    "free_port",
+    "marked",
+    "oip",
+    "pinned",
+    "started",
+    "until_ready",
+]
 
 READY_S = 120.0
 STOP_S = 20.0
@@ -101,7 +114,7 @@ def started(
             start_new_session=True,
         )
     try:
-        _await(port, probe, alive=lambda: process.poll() is None, log=log)
+        until_ready(port, probe, alive=lambda: process.poll() is None, log=log)
         ready_s = time.perf_counter() - began
         yield Server(port=port, ready_s=ready_s, processes=lambda: marked(mark))
     finally:
@@ -147,7 +160,7 @@ def deployed(
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        _await(port, probe, alive=lambda: command.poll() in {None, 0}, log=log)
+        until_ready(port, probe, alive=lambda: command.poll() in {None, 0}, log=log)
         ready_s = time.perf_counter() - began
         if command.wait(READY_S) != 0:
             raise NotMeasuredError(f"scanflow deploy exited with {command.returncode}: {_last(log)}")
@@ -157,7 +170,12 @@ def deployed(
         end(mine())
 
 
-def _await(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> None:
+def until_ready(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> None:
+    """Return when the server gave the first right answer.
+
+    Raises:
+        NotMeasuredError: it is not alive any more, or gave none within ``READY_S``; with the end of its log.
+    """
     until, pause, seen = time.monotonic() + READY_S, threading.Event(), "no connection"
     while time.monotonic() < until:
         try:
@@ -172,7 +190,7 @@ def _await(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> 
             seen = f"{status} {body[:200]!r}"
         if not alive():
             break
-        pause.wait(0.01)
+        pause.wait(0.005)
     raise NotMeasuredError(f"it did not get ready: {seen}; {_last(log)}")
 
 

@@ -151,8 +151,8 @@ def _alone(places: Places) -> Benchmark:
         ],
         contenders={"Scanflow": sample},
         how=(
-            "`python -m scanflow_serving` without a supervisor; from its start until it answered a request that waited "
-            "from the first moment on; memory as the kernel counts it, pages that are shared counted once"
+            "`python -m scanflow_serving` without a supervisor; from its start to the first right answer, asked "
+            "every 5 ms; memory as the kernel counts it, pages that are shared counted once"
         ),
         rounds=5,
         warm_up=False,

@@ -147,12 +147,13 @@ def test_an_explanation_has_sample_target_formula_and_decision() -> None:
         "  formula   ceil(2 x 31.0 / 20.0) = 4, at most max=3",
         "  decision  add 1",
     ]
+    alone = found.model_copy(update={"target": 0})
+    assert explanation_lines(alone)[0].startswith("digits: 2 instances. Nothing decides on that")
     assert "nothing measured yet" in explanation_lines(found.model_copy(update={"sample": None}))[1]
 
 
 def test_a_small_input_is_written_out_ready_to_be_pasted() -> None:
-    metadata = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]}
-    curl, ours = ways_to_ask(record(), metadata)
+    curl, ours = ways_to_ask(record(), [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}])
     words = shlex.split(curl)
     assert words[:3] == ["curl", "-s", "http://127.0.0.1:46700/v2/models/digits/infer"]
     assert json.loads(words[-1]) == {
@@ -162,19 +163,15 @@ def test_a_small_input_is_written_out_ready_to_be_pasted() -> None:
 
 
 def test_several_inputs_are_named() -> None:
-    metadata = {"inputs": [{"name": name, "datatype": "INT64", "shape": [-1]} for name in "ab"]}
-    _, ours = ways_to_ask(record(), metadata)
+    _, ours = ways_to_ask(record(), [{"name": name, "datatype": "INT64", "shape": [-1]} for name in "ab"])
     assert json.loads(shlex.split(ours)[-1]) == {"a": [1], "b": [1]}
 
 
 def test_a_picture_is_not_written_out() -> None:
-    metadata = {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [-1, 28, 28]}]}
-    told = ways_to_ask(record(), metadata)
+    told = ways_to_ask(record(), [{"name": "x", "datatype": "UINT8", "shape": [-1, 28, 28]}])
     assert "rows of 28x28" in told[0]
     assert told[1] == "Ask it: scanflow predict digits rows.npy"
 
 
 def test_what_says_nothing_of_its_inputs_is_asked_for_something() -> None:
-    nothing: list[dict[str, Any] | None] = [None, {}, {"inputs": []}]
-    for metadata in nothing:
-        assert ways_to_ask(record(), metadata)[1].startswith("Ask it: scanflow predict digits --data '[[")
+    assert ways_to_ask(record(), [])[1].startswith("Ask it: scanflow predict digits --data '[[")

@@ -228,14 +228,23 @@ def _show(record: ServiceRecord, as_json: bool) -> None:
 
 
 def _ways_to_ask(where: Deployer, record: ServiceRecord) -> list[str]:
-    from scanflow.errors import ScanflowError
     from scanflow_client.service_words import ways_to_ask
 
-    try:
-        metadata = where.metadata(record.name) if record.state == "ready" else None
-    except ScanflowError:  # it is deployed all the same, and the next command will say what is wrong
-        metadata = None
-    return ways_to_ask(record, metadata)
+    return ways_to_ask(record, _inputs(where, record))
+
+
+def _inputs(where: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
+    """Return what the graph declares that it takes, else what a registered model in it does."""
+    from scanflow.errors import ScanflowError
+
+    nodes = [None, *(node for one in record.revisions for node in one.models)] if record.state == "ready" else []
+    for node in nodes:
+        try:
+            if found := where.metadata(record.name, node=node).get("inputs"):
+                return list(found)
+        except ScanflowError:  # it is deployed all the same, and the next command will say what is wrong
+            break
+    return []
 
 
 def _cores(text: str | None) -> float | None:

@@ -14,7 +14,6 @@ from scanflow.app.resources import AffinityMode
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.layout import Home
-from scanflow.backends.local.locks import is_held
 from scanflow.backends.local.services import changes
 from scanflow.backends.local.services.attempts import newest
 from scanflow.backends.local.services.blueprint import Blueprint
@@ -22,9 +21,9 @@ from scanflow.backends.local.services.definition import Definition, Fetch
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.ports import choose_port, taken_ports
 from scanflow.backends.local.services.report import record_of
-from scanflow.backends.local.services.settling import Watcher, wait_until_gone, wait_until_settled
+from scanflow.backends.local.services.settling import Watcher, wait_until_gone, wait_until_settled, wait_until_told
 from scanflow.backends.local.services.start import ensure_supervisor
-from scanflow.backends.local.services.state import read_state
+from scanflow.backends.local.services.state import is_current, read_state
 from scanflow.backends.local.services.stored import Stored, change, held, read_stored
 from scanflow.backends.service_records import (
     Explanation,
@@ -202,8 +201,10 @@ class LocalServices:
         Raises:
             NotFoundError: there is none of that name.
         """
-        self.ensure(name)
-        return self._record(self._folder(name))
+        folder = self._folder(name)
+        if self.ensure(name):
+            wait_until_told(folder)
+        return self._record(folder)
 
     def ensure(self, name: str) -> bool:
         """Make sure that somebody watches a service; say whether nobody did."""
@@ -213,8 +214,9 @@ class LocalServices:
 
     def explain(self, name: str) -> Explanation:
         """Return the last decision on the number of instances, with what it was made from."""
-        self.ensure(name)
         folder = self._folder(name)
+        if self.ensure(name):
+            wait_until_told(folder)
         state = read_state(folder)
         if state is None or state.explanation is None:
             raise UnavailableError(f"The supervisor of {name!r} has not looked at it yet. Try again in a moment.")
@@ -295,7 +297,7 @@ class LocalServices:
             name, lambda stored: changes.rolled_back(stored, self._recalled, self._blueprint.complete), observe
         )
 
-    def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 120.0) -> None:
+    def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 12.0) -> None:
         """End a service, and remove all that there is of it.
 
         Raises:
@@ -358,10 +360,9 @@ class LocalServices:
         if stored is None:
             raise NotFoundError(f"There is no service {folder.path.name!r}.")
         state = read_state(folder)
-        watched = is_held(folder.supervised)
         unseen = stored.definition.shape.instances
         record = record_of(stored, folder, count=unseen) if state is None else state.record
-        if not watched and not stored.hopeless:
+        if not is_current(folder, state) and not stored.hopeless:
             return record.model_copy(update={"state": "unsupervised"})
         return record
 

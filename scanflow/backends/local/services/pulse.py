@@ -43,6 +43,11 @@ class Pulse:
         _, before = self._at(window_s)
         return between(before.revisions.get(revision, Conducted()), self.totals.revisions.get(revision, Conducted()))
 
+    def rps(self, revision: str) -> float | None:
+        """Return the requests a second that a revision answered lately; None until it was looked at twice."""
+        seconds, _ = self._at(WINDOW_S)
+        return round(self.lately(revision).requests / seconds, 2) if seconds > 0 else None
+
     def sample(self, metric: ScalingMetric, window_s: float, ready: list[Instance]) -> float | None:
         """Return a metric's value per instance; None where nothing was measured."""
         if not ready:

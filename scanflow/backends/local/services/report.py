@@ -113,6 +113,7 @@ def _revision(revision: Revision, place: int, pulse: Pulse | None) -> RevisionRe
         role="current" if place == 0 else "shadow" if revision.shadow else "canary",
         requests=int(whole.requests),
         errors=int(whole.errors),
+        rps=pulse.rps(revision.id) if pulse else None,
         p50_s=quantile(lately.buckets, 0.5),
         p95_s=quantile(lately.buckets, 0.95),
     )

@@ -6,6 +6,7 @@ Nothing here waits. :meth:`Service.tick` is called whenever something happened, 
 from __future__ import annotations
 
 import logging
+import os
 import select
 import time
 from collections.abc import Callable
@@ -496,8 +497,9 @@ class Service:
             backup_active=self.failover.active == "backup",
         )
         explanation = self.scaler.still(self.stored.definition, time.time())
+        events = tuple(self._news.events)
         try:
-            write_state(self.folder, State(record=record, events=tuple(self._news.events), explanation=explanation))
+            write_state(self.folder, State(record=record, events=events, explanation=explanation, by=os.getpid()))
         except ScanflowError as error:  # a full disk: what serves goes on serving
             _log.warning("%s", error)
 

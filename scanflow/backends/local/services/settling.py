@@ -7,12 +7,12 @@ import time
 from scanflow.backends.local.locks import is_held
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.start import ensure_supervisor, poke, start_supervisor
-from scanflow.backends.local.services.state import read_state
+from scanflow.backends.local.services.state import is_current, read_state
 from scanflow.backends.local.services.stored import Stored, read_stored
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
 
-__all__ = ["Watcher", "wait_until_gone", "wait_until_settled"]
+__all__ = ["Watcher", "wait_until_gone", "wait_until_settled", "wait_until_told"]
 
 _POLL_S = 0.03
 _START_S = 5.0
@@ -69,6 +69,13 @@ def wait_until_settled(folder: ServiceFolder, generation: int, watcher: Watcher,
             )
         if not stored.hopeless:
             ensure_supervisor(folder)
+        time.sleep(_POLL_S)
+
+
+def wait_until_told(folder: ServiceFolder, patience_s: float = 10.0) -> None:
+    """Return once a supervisor that has just begun has told how things stand, or after a while."""
+    give_up = time.monotonic() + patience_s
+    while not is_current(folder, read_state(folder)) and time.monotonic() < give_up:
         time.sleep(_POLL_S)
 
 

@@ -6,11 +6,12 @@ from collections import deque
 
 from pydantic import BaseModel, ConfigDict
 
+from scanflow.backends.local.locks import is_held
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.stored import write_atomically
 from scanflow.backends.service_records import Explanation, ServiceRecord
 
-__all__ = ["Event", "News", "State", "read_state", "write_state"]
+__all__ = ["Event", "News", "State", "is_current", "read_state", "write_state"]
 
 KEPT = 100
 
@@ -37,6 +38,8 @@ class State(BaseModel):
     record: ServiceRecord
     events: tuple[Event, ...] = ()
     explanation: Explanation | None = None
+    by: int = 0
+    """The process id of the supervisor that saw it so."""
 
 
 class News:
@@ -64,3 +67,13 @@ def read_state(folder: ServiceFolder) -> State | None:
 def write_state(folder: ServiceFolder, state: State) -> None:
     """Replace what was told."""
     write_atomically(folder.state, state.model_dump_json().encode())
+
+
+def is_current(folder: ServiceFolder, state: State | None) -> bool:
+    """Say whether this was told by a supervisor that lives."""
+    if state is None or not is_held(folder.supervised):
+        return False
+    try:
+        return folder.supervised.read_text(encoding="ascii") == str(state.by)
+    except (FileNotFoundError, ValueError):
+        return False

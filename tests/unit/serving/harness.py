@@ -1,0 +1,160 @@
+"""What tests of the model server share: an application in this process, asked without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from scanflow.wire import Batching, Desired, InstanceSpec, Limits, Node, Recording, Revision
+from scanflow_serving.messages import Request, Response
+from scanflow_serving.problems import Problem
+from scanflow_serving.routes import Application
+
+__all__ = ["PATIENCE_S", "Asked", "Instance", "attempt", "desired", "instance", "node", "until", "write_class"]
+
+_T = TypeVar("_T")
+PATIENCE_S = 20.0
+"""Longest that anything in here waits for what should come at once."""
+
+
+def attempt(call: Callable[[], _T]) -> _T | Problem:
+    """Return what the call returns, or the problem that it raises."""
+    try:
+        return call()
+    except Problem as problem:
+        return problem
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Return when ``true()`` is, which the loop is asked about again and again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+def write_class(folder: Path, text: str, name: str = "user.py") -> Path:
+    """Write a user's file."""
+    path = folder / name
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return path
+
+
+def node(name: str, path: Path, kind: str, **changes: Any) -> Node:
+    """Return a node whose class is in that file."""
+    return Node(name=name, implementation=f"{path.name}:{kind}", file=str(path), **changes)
+
+
+def desired(*revisions: Revision | Sequence[Node], generation: int = 1) -> Desired:
+    """Return what an instance should serve; nodes alone are the revision ``r1``."""
+    made = [one if isinstance(one, Revision) else Revision(id="r1", nodes=tuple(one)) for one in revisions]
+    return Desired(generation=generation, revisions=tuple(made))
+
+
+class Asked:
+    """An answer, read."""
+
+    def __init__(self, response: Response) -> None:
+        self.status = response.status
+        self.content_type = response.content_type
+        self.headers = dict(response.headers)
+        self.body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
+
+    @property
+    def json(self) -> Any:
+        """The body, as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The data of an inference's outputs."""
+        assert self.status == 200, self.body
+        return [one["data"] for one in self.json["outputs"]]
+
+    @property
+    def detail(self) -> str:
+        """The words of a problem document."""
+        assert self.content_type == "application/problem+json", self.body
+        assert self.json["status"] == self.status
+        return str(self.json["detail"])
+
+
+class Instance:
+    """An application to ask."""
+
+    def __init__(self, application: Application) -> None:
+        self.application = application
+
+    def send(
+        self,
+        path: str,
+        body: bytes | None = None,
+        *,
+        method: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        slot: Any = None,
+    ) -> asyncio.Future[Asked]:
+        """Ask, and return what to wait for. Two answers to one request are an error."""
+        answered: asyncio.Future[Asked] = asyncio.get_running_loop().create_future()
+        thread = threading.get_ident()
+
+        def reply(response: Response) -> None:
+            assert threading.get_ident() == thread
+            answered.set_result(Asked(response))
+
+        how = method or ("GET" if body is None else "POST")
+        request = Request(how, path, "", dict(headers or {}), body or b"", slot=slot)
+        self.application.handle(request, reply)
+        return answered
+
+    async def ask(self, path: str, body: bytes | None = None, **options: Any) -> Asked:
+        """Ask and wait for the answer."""
+        return await asyncio.wait_for(self.send(path, body, **options), PATIENCE_S)
+
+    def infer(self, *rows: Sequence[float], model: str = "wf", **options: Any) -> asyncio.Future[Asked]:
+        """Send rows of FP64 numbers as ``x``."""
+        return self.send(f"/v2/models/{model}/infer", tensor(*rows), **options)
+
+
+def tensor(*rows: Sequence[float], **more: Any) -> bytes:
+    """Return a request with rows of FP64 numbers as ``x``."""
+    data = [one for row in rows for one in row]
+    described = {"name": "x", "datatype": "FP64", "shape": [len(rows), len(rows[0]) if rows else 0], "data": data}
+    return json.dumps({"inputs": [described], **more}).encode()
+
+
+@asynccontextmanager
+async def instance(
+    folder: Path, *nodes: Node, recording: Recording | None = None, apply: Desired | None = None, **limits: Any
+) -> AsyncIterator[Instance]:
+    """Give an instance that serves these nodes as ``wf``, or what is to be applied, or nothing yet."""
+    spec = InstanceSpec(
+        service="wf",
+        app="shop",
+        team="tests",
+        instance="wf-1",
+        folder=str(folder),
+        supervisor=str(folder / "supervisor"),
+        desired=str(folder / "desired.json"),
+        address="127.0.0.1:46700",
+        app_dir=str(folder),
+        limits=Limits(**limits),
+        recording=recording,
+    )
+    application = Application(spec, loop=asyncio.get_running_loop())
+    try:
+        if nodes or apply:
+            await application.apply(apply or desired(nodes))
+        yield Instance(application)
+    finally:
+        await application.close()
+
+
+def batching(max_size: int, max_delay_s: float = 0.0) -> Batching:
+    """Return how requests are put together."""
+    return Batching(max_size=max_size, max_delay_s=max_delay_s)

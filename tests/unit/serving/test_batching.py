@@ -1,0 +1,375 @@
+"""Batches: who goes with whom, how long anybody waits, and what happens to one bad request among good ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.wire import Batching, Node
+from scanflow_serving.batching import QUIET, Batcher, Traffic, arrived, join, pause, rows_of, split, stack
+from scanflow_serving.components import Call, Component
+from scanflow_serving.engine import Engine, Job
+from scanflow_serving.graph import Step, Walk
+from scanflow_serving.problems import Problem
+from tests.unit.serving.harness import PATIENCE_S, until
+
+seconds = st.floats(0, 10, allow_nan=False)
+traffics = st.builds(Traffic, company=st.floats(0, 1), gap_s=seconds)
+batchings = st.builds(Batching, max_size=st.integers(1, 64), max_delay_s=seconds)
+
+
+@given(traffics, batchings, st.integers(1, 100), seconds, seconds)
+def test_nobody_waits_longer_than_is_allowed(
+    traffic: Traffic, batching: Batching, rows: int, oldest_s: float, newest_s: float
+) -> None:
+    wait = pause(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=newest_s, free=True)
+    assert wait is not None
+    assert 0 <= wait <= max(0.0, batching.max_delay_s - oldest_s)
+
+
+@given(traffics, batchings, seconds)
+def test_a_full_batch_does_not_wait(traffic: Traffic, batching: Batching, oldest_s: float) -> None:
+    assert pause(traffic, batching, rows=batching.max_size, oldest_s=oldest_s, newest_s=0, free=True) == 0
+
+
+@given(batchings, st.integers(1, 64))
+def test_who_is_alone_does_not_wait(batching: Batching, before: int) -> None:
+    traffic = QUIET
+    for _ in range(before):
+        traffic = arrived(traffic, None, max_delay_s=batching.max_delay_s)
+    assert pause(traffic, batching, rows=1, oldest_s=0, newest_s=0, free=True) == 0
+
+
+@given(traffics, batchings, st.integers(1, 64), seconds)
+def test_nothing_is_called_without_a_free_thread(
+    traffic: Traffic, batching: Batching, rows: int, oldest_s: float
+) -> None:
+    assert pause(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=0, free=False) is None
+
+
+@given(traffics, st.integers(1, 64), seconds)
+def test_without_a_delay_nobody_waits(traffic: Traffic, rows: int, oldest_s: float) -> None:
+    batching = Batching(max_size=64, max_delay_s=0)
+    assert pause(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=0, free=True) == 0
+
+
+def test_where_requests_come_together_the_first_waits_for_the_others_and_not_longer() -> None:
+    batching, traffic = Batching(max_size=8, max_delay_s=0.1), QUIET
+    for _ in range(20):
+        traffic = arrived(traffic, 0.002, max_delay_s=0.1)
+    wait = pause(traffic, batching, rows=1, oldest_s=0, newest_s=0, free=True)
+    assert wait == pytest.approx(0.006, rel=0.2)
+    assert pause(traffic, batching, rows=3, oldest_s=0.01, newest_s=0.02, free=True) == 0
+
+
+def test_habits_change_with_the_traffic() -> None:
+    busy = QUIET
+    for _ in range(20):
+        busy = arrived(busy, 0.001, max_delay_s=0.1)
+    quiet = busy
+    for _ in range(20):
+        quiet = arrived(quiet, None, max_delay_s=0.1)
+    assert (busy.company > 0.9, quiet.company < 0.1) == (True, True)
+    assert arrived(busy, 5.0, max_delay_s=0.1).company < busy.company
+
+
+arrays = st.integers(0, 5).map(lambda rows: np.arange(rows * 2, dtype="f4").reshape(rows, 2))
+
+
+@given(st.lists(arrays, min_size=1, max_size=6))
+def test_what_is_stacked_is_dealt_out_again(values: list[Any]) -> None:
+    counts = [len(one) for one in values]
+    for one, again in zip(values, split(stack(values), counts), strict=True):
+        np.testing.assert_array_equal(one, again)
+    named = [{"a": one, "b": one[:, 0]} for one in values]
+    for one, again in zip(named, split(stack(named), counts), strict=True):
+        np.testing.assert_array_equal(one["b"], again["b"])
+    pairs = split((stack(values), stack(values).tolist()), counts)
+    assert [list(map(list, pair[1])) for pair in pairs] == [one.tolist() for one in values] or len(values) == 1
+
+
+@given(st.lists(arrays, min_size=1, max_size=6))
+def test_pieces_are_joined_whatever_they_are(values: list[Any]) -> None:
+    whole = np.concatenate(values)
+    np.testing.assert_array_equal(join(values), whole)
+    np.testing.assert_array_equal(join([{"a": one} for one in values])["a"], whole)
+    np.testing.assert_array_equal(join([(one, one) for one in values])[1], whole)
+    assert join([one.tolist() for one in values]) == whole.tolist()
+
+
+@pytest.mark.parametrize("result", [5, "text", b"bytes", None, [1], np.ones(1), {"a": [1]}, ([1],)])
+def test_a_result_without_a_row_for_each_cannot_be_dealt_out(result: Any) -> None:
+    with pytest.raises(ValueError, match="not as many came out"):
+        split(result, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (np.ones((1, 2)), np.ones((3, 2)), True),
+        (np.ones((1, 2)), np.ones((1, 3)), False),
+        (np.ones(1), np.ones(1, "f4"), False),
+        ({"a": np.ones(1)}, {"a": np.ones(2)}, True),
+        ({"a": np.ones(1)}, {"b": np.ones(1)}, False),
+    ],
+)
+def test_only_like_goes_with_like(one: Any, other: Any, alike: bool) -> None:  # noqa: FBT001
+    first, second = rows_of(one), rows_of(other)
+    assert first is not None
+    assert second is not None
+    assert (first[1] == second[1]) is alike
+
+
+@pytest.mark.parametrize("value", ["text", b"", {"a": [1]}, np.array(1), {"a": np.ones(1), "b": np.ones(2)}, {}, None])
+def test_what_has_no_rows_goes_alone(value: Any) -> None:
+    assert rows_of(value) is None
+
+
+class Waiting:
+    """A node with batching, and requests for it."""
+
+    def __init__(self, engine: Engine, call: Call, batching: Batching, *, is_async: bool) -> None:
+        node = Node(name="n", implementation="a.py:A", batching=batching)
+        component = Component(node, call, platform="python")
+        component.is_async = is_async
+        self.engine = engine
+        self.sizes: list[int] = []
+        self.batcher = Batcher(
+            Step(0, node, component),
+            batching,
+            engine,
+            asyncio.get_running_loop(),
+            deadline_s=3600,
+            called=self.sizes.append,
+        )
+
+    def ask(self, value: Any, *, names: Any = (), allowed_s: float = 3600) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if error is None:
+                future.set_result(result)
+            else:
+                assert isinstance(error, Exception)
+                future.set_exception(error)
+
+        async def walk(job: Job) -> Any:
+            return await self.batcher.call(value, names, Walk({"m": 1}), job)
+
+        self.engine.start_async(walk, done, allowed_s=allowed_s)
+        return future
+
+
+@asynccontextmanager
+async def waiting(
+    call: Callable[..., Any], *, max_size: int = 100, max_delay_s: float = 0.0, is_async: bool = False
+) -> AsyncIterator[Waiting]:
+    engine = Engine(asyncio.get_running_loop(), threads=1, queue=1000, deadline_s=3600)
+    try:
+        yield Waiting(engine, call, Batching(max_size=max_size, max_delay_s=max_delay_s), is_async=is_async)
+    finally:
+        await engine.close()
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(main, PATIENCE_S))
+
+
+class Gate:
+    """A component that can be held, and remembers what it was called with."""
+
+    def __init__(self, answer: Callable[[Any], Any] = lambda value: value * 2) -> None:
+        self.open = threading.Event()
+        self.inside = threading.Event()
+        self.calls: list[Any] = []
+        self.metas: list[Any] = []
+        self._answer = answer
+
+    def __call__(self, value: Any, _names: Any, meta: Any) -> Any:
+        self.calls.append(value)
+        self.metas.append(meta)
+        self.inside.set()
+        assert self.open.wait(PATIENCE_S)
+        return self._answer(value)
+
+
+def row(*numbers: float) -> Any:
+    return np.array([numbers])
+
+
+def test_those_that_come_while_a_call_runs_go_together_in_the_next() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with waiting(gate) as here:
+            first = here.ask(row(1))
+            await until(gate.inside.is_set)
+            others = [here.ask(np.array([[float(place)]] * 2)) for place in range(3)]
+            await until(lambda: len(here.batcher._waiting) == 3)
+            gate.open.set()
+            assert (await first).tolist() == [[2]]
+            assert [one.tolist() for one in await asyncio.gather(*others)] == [[[0], [0]], [[2], [2]], [[4], [4]]]
+            assert here.sizes == [1, 6]
+            assert gate.metas == [{"m": 1}, {}]
+
+    run(main())
+
+
+def test_a_batch_is_no_larger_than_allowed() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with waiting(gate, max_size=4) as here:
+            first = here.ask(row(1))
+            await until(gate.inside.is_set)
+            others = [here.ask(np.ones((rows, 1))) for rows in (2, 1, 2, 3)]
+            await until(lambda: len(here.batcher._waiting) == 4)
+            gate.open.set()
+            await asyncio.gather(first, *others)
+            assert here.sizes == [1, 3, 2, 3]
+
+    run(main())
+
+
+def test_a_request_larger_than_a_batch_is_answered_in_pieces() -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.open.set()
+        async with waiting(gate, max_size=2) as here:
+            result = await here.ask(np.arange(5.0).reshape(5, 1))
+            assert result.ravel().tolist() == [0, 2, 4, 6, 8]
+            assert [len(one) for one in gate.calls] == [2, 2, 1]
+
+    run(main())
+
+
+def test_those_that_do_not_fit_together_do_not_go_together() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with waiting(gate) as here:
+            first = here.ask(row(0))
+            await until(gate.inside.is_set)
+            others = [here.ask(row(1)), here.ask(row(1, 2)), here.ask(row(3)), here.ask(row(4), names=["a"])]
+            await until(lambda: len(here.batcher._waiting) == 4)
+            gate.open.set()
+            await asyncio.gather(first, *others)
+            assert [one.shape for one in gate.calls] == [(1, 1), (2, 1), (1, 2), (1, 1)]
+
+    run(main())
+
+
+def fussy(value: Any) -> Any:
+    if (value < 0).any():
+        raise ValueError("negative")
+    return value * 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> None:  # noqa: FBT001
+    async def main() -> None:
+        gate, calls = asyncio.Event(), []
+        held = Gate(fussy)
+
+        async def later(value: Any, names: Any, meta: Any) -> Any:
+            calls.append(value)
+            held.inside.set()
+            await gate.wait()
+            return fussy(value)
+
+        async with waiting(later if is_async else held, is_async=is_async) as here:
+            first = here.ask(row(0))
+            await until(held.inside.is_set)
+            others = [here.ask(row(number)) for number in (1, -1, 2)]
+            await until(lambda: len(here.batcher._waiting) == 3)
+            gate.set()
+            held.open.set()
+            results: Sequence[Any] = await asyncio.gather(first, *others, return_exceptions=True)
+            assert [results[place].tolist() for place in (0, 1, 3)] == [[[0]], [[2]], [[4]]]
+            assert isinstance(results[2], Problem)
+            assert results[2].detail == "The node 'n' raised ValueError: negative"
+
+    run(main())
+
+
+def test_results_without_a_row_for_each_end_the_batching() -> None:
+    async def main() -> None:
+        gate = Gate(lambda value: np.array([value.sum()]))
+        async with waiting(gate) as here:
+            first = here.ask(np.ones((2, 1)))
+            await until(gate.inside.is_set)
+            others = [here.ask(np.full((2, 1), number)) for number in (1.0, 2.0)]
+            await until(lambda: len(here.batcher._waiting) == 2)
+            gate.open.set()
+            results = await asyncio.gather(first, *others)
+            assert [one.tolist() for one in results] == [[2], [2], [4]]
+            assert len(gate.calls) == 4
+            assert here.batcher._alone
+
+    run(main())
+
+
+def test_who_is_gone_before_the_call_is_not_in_it() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with waiting(gate) as here:
+            first = here.ask(row(0))
+            await until(gate.inside.is_set)
+            late, good = here.ask(row(1), allowed_s=0.001), here.ask(row(2))
+            with pytest.raises(Problem) as caught:
+                await late
+            assert caught.value.status == 504
+            gate.open.set()
+            assert (await good).tolist() == [[4]]
+            await first
+            assert [one.ravel().tolist() for one in gate.calls] == [[0], [2]]
+
+    run(main())
+
+
+def test_the_first_of_many_waits_for_the_others() -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.open.set()
+        async with waiting(gate, max_size=4, max_delay_s=30) as here:
+            here.batcher._traffic = Traffic(company=1.0, gap_s=10.0)
+            results = await asyncio.gather(*(here.ask(row(number)) for number in range(4)))
+            assert [one.tolist() for one in results] == [[[0]], [[2]], [[4]], [[6]]]
+            assert here.sizes == [4]
+
+    run(main())
+
+
+def test_the_alarm_goes_off_for_those_whose_company_does_not_come() -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.open.set()
+        async with waiting(gate, max_size=4, max_delay_s=0.01) as here:
+            here.batcher._traffic = Traffic(company=1.0, gap_s=10.0)
+            assert (await here.ask(row(1))).tolist() == [[2]]
+
+    run(main())
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(-1, 3)), min_size=1, max_size=20), st.integers(1, 8))
+def test_every_request_gets_its_own_rows(requests: list[tuple[int, int]], max_size: int) -> None:
+    async def main() -> None:
+        gate = Gate(fussy)
+        gate.open.set()
+        async with waiting(gate, max_size=max_size) as here:
+            asked = [here.ask(np.full((rows, 1), number)) for rows, number in requests]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            for (rows, number), result in zip(requests, results, strict=True):
+                if number < 0:
+                    assert isinstance(result, Problem)
+                else:
+                    assert not isinstance(result, BaseException)
+                    assert result.tolist() == [[number * 2]] * rows
+            assert all(len(call) <= max_size for call in gate.calls)
+
+    run(main())

@@ -1,0 +1,192 @@
+"""Users' classes: how they are made, looked at and called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.wire import Node
+from scanflow_serving.components import Component, load_component, raised
+from scanflow_serving.problems import Problem
+from tests.unit.serving.harness import node, write_class
+
+
+def load(path: Path, kind: str = "Model", **changes: Any) -> Component:
+    return load_component(node("n", path, kind, **changes), threads=1)
+
+
+@pytest.mark.parametrize(
+    ("signature", "got"),
+    [
+        ("self, X", ["v"]),
+        ("self, X, names", ["v", ["a"]]),
+        ("self, X, names=None", ["v", ["a"]]),
+        ("self, X, features_names, meta", ["v", ["a"], {"m": 1}]),
+        ("self, X, names=None, meta=None", ["v", ["a"], {"m": 1}]),
+        ("self, X, meta=None", ["v", {"m": 1}]),
+        ("self, X, *, meta", ["v", {"m": 1}]),
+        ("self, X, names, other", ["v", ["a"], {"m": 1}]),
+        ("self, X, names=None, other=5", ["v", ["a"], 5]),
+        ("self, X, names, **more", ["v", ["a"], {"meta": {"m": 1}}]),
+        ("self, *all", [("v", ["a"], {"m": 1})]),
+    ],
+)
+def test_a_method_gets_what_its_signature_asks_for(tmp_path: Path, signature: str, got: list[Any]) -> None:
+    names = [part.split("=")[0].strip().strip("*") for part in signature.split(",")[1:]]
+    told = ", ".join(name for name in names if name)
+    path = write_class(tmp_path, f"class Model:\n    def predict({signature}):\n        return [{told}]\n")
+    assert load(path).call("v", ["a"], {"m": 1}) == got
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("def predict(self): pass", "takes no argument"),
+        ("def predict(self, X, names, meta, more): pass", "needs an argument 'more'"),
+        ("def predict(self, X, *, mode): pass", "needs an argument 'mode'"),
+        ("def predicted(self, X): pass", "needs a method 'predict', which it has not"),
+        ("def transform_input(self, X): pass", "It has transform_input: check the role"),
+        ("predict = 5", "needs a method 'predict'"),
+    ],
+)
+def test_a_method_that_cannot_be_called_is_refused(tmp_path: Path, method: str, words: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        load(write_class(tmp_path, f"class Model:\n    {method}\n"))
+    assert words in str(caught.value)
+
+
+CLASS = """
+class Model:
+    class_names = ["cat", "dog"]
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+
+    def __init__(self, scale=1, shift=0):
+        self.scale, self.shift, self.steps = scale, shift, []
+
+    def load(self):
+        self.steps.append("load")
+
+    def warm_up(self):
+        self.steps.append("warm_up")
+
+    def health_status(self):
+        self.steps.append("health_status")
+
+    def predict(self, X):
+        return X * self.scale + self.shift
+"""
+
+
+def test_a_class_is_made_loaded_warmed_up_and_asked_how_it_is(tmp_path: Path) -> None:
+    component = load(write_class(tmp_path, CLASS), parameters={"scale": 3})
+    assert component.call(2, [], {}) == 6
+    assert vars(component.subject)["steps"] == ["load", "warm_up", "health_status"]
+    assert component.class_names == ["cat", "dog"]
+    assert component.declared.inputs[0].name == "x"
+    assert not component.is_async
+
+
+def test_methods_may_be_asynchronous(tmp_path: Path) -> None:
+    path = write_class(
+        tmp_path,
+        """
+        class Model:
+            async def load(self):
+                self.loaded = True
+            async def predict(self, X):
+                return X
+        """,
+    )
+    component = load(path)
+    assert component.is_async
+    assert vars(component.subject)["loaded"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "words"),
+    [
+        (CLASS, {"scael": 3}, "has no parameter 'scael'. Did you mean 'scale'?"),
+        ("class Model:\n    def predict(self, X): pass", {"a": 1}, "has no parameter 'a'. It takes none."),
+        ("class Model:\n    def __init__(self, path): pass\n    def predict(self, X): pass", {}, "'path'"),
+        ("def Model(X): pass", {}, "is no class"),
+    ],
+)
+def test_parameters_are_checked_by_name(tmp_path: Path, text: str, parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        load(write_class(tmp_path, text), parameters=parameters)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["Modle", "missing.Model"])
+def test_a_class_that_is_not_there_is_not_found(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(NotFoundError):
+        load(write_class(tmp_path, CLASS), kind)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise OSError('no disk')",
+        "class Model:\n    def __init__(self):\n        raise OSError('no disk')",
+        "class Model:\n    def load(self):\n        raise OSError('no disk')\n    def predict(self, X): pass",
+        "class Model:\n    def warm_up(self):\n        raise OSError('no disk')\n    def predict(self, X): pass",
+        "class Model:\n    def health_status(self):\n        raise OSError('no disk')\n    def predict(self, X): pass",
+    ],
+)
+def test_what_a_users_code_raises_is_told_with_its_own_frames(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(write_class(tmp_path, text))
+    told = str(caught.value)
+    assert "The node 'n' cannot be loaded:" in told
+    assert "user.py:" in told
+    assert "OSError: no disk" in told
+    assert "components.py" not in told
+    assert "modules.py" not in told
+
+
+def test_even_the_end_of_the_process_is_only_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="SystemExit"):
+        load(write_class(tmp_path, "raise SystemExit(3)"))
+
+
+def test_an_exception_becomes_a_problem_with_the_users_frames(tmp_path: Path) -> None:
+    path = write_class(tmp_path, "class Model:\n    def predict(self, X):\n        return 1 / 0\n")
+    component = load(path)
+    with pytest.raises(ZeroDivisionError) as caught:
+        component.call(1, [], {})
+    problem = raised("The node 'n'", caught.value)
+    assert problem.status == 500
+    assert problem.detail == "The node 'n' raised ZeroDivisionError: division by zero"
+    assert problem.extra["exception"] == "ZeroDivisionError"
+    assert problem.extra["frames"][-1].startswith("user.py:3 in predict")
+
+
+class RefusedError(Exception):
+    status_code = 403
+
+
+class OddError(Exception):
+    status_code = "teapot"
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_exception_may_choose_its_status() -> None:
+    assert raised("n", RefusedError("not you")).status == 403
+    assert raised("n", OddError()).status == 500
+    assert raised("n", Problem(422, "as it is")).status == 422
+
+
+def test_a_node_that_is_a_model_of_the_registry_has_its_version(tmp_path: Path) -> None:
+    assert load(write_class(tmp_path, CLASS)).version == ""
+
+
+def test_a_module_of_the_path_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_class(tmp_path, CLASS, "user_module.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    component = load_component(Node(name="n", implementation="user_module:Model"), threads=1)
+    assert component.call(2, [], {}) == 2

@@ -1,0 +1,296 @@
+"""Graphs: what is wrong with one, and how a request goes through it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.errors import InvalidError
+from scanflow.wire import Node
+from scanflow_serving.components import Component
+from scanflow_serving.declared import Declared, TensorSpec
+from scanflow_serving.graph import Graph, Outcome, Step, Walk, call_now, finish, in_order
+from scanflow_serving.problems import Problem
+
+
+def node(name: str, *parents: str, role: str = "MODEL") -> Node:
+    return Node(name=name, role=role, parents=parents, implementation="a.py:A")  # type: ignore[arg-type]
+
+
+def graph(*nodes: Node, **calls: Any) -> Graph:
+    """A graph whose nodes write down their names; ``calls`` says what else some do."""
+
+    def default(one: Node) -> Any:
+        if one.role == "COMBINER":
+            return lambda values, _names, _meta: [item for value in values for item in value] + [one.name]
+        if one.role == "ROUTER":
+            return lambda _value, _names, _meta: 0
+        return lambda value, _names, _meta: [*value, one.name]
+
+    components = [Component(one, calls.get(one.name, default(one)), platform="python") for one in nodes]
+    return Graph("wf", nodes, components)
+
+
+def walk(built: Graph, value: Any = (), state: Walk | None = None) -> Any:
+    return finish(built.walk(value, [], state or Walk())).value
+
+
+def choose(branch: Any) -> Any:
+    return lambda _value, _names, _meta: branch
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([], "no nodes"),
+        ([node("a"), node("a")], "two nodes 'a'"),
+        ([node("a", "b")], "'b', which is no node"),
+        ([node("train"), node("b", "trian")], "Did you mean 'train'?"),
+        ([node("a", "b"), node("b", "a")], "a, b take each other's results"),
+        ([node("a", "a")], "take each other's results"),
+        ([node("a"), node("b", "a", "a", role="COMBINER")], "names a parent twice"),
+        ([node("a", role="COMBINER")], "has nothing to combine"),
+        ([node("a"), node("b"), node("c", "a", "b")], "a MODEL takes one"),
+        ([node("a", role="ROUTER")], "has nothing to choose from"),
+    ],
+)
+def test_a_graph_that_cannot_be_walked_is_refused(nodes: Sequence[Node], words: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        in_order(nodes)
+    assert words in str(caught.value)
+
+
+def test_two_answers_without_a_router_are_refused() -> None:
+    with pytest.raises(InvalidError, match="'b' and 'c' would both answer"):
+        graph(node("a"), node("b", "a"), node("c", "a"))
+
+
+def test_results_flow_along_the_edges() -> None:
+    built = graph(
+        node("clean", role="TRANSFORMER"),
+        node("one", "clean"),
+        node("two", "clean"),
+        node("join", "two", "one", role="COMBINER"),
+        node("tidy", "join", role="OUTPUT_TRANSFORMER"),
+    )
+    # A COMBINER takes its parents in the order of the workflow's nodes.
+    assert walk(built) == ["clean", "one", "clean", "two", "join", "tidy"]
+
+
+def test_nodes_may_come_in_any_order() -> None:
+    built = graph(node("c", "b"), node("b", "a"), node("a"))
+    assert walk(built) == ["a", "b", "c"]
+
+
+def test_every_node_without_parents_takes_the_request() -> None:
+    built = graph(node("a"), node("b"), node("join", "a", "b", role="COMBINER"))
+    assert walk(built, ["x"]) == ["x", "a", "x", "b", "join"]
+
+
+@pytest.mark.parametrize(
+    ("branch", "result"),
+    [
+        (0, ["a", "join"]),
+        (1, ["b", "more", "join"]),
+        ("a", ["a", "join"]),
+        ("b", ["b", "more", "join"]),
+        (np.int64(1), ["b", "more", "join"]),
+        (np.array([[1]]), ["b", "more", "join"]),
+        ([0], ["a", "join"]),
+        (-1, ["a", "b", "more", "join"]),
+    ],
+)
+def test_a_router_takes_one_branch_or_all(branch: Any, result: list[str]) -> None:
+    built = graph(
+        node("route", role="ROUTER"),
+        node("a", "route"),
+        node("b", "route"),
+        node("more", "b"),
+        node("join", "a", "more", role="COMBINER"),
+        route=choose(branch),
+    )
+    assert walk(built) == result
+
+
+@pytest.mark.parametrize("branch", [2, -2, "c", None, 1.0, True, [0, 1], {}, "1", object()])
+def test_a_branch_that_is_none_is_the_routers_fault(branch: Any) -> None:
+    built = graph(node("route", role="ROUTER"), node("a", "route"), node("b", "route"), route=choose(branch))
+    with pytest.raises(Problem) as caught:
+        walk(built)
+    assert caught.value.status == 500
+    assert "The node 'route' chose" in caught.value.detail
+    assert "0 or 'a', 1 or 'b'" in caught.value.detail
+
+
+def test_branches_may_end_apart() -> None:
+    built = graph(node("route", role="ROUTER"), node("a", "route"), node("b", "route"), route=choose("b"))
+    state = Walk()
+    assert walk(built, ["x"], state) == ["x", "b"]
+    assert (state.routing, state.path) == ({"route": 1}, ["route", "b"])
+
+
+def test_all_of_the_branches_that_end_apart_are_too_many_answers() -> None:
+    built = graph(node("route", role="ROUTER"), node("a", "route"), node("b", "route"), route=choose(-1))
+    with pytest.raises(Problem, match="has 2 answers, from 'a', 'b'"):
+        walk(built)
+
+
+def test_a_router_below_a_router_decides_only_if_it_is_reached() -> None:
+    nodes = [
+        node("first", role="ROUTER"),
+        node("a", "first"),
+        node("second", "first", role="ROUTER"),
+        node("b", "second"),
+        node("c", "second"),
+    ]
+    assert walk(graph(*nodes, first=choose("a"), second=choose("boom"))) == ["a"]
+    assert walk(graph(*nodes, first=choose("second"), second=choose("c"))) == ["c"]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[Node], dict[str, int]]:
+    """Routers and models in a tree, and what each router chooses."""
+    names = [f"n{place}" for place in range(draw(st.integers(1, 8)))]
+    parents = {name: names[draw(st.integers(0, place - 1))] for place, name in enumerate(names) if place}
+    nodes, chosen = [], {}
+    for name in names:
+        children = [child for child, parent in parents.items() if parent == name]
+        role = "ROUTER" if len(children) > 1 or (children and draw(st.booleans())) else "MODEL"
+        if role == "ROUTER":
+            chosen[name] = draw(st.integers(0, len(children) - 1))
+        nodes.append(node(name, *([parents[name]] if name in parents else []), role=role))
+    return nodes, chosen
+
+
+@given(trees(), st.randoms())
+def test_a_request_goes_one_way_through_a_tree_of_routers(tree: tuple[list[Node], dict[str, int]], random: Any) -> None:
+    nodes, chosen = tree
+    here, way = nodes[0], []
+    while True:
+        if here.role == "MODEL":
+            way.append(here.name)
+        children = [one for one in nodes if here.name in one.parents]
+        if not children:
+            break
+        here = children[chosen.get(here.name, 0)]
+    assert walk(graph(*nodes, **{name: choose(branch) for name, branch in chosen.items()})) == way
+    # The order in which nodes are written down says how branches are numbered, and nothing else.
+    named = {name: [one for one in nodes if name in one.parents][branch].name for name, branch in chosen.items()}
+    shuffled = [*nodes]
+    random.shuffle(shuffled)
+    assert walk(graph(*shuffled, **{name: choose(branch) for name, branch in named.items()})) == way
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> list[Node]:
+    """Nodes that all lead to one answer."""
+    nodes: list[Node] = [node("root")]
+    for place in range(draw(st.integers(0, 6))):
+        known = [one.name for one in nodes]
+        parents = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
+        role = "COMBINER" if len(parents) > 1 else draw(st.sampled_from(["MODEL", "TRANSFORMER", "COMBINER"]))
+        nodes.append(node(f"n{place}", *parents, role=role))
+    loose = [one.name for one in nodes if not any(one.name in other.parents for other in nodes)]
+    return [*nodes, node("end", *loose, role="COMBINER")]
+
+
+@given(layers())
+def test_on_the_loop_and_in_a_thread_a_graph_says_the_same(nodes: list[Node]) -> None:
+    built = graph(*nodes)
+
+    async def later(step: Step, value: Any, names: Any, state: Walk) -> Any:
+        await asyncio.sleep(0)
+        return call_now(step, value, names, state)
+
+    async def on_loop() -> Outcome:
+        return await built.walk(["x"], [], Walk(), later)
+
+    state = Walk()
+    assert asyncio.run(on_loop()).value == walk(built, ["x"], state)
+    assert sorted(state.path) == sorted(one.name for one in nodes)
+    assert len(state.spent) == len(nodes)
+
+
+def test_nodes_of_a_level_run_side_by_side() -> None:
+    built = graph(node("a"), node("b"), node("join", "a", "b", role="COMBINER"))
+
+    async def main() -> None:
+        both = asyncio.Barrier(2)
+
+        async def meet(step: Step, value: Any, names: Any, state: Walk) -> Any:
+            if step.name != "join":
+                async with asyncio.timeout(10):
+                    await both.wait()
+            return call_now(step, value, names, state)
+
+        await built.walk([], [], Walk(), meet)
+
+    asyncio.run(main())
+
+
+def test_what_a_node_raises_names_it() -> None:
+    def boom(_value: Any, _names: Any, _meta: Any) -> None:
+        raise KeyError("weights")
+
+    state = Walk()
+    with pytest.raises(Problem, match="The node 'b' raised KeyError: 'weights'"):
+        walk(graph(node("a"), node("b", "a"), b=boom), [], state)
+    assert state.failed == "b"
+    assert [name for name, _ in state.spent] == ["a", "b"]
+
+
+def test_what_a_node_takes_is_checked_against_what_the_one_before_gives() -> None:
+    built = graph(node("a"), node("b", "a"), a=lambda *_: np.ones((1, 3)), b=lambda value, *_: value)
+    built.steps[1].component.declared = Declared((TensorSpec("x", "FP32", (-1, 4)),))
+    with pytest.raises(Problem, match=r"The node 'b' takes FP32 \[-1, 4\], and got float64 \[1, 3\]"):
+        walk(built)
+
+
+def test_a_walk_ends_when_nobody_waits_any_more() -> None:
+    built = graph(node("a"), node("b", "a"))
+    state = Walk()
+    state.stop = lambda: "a" in state.path
+    with pytest.raises(Problem):
+        walk(built, [], state)
+    assert state.path == ["a"]
+
+
+def test_a_node_alone_takes_the_request_whatever_its_place() -> None:
+    nodes = [node("a"), node("join", "a", role="COMBINER")]
+    full = graph(*nodes, join=lambda values, *_: values)
+    alone = Graph("join", [nodes[1]], [full.steps[1].component], alone=True)
+    assert walk(alone, {"a": 1, "b": 2}) == [1, 2]
+    assert walk(alone, 7) == [7]
+
+
+def test_a_router_alone_answers_with_its_choice() -> None:
+    router = node("route", role="ROUTER")
+    alone = Graph("route", [router], [Component(router, choose(1), platform="python")], alone=True)
+    assert walk(alone) == 1
+
+
+class Tagged:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def tags(self) -> dict[str, int]:
+        self.calls += 1
+        return {"calls": self.calls}
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [{"type": "COUNTER", "key": "seen", "value": 1}]
+
+
+def test_tags_and_metrics_are_asked_for_after_each_call() -> None:
+    one = node("a")
+    component = Component(one, lambda value, *_: value, platform="python", subject=Tagged())
+    state = Walk()
+    walk(Graph("wf", [one], [component]), [], state)
+    assert state.tags == {"calls": 1}
+    assert state.metrics == [("a", {"type": "COUNTER", "key": "seen", "value": 1})]
