@@ -43,9 +43,11 @@ def settings(home: Path) -> Settings:
 def cli(home: Path, tmp_path: Path) -> Cli:
     """Run the command line as a person would, in ``tmp_path``."""
 
-    def run(*arguments: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, cwd: Path = tmp_path, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+            [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
     return run

@@ -247,7 +247,7 @@ def read_answer(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
         piece = sock.recv(1 << 20)
         assert piece, f"The connection ended after {len(body)} of {length} bytes."
         body += piece
-    assert len(body) == length
+    assert len(body) == length, f"More came than was asked for: {came[:2000]!r}"
     return int(first.split()[1]), headers, body
 
 

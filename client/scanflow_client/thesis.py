@@ -201,7 +201,10 @@ class ScanflowDeployerClient:
         return Awaited(self._client.run(app))
 
     def delete_app(self, app: Application) -> Awaited[list[RunRecord]]:
-        """Stop what runs of the application. Its past runs, logs and models are kept."""
+        """Stop what runs of the application, and end what it serves. Its past runs, logs and models are kept."""
+        for service in self._client.services():
+            if (service.app, service.team) == (app.name, app.team):
+                self._client.delete(service.name)
         own = [run for run in self._client.runs(limit=1000) if (run.app, run.team) == (app.name, app.team)]
         return Awaited([self._client.stop(run.name) for run in own if run.state in {"running", "interrupted"}])
 

@@ -24,11 +24,12 @@ def shape_of(workflow: Workflow) -> Shape:
         instances = min(max(instances, scaling.min), scaling.max)
     cores = [node.resources.cores for node in nodes if node.resources.cores is not None]
     memory = [node.resources.memory_bytes for node in nodes if node.resources.memory_bytes is not None]
+    modes = {_mode(node) for node in nodes}
     return Shape(
         instances=instances,
         cores=sum(cores) if cores else None,
         memory_bytes=sum(memory) if memory else None,
-        affinity=max((_mode(node) for node in nodes), key=_STRICTNESS.index),
+        affinity=next(mode for mode in reversed(_STRICTNESS) if mode in modes),
     )
 
 

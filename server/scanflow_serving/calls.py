@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final, Protocol
 
+import msgspec
 import numpy as np
 
 from scanflow_serving import oip, seldon
+from scanflow_serving.declared import TensorSpec
 from scanflow_serving.engine import Engine, Job
 from scanflow_serving.graph import Graph, Outcome, Walk, finish
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
@@ -18,7 +20,6 @@ from scanflow_serving.problems import Problem
 from scanflow_serving.results import as_tensors, raw_bytes
 from scanflow_serving.revisions import Loaded
 from scanflow_serving.seldon import Prediction
-from scanflow_serving.tensors import datatype_of
 
 __all__ = [
     "LARGE",
@@ -153,8 +154,7 @@ class Call(ABC):
     def outputs(self) -> list[Tensor]:
         """Return the answer as tensors."""
         assert self.outcome is not None
-        end = self.outcome.step
-        return as_tensors(self.outcome.value, end.component.declared.outputs, end.who)
+        return as_outputs(self.outcome)
 
     def work(self) -> Any:
         """Go all the way, in a worker thread."""
@@ -348,12 +348,20 @@ def with_headers(problem: Problem, headers: tuple[tuple[str, str], ...]) -> Resp
 
 
 def as_inputs(value: Any) -> list[Tensor]:
-    """Return a value of Seldon's as tensors, to be kept: what is no array as text."""
-    if not isinstance(value, (np.ndarray, bytes, str)) or (
-        isinstance(value, np.ndarray) and datatype_of(value.dtype) is None
-    ):
-        value = str(value)
-    return as_tensors({"input-0": value}, (), "The request")
+    """Return a value of Seldon's as tensors, to be kept: what no tensor can hold as JSON."""
+    return _kept("input-0", value, ())
+
+
+def as_outputs(outcome: Outcome) -> list[Tensor]:
+    """Return an answer as tensors, to be kept or compared: what no tensor can hold, as JSON."""
+    return _kept("output-0", outcome.value, outcome.step.component.declared.outputs)
+
+
+def _kept(name: str, value: Any, declared: Sequence[TensorSpec]) -> list[Tensor]:
+    try:
+        return as_tensors({name: value} if name.startswith("input") else value, declared, "The value")
+    except Problem:
+        return as_tensors({name: msgspec.json.encode(seldon.plain(value), enc_hook=repr)}, (), "The value")
 
 
 def equal_answers(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:

@@ -134,7 +134,7 @@ class Connections:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         slot = self._table.take()
         position, sent = _counted(sock)
-        position -= len(read)
+        position = max(position - len(read), 0)
         slot.area[: len(read)] = read
         try:
             slot.open(sock, position, replays)
@@ -142,9 +142,7 @@ class Connections:
             slot.release()
             raise
         inbox = Inbox(slot, position, self.most, ahead=len(read), replays=replays)
-        connection = Connection(self, sock, slot, inbox, sent)
-        connection.going = self._leaving
-        return connection
+        return Connection(self, sock, slot, inbox, sent)
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
@@ -161,6 +159,9 @@ class Connections:
     def made(self, connection: Connection) -> None:
         """Note a connection that is served from now on."""
         self._live.add(connection)
+        if self._leaving:  # it may have begun to come before
+            connection.going = True
+            connection.last = self.give is None
 
     def lost(self, connection: Connection) -> None:
         """Forget a connection, which is closed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scanflow.backends.local import seqpacket
-from scanflow.errors import ScanflowError
+from scanflow.errors import InvalidError, ScanflowError
 from scanflow.wire import Desired, Exchange, decode
 from scanflow_serving.connections import Connections, adopt
 from scanflow_serving.http import Parcel
@@ -134,6 +134,9 @@ class Control:
             message, fds = came
             try:
                 self._do(message, fds)
+            except (ScanflowError, OSError, TypeError, ValueError) as error:
+                _log.warning("The supervisor's %r could not be done: %s", message.kind, error)
+                self._reply(message, {"error": str(error)})
             finally:
                 _close(fds)
 
@@ -154,16 +157,13 @@ class Control:
             case "drain":
                 self._drain()
             case _:
-                _log.warning("The supervisor said %r, which means nothing here.", message.kind)
+                raise InvalidError(f"A {message.kind!r} with {len(fds)} files means nothing to an instance.")
         self._reply(message)
 
     def _take(self, message: Exchange, fds: list[int]) -> None:
         read = b"" if len(fds) < 2 else _content(fds[1])
-        try:
-            sock = adopt(fds.pop(0))
-        except OSError:
-            return
-        self._connections.take(sock, read, int(message.body.get("replays") or 0))
+        replays = int(message.body.get("replays") or 0)
+        self._connections.take(adopt(fds.pop(0)), read, replays)
 
     async def _apply(self, message: Exchange) -> None:
         async with self._turn:
@@ -172,6 +172,9 @@ class Control:
                 await self._served.apply(desired)
             except ScanflowError as error:
                 self._reply(message, {"error": str(error)})
+            except Exception as error:  # noqa: BLE001 - the edge of what the supervisor drives: it must hear of it
+                _log.exception("What is desired could not be served.")
+                self._reply(message, {"error": f"{type(error).__name__}: {error}"})
             else:
                 self._reply(message, {"generation": desired.generation})
 

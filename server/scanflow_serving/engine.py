@@ -142,11 +142,6 @@ class Engine:
         return self._queue.qsize()
 
     @property
-    def idle(self) -> bool:
-        """Whether a worker has nothing to do."""
-        return self._queue.empty() and any(worker.job is None for worker in self.workers)
-
-    @property
     def unhealthy(self) -> bool:
         """Whether so many threads hang that the process had better be replaced."""
         return len(self.abandoned) >= MAX_ABANDONED
@@ -320,10 +315,10 @@ class Engine:
         self._timer = None
         self._due = _NEVER
         now = monotonic()
-        self._give_up(now)
-        due = _NEVER
         for job in [job for job in self._jobs if job.deadline <= now]:
             self._time_out(job)
+        self._give_up(now)
+        due = _NEVER
         for job in self._jobs:
             due = min(due, job.deadline)
         for worker in self.workers:

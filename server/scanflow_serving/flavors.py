@@ -55,7 +55,7 @@ def open_model(files: ModelFiles, parameters: Mapping[str, Any], *, threads: int
     flavor = _flavor(flavors, folder)
     known = _PARAMETERS.get(flavor, ())
     if unknown := next((name for name in parameters if name not in known), None):
-        hint = did_you_mean(unknown, known) if known else f" A {flavor} model takes none."
+        hint = did_you_mean(unknown, known) if known else f" A model of the flavor {flavor!r} takes none."
         raise InvalidError(f"{who} has no parameter {unknown!r}.{hint}")
     _put_code_on_path(folder, flavors)
     opened: Predictor

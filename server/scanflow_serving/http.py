@@ -205,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 self._request = request
                 self._hub.handle(request, partial(self._reply, request))
-                if self.busy or self._transport.is_closing():
+                if self.busy or self.lingering or self._transport.is_closing():
                     return
             self._later = True
             self._hub.loop.call_soon(self._go_on)
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         self._later = False
-        if self._request is None and not self._transport.is_closing() and not self._detached:
+        if not (self.busy or self.lingering or self._detached or self._transport.is_closing()):
             self._advance()
 
     def _wait(self) -> None:

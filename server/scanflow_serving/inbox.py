@@ -136,6 +136,7 @@ class Inbox:
             return None
         if not self._read_body():
             return None
+        self.expects = False  # who sent the body already need not be asked for it
         return self._request
 
     def answered(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -44,7 +45,7 @@ class Problem(Exception):  # noqa: N818 - it is the name of the document it beco
         """Return it as an answer; waiting times are whole seconds in the header, at least 1."""
         document = {"type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail}
         # `error` is where clients of the Open Inference Protocol look for the words.
-        body = msgspec.json.encode({**document, "error": self.detail, **self.extra})
+        body = _encode({**document, "error": self.detail, **self.extra})
         headers = self.headers
         if self.retry_after_s is not None:
             headers = (*headers, ("retry-after", str(max(1, math.ceil(self.retry_after_s)))))
@@ -59,6 +60,13 @@ def invalid(detail: str, **extra: Any) -> Problem:
 def not_found(kind: str, name: str, known: Iterable[str]) -> Problem:
     """Return the problem of a name that is not known: 404, with the nearest one that is."""
     return Problem(404, f"There is no {kind} {_short(name)!r} here.{did_you_mean(name[:200], known)}")
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:  # words of a user's exception that are no text: Python's own encoder writes them as \\u
+        return json.dumps(document, default=repr).encode()
 
 
 def _short(text: str) -> str:

@@ -20,7 +20,7 @@ from scanflow_serving.problems import Problem, invalid
 from scanflow_serving.results import as_array
 from scanflow_serving.tensors import check_finite, check_shape
 
-__all__ = ["REVISION_TAG", "Feedback", "Prediction", "decode", "decode_feedback", "encode", "give_feedback"]
+__all__ = ["REVISION_TAG", "Feedback", "Prediction", "decode", "decode_feedback", "encode", "give_feedback", "plain"]
 
 REVISION_TAG: Final = "scanflow.revision"
 """The tag of an answer that says which revision gave it, so that feedback finds it again."""
@@ -250,7 +250,7 @@ def _payload(outcome: Outcome, kind: str) -> dict[str, Any]:
     if isinstance(value, str):
         return {"strData": value}
     if isinstance(value, dict) or kind == "jsonData":
-        return {"jsonData": _plain(value)}
+        return {"jsonData": plain(value)}
     array = as_array(value, who)
     names = [str(name) for name in outcome.names or ()]
     if not names and array.ndim > 1:
@@ -262,12 +262,12 @@ def _payload(outcome: Outcome, kind: str) -> dict[str, Any]:
     return {"data": {"names": names, "ndarray": array.tolist()}}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return what JSON can hold: arrays and numpy's numbers as lists and numbers, wherever they are."""
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -34,7 +34,16 @@ def busy(
     if (wrk := shutil.which("wrk")) is None:
         figures = callers(url, body, connections=connections, seconds=seconds, cpus=cpus).figures()
         return {"p50_us": figures.p50_s * 1e6, "p99_us": figures.p99_s * 1e6, "requests_s": figures.rate}
-    options = ["-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "10s", "--latency", "-s", str(LUA)]
+    options = [
+        "-t1",
+        f"-c{connections}",
+        f"-d{max(1, round(seconds))}s",
+        "--timeout",
+        "10s",
+        "--latency",
+        "-s",
+        str(LUA),
+    ]
     command = pinned([wrk, *options, url, "--", body.decode()], cpus)
     report = report_of(command, folder, timeout_s=seconds + 60)
     if failed := report.pop("failed"):

@@ -18,11 +18,11 @@ DATA = Path(os.environ.get("SCANFLOW_TEST_DATA", REPOSITORY.parent / "shared" / 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    find_spec("tensorflow") is None or find_spec("mlflow") is None, reason="needs tensorflow and mlflow"
+    find_spec("tensorflow") is None or find_spec("mlflow") is None, reason="tensorflow or mlflow is not installed"
 )
 def test_the_demo_trains_serves_and_reads_a_thousand_digits(cli: Cli) -> None:
     real = DATA.is_file()
-    done = cli("demo", "--json", "-p", "epochs=1", *(["--data", str(DATA)] if real else []))
+    done = cli("demo", "--json", "-p", "epochs=1", *(["--data", str(DATA)] if real else []), timeout_s=400)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     served = told["served"]

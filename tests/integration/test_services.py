@@ -121,6 +121,15 @@ def ask(url: str, path: str = "/") -> dict[str, Any]:
         caller.close()
 
 
+def kill(pid: int | None) -> None:
+    """End an instance, if it has not ended already."""
+    try:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def states(record: ServiceRecord) -> list[str]:
     return [one.state for one in record.instances]
 
@@ -315,8 +324,7 @@ def test_a_backup_takes_over_and_hands_back(services: Services) -> None:
     assert before != backup.instances[0].pid
     for _ in range(4):  # until its pause is long enough to be seen
         for one in services.local.service("first").instances:
-            if one.pid:
-                os.kill(one.pid, signal.SIGKILL)
+            kill(one.pid)
         assert ask(url)["pid"]
     until(lambda: ask(url)["pid"] == backup.instances[0].pid, "the backup answers")
     until(lambda: ask(url)["pid"] != backup.instances[0].pid, "it hands back")

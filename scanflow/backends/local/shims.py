@@ -263,11 +263,16 @@ def _void(folder: Path) -> bool:
 
 
 def _lost(folder: Path) -> Exit:
-    """End what a killed shim left behind, if it is still the same process, and say that nobody knows how it went."""
+    """End what a killed shim left behind, if it is still the same process, and say that nobody knows how it went.
+
+    Without a record of its start there was none: that is written before the step's first instruction.
+    """
     started = _started(folder)
-    if started and started["birth"] == shim.birth(int(started["pid"])):
+    if started is None:
+        return Exit(exit_code=None, reason="void")
+    if started["birth"] == shim.birth(int(started["pid"])):
         shim.signal_group(int(started["pid"]), signal.SIGKILL)
-    return Exit(exit_code=None, reason="lost", began=started.get("began") if started else None)
+    return Exit(exit_code=None, reason="lost", began=started.get("began"))
 
 
 def _is_shim(started: Mapping[str, Any]) -> bool:

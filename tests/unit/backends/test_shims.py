@@ -149,6 +149,14 @@ def test_an_attempt_that_never_began_is_void_and_can_never_begin(tmp_path: Path)
     assert not (tmp_path / "ran").exists()
 
 
+def test_an_attempt_that_is_stopped_before_it_began_is_told_as_void(shims: Shims, tmp_path: Path) -> None:
+    folder = attempt(tmp_path / "1", "touch", "ran")
+    stop_attempt(folder)
+    shims.start(folder)
+    assert end_of(shims, folder).reason == "void"
+    assert not (tmp_path / "ran").exists()
+
+
 def test_exactly_one_of_many_claims_an_attempt(tmp_path: Path) -> None:
     assert [shim.claim(str(tmp_path)) for _ in range(5)] == [True, False, False, False, False]
 

@@ -16,7 +16,19 @@ from scanflow_serving.messages import Request, Response
 from scanflow_serving.problems import Problem
 from scanflow_serving.routes import Application
 
-__all__ = ["PATIENCE_S", "Asked", "Instance", "attempt", "desired", "instance", "node", "until", "write_class"]
+__all__ = [
+    "PATIENCE_S",
+    "Asked",
+    "Instance",
+    "attempt",
+    "batching",
+    "desired",
+    "instance",
+    "node",
+    "tensor",
+    "until",
+    "write_class",
+]
 
 _T = TypeVar("_T")
 PATIENCE_S = 20.0
@@ -130,7 +142,12 @@ def tensor(*rows: Sequence[float], **more: Any) -> bytes:
 
 @asynccontextmanager
 async def instance(
-    folder: Path, *nodes: Node, recording: Recording | None = None, apply: Desired | None = None, **limits: Any
+    folder: Path,
+    *nodes: Node,
+    recording: Recording | None = None,
+    apply: Desired | None = None,
+    aliases: tuple[str, ...] = (),
+    **limits: Any,
 ) -> AsyncIterator[Instance]:
     """Give an instance that serves these nodes as ``wf``, or what is to be applied, or nothing yet."""
     spec = InstanceSpec(
@@ -145,6 +162,7 @@ async def instance(
         app_dir=str(folder),
         limits=Limits(**limits),
         recording=recording,
+        aliases=aliases,
     )
     application = Application(spec, loop=asyncio.get_running_loop())
     try:

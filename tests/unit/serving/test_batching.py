@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -121,7 +121,7 @@ def test_a_result_without_a_row_for_each_cannot_be_dealt_out(result: Any) -> Non
         ({"a": np.ones(1)}, {"b": np.ones(1)}, False),
     ],
 )
-def test_only_like_goes_with_like(one: Any, other: Any, alike: bool) -> None:  # noqa: FBT001
+def test_only_like_goes_with_like(one: Any, other: Any, alike: bool) -> None:
     first, second = rows_of(one), rows_of(other)
     assert first is not None
     assert second is not None
@@ -271,7 +271,7 @@ def fussy(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> None:  # noqa: FBT001
+def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> None:
     async def main() -> None:
         gate, calls = asyncio.Event(), []
         held = Gate(fussy)
@@ -289,7 +289,7 @@ def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> None:  # 
             await until(lambda: len(here.batcher._waiting) == 3)
             gate.set()
             held.open.set()
-            results: Sequence[Any] = await asyncio.gather(first, *others, return_exceptions=True)
+            results: list[Any] = list(await asyncio.gather(first, *others, return_exceptions=True))
             assert [results[place].tolist() for place in (0, 1, 3)] == [[[0]], [[2]], [[4]]]
             assert isinstance(results[2], Problem)
             assert results[2].detail == "The node 'n' raised ValueError: negative"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -23,6 +24,7 @@ from scanflow_serving.http import Parcel
 from scanflow_serving.messages import Reply, Request, Response
 from scanflow_serving.slots import Table
 from tests.serving import raw_exchange, read_answer
+from tests.waiting import until
 
 MOST = 20 * 1024 * 1024
 T = TypeVar("T")
@@ -191,7 +193,6 @@ def test_a_body_of_any_size_comes_and_goes_whole(server: Server, size: int, chun
 
 def test_a_large_answer_in_parts_waits_for_a_slow_receiver(server: Server) -> None:
     with server.connect() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.sendall(get("/large?30000000") + get("/after"))
         head = b""
         while b"\r\n\r\n" not in head:
@@ -288,8 +289,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -
 def test_what_cannot_be_read_is_answered_and_the_connection_ends(server: Server) -> None:
     for spoiled, status in ((b"\x16\x03\x01 hello", 400), (b"BREW / HTTP/1.1\r\n", 501), (get("/\x01"), 400)):
         answer = raw_exchange(server.port, get("/first") + spoiled)
-        assert answer.count(b"HTTP/1.1 ") == 2
-        assert b"HTTP/1.1 %d " % status in answer
+        assert re.findall(rb"HTTP/1.1 (\d+) ", answer) == [b"200", b"%d" % status]
         assert b"\r\nconnection: close\r\n" in answer
 
 
@@ -304,7 +304,7 @@ def test_who_goes_away_while_a_request_runs_leaves_nothing(server: Server) -> No
         assert server.came.acquire(timeout=20)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     assert server.do(server.connections.gone(20))
-    request, reply = server.held.pop()
+    _, reply = server.held.pop()
     server.call(lambda: reply(Response(200, b"nobody is there")))
     assert raw_exchange(server.port, get("/still"))
 
@@ -427,12 +427,7 @@ def test_a_connection_moves_with_what_was_read_of_a_request(pair: tuple[Server, 
 
 def until_begun(server: Server) -> None:
     """Wait until the server has read something of a request."""
-
-    async def begun() -> None:
-        while not any(not one.idle for one in server.connections._live):  # noqa: SLF001
-            await asyncio.sleep(0.001)
-
-    server.do(begun())
+    until(lambda: server.call(lambda: any(not one.idle for one in server.connections._live)), "a request has begun")
 
 
 def test_a_connection_moves_after_its_answer_with_the_requests_behind_it(pair: tuple[Server, Server]) -> None:

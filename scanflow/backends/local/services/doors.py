@@ -15,8 +15,8 @@ __all__ = ["Doors", "listening_socket"]
 _BACKLOG = 4096
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there, beside others of this service.
+def listening_socket(host: str, port: int, *, first: bool = False) -> socket.socket:
+    """Return a socket that listens there, beside others of this service; the ``first`` makes sure that all are ours.
 
     Raises:
         UnavailableError: the port is somebody else's, or the address is not this machine's.
@@ -24,9 +24,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # With SO_REUSEPORT from the start it would join whatever else this user runs on the port, unnoticed.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0 if first else 1)
         made.bind((host, port))
         made.listen(_BACKLOG)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         made.setblocking(False)
     except OSError as error:
         made.close()
@@ -45,15 +47,15 @@ class Doors:
         self.holders: dict[str, str] = {}
         """Which instance accepts on each."""
 
-    def open(self, host: str, port: int, instances: int) -> None:
-        """Make the sockets that are missing for so many instances.
+    def open(self, host: str, port: int, instances: int, *, alone: bool) -> None:
+        """Make the sockets that are missing for so many instances; ``alone``: none can be in anybody's hands yet.
 
         Raises:
             UnavailableError: the port cannot be listened on.
         """
         number = max((int(key) for key in self.own), default=-1) + 1
         while len(self.own) < how_many(instances):
-            self.own[str(number)] = listening_socket(host, port)
+            self.own[str(number)] = listening_socket(host, port, first=alone and not self.own)
             number += 1
 
     def recover(self, key: str, fd: int, holder: str | None) -> None:

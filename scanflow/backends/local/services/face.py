@@ -297,7 +297,7 @@ class LocalServices:
             name, lambda stored: changes.rolled_back(stored, self._recalled, self._blueprint.complete), observe
         )
 
-    def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 12.0) -> None:
+    def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 120.0) -> None:
         """End a service, and remove all that there is of it.
 
         Raises:

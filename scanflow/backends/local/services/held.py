@@ -139,6 +139,7 @@ class Holding:
                 fresh=held.ended is not None and fresh(held.ended),
                 hope=hope,
             )
+
             if not self._act(held, fate, take):
                 kept.append(held)
         self.all = kept

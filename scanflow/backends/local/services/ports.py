@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import tempfile
+import time
 from collections.abc import Collection
+from pathlib import Path
 
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.stored import read_stored
+from scanflow.backends.local.services.stored import held, read_stored, write_atomically
 from scanflow.errors import InvalidError, UnavailableError
 
 __all__ = ["FIRST_PORT", "choose_port", "taken_ports"]
 
 FIRST_PORT = 46700
 _TRIED = 1000
+_NOTED_S = 30.0
 
 
 def choose_port(asked: int | None, *, host: str, taken: Collection[int], what: str) -> int:
     """Return a port that nobody listens on. Hold the home's lock until it is written down.
+
+    Other homes on this machine do not choose it meanwhile either.
 
     Raises:
         InvalidError: the one that was asked for is in use.
@@ -27,9 +35,12 @@ def choose_port(asked: int | None, *, host: str, taken: Collection[int], what: s
             whose = "another service of this home has it" if asked in taken else "something listens there already"
             raise InvalidError(f"The port {asked} for {what} is in use: {whose}. Write another, or none.")
         return asked
-    for port in range(FIRST_PORT, FIRST_PORT + _TRIED):
-        if port not in taken and _is_free(host, port):
-            return port
+    with held(_notes().with_suffix(".lock")):
+        noted = _noted()
+        for port in range(FIRST_PORT, FIRST_PORT + _TRIED):
+            if port not in taken and str(port) not in noted and _is_free(host, port):
+                write_atomically(_notes(), json.dumps({**noted, str(port): time.time()}).encode())
+                return port
     raise UnavailableError(f"No port from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free. Name one.")
 
 
@@ -41,6 +52,19 @@ def taken_ports(home: ServicesHome, but: str) -> set[int]:
         if stored is not None:
             found |= {stored.port, *([stored.grpc_port] if stored.grpc_port else [])}
     return found
+
+
+def _notes() -> Path:
+    """Where this user's homes note the ports they are about to listen on: it takes a moment until they do."""
+    return Path(tempfile.gettempdir()) / f"scanflow-{os.getuid()}-ports.json"
+
+
+def _noted() -> dict[str, float]:
+    try:
+        found = json.loads(_notes().read_bytes())
+        return {port: at for port, at in found.items() if 0 <= time.time() - at < _NOTED_S}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -330,12 +330,22 @@ class Service:
         elif action.kind == "forget":
             self.crew.forget(one.name)
         elif action.kind == "kill" or one.phase == "draining":
-            one.stuck = True
-            self._say(f"instance {one.name} does not answer: it is ended")
-            one.kill()
+            self._end(one)
         else:
             one.enter("draining", now)
             one.stop()
+
+    def _end(self, one: Instance) -> None:
+        """End a process that does not answer, or does not go."""
+        self._say(f"instance {one.name} does not answer: it is ended")
+        one.stuck = True
+        one.find_process()
+        if one.is_process:
+            one.kill()
+        else:  # nobody knows of a process: it never began, or its shim was killed with it
+            one.stop()
+            if one.phase == "draining":
+                self.crew.forget(one.name)
 
     def _start(self, name: str, wanted: Wanted, now: float) -> None:
         if now < self._retry_at:
@@ -361,7 +371,8 @@ class Service:
             self.doors.close()
             return True
         try:
-            self.doors.open(self.stored.host, self.stored.port, max(self.scaler.count, 1))
+            alone = not self.crew.alive and self.stored.definition.backup is None
+            self.doors.open(self.stored.host, self.stored.port, max(self.scaler.count, 1), alone=alone)
         except ScanflowError as error:
             if self.stored.settled == 0:
                 self._give_up(str(error))
@@ -399,13 +410,13 @@ class Service:
             ready=bool(self.crew.ready) or backup,
             hope=starting or wanted.count > len(self.crew.ready),
             asleep=self._asleep,
-            fresh=lambda since: any(one.began > since for one in self.crew.ready) or (backup and not starting),
+            fresh=lambda since: any(one.began >= since for one in self.crew.ready) or (backup and not starting),
             take=self._take,
         )
 
     def _take(self, held: Held, after: float | None) -> bool:
         """Hand a connection to the instance with the least to do, or to the backup."""
-        able = [one for one in self.crew.ready if after is None or one.began > after]
+        able = [one for one in self.crew.ready if after is None or one.began >= after]
         body = {"replays": held.replays, "phase": held.phase, "whole": held.whole}
         fds = [held.sock.fileno()] + ([] if held.memory is None else [held.memory])
         if able:

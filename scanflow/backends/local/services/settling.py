@@ -87,7 +87,8 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher, timeout_s: float) -
     """
     give_up, next_start = time.monotonic() + timeout_s, 0.0
     poke(folder)
-    while (watched := is_held(folder.supervised)) or folder.socket.exists() or not next_start:
+    # A supervisor that has ended everything takes its socket away: then, and only then, nothing is left.
+    while (watched := is_held(folder.supervised)) or folder.socket.exists():
         watcher.look()
         now = time.monotonic()
         if now > give_up:
@@ -96,10 +97,8 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher, timeout_s: float) -
                 f"{folder.path.name}"
             )
         if not watched and now >= next_start:
-            start_supervisor(folder)  # which ends whatever there is, and then itself
+            start_supervisor(folder)  # which ends what there is, and then itself
             next_start = now + _START_S
-        elif not next_start:
-            next_start = now
         time.sleep(_POLL_S)
     watcher.look()
 

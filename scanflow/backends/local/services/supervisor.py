@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = ["Supervisor", "main"]
 
 _log = logging.getLogger(__name__)
 
+PATIENCE_S = 0.5
 IDLE_S = 1.0
 """Longest that the loop sleeps."""
 
@@ -125,7 +127,7 @@ def main(arguments: list[str]) -> int:
         lock = os.open(folder.supervised, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileNotFoundError:
         return 0  # deleted meanwhile
-    if not try_lock(lock, fcntl.LOCK_EX) or read_stored(folder) is None:
+    if not _taken(lock) or read_stored(folder) is None:
         return 0
     os.truncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -146,6 +148,16 @@ def main(arguments: list[str]) -> int:
         release(folder)
         folder.socket.unlink(missing_ok=True)
     return 0
+
+
+def _taken(lock: int) -> bool:
+    """Take the lock, unless another supervisor has it; somebody who only looks holds it for an instant."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not try_lock(lock, fcntl.LOCK_EX):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _limit_log(path: Path, at_most: int = 1_000_000) -> None:

@@ -1,0 +1,58 @@
+"""Problem documents."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow_serving.problems import PROBLEM_JSON, Problem, invalid, not_found
+
+
+def document(problem: Problem) -> dict[str, Any]:
+    response = problem.response()
+    assert response.content_type == PROBLEM_JSON
+    assert isinstance(response.body, bytes)
+    read: dict[str, Any] = json.loads(response.body)
+    return read
+
+
+def test_a_problem_is_a_document_of_the_standard() -> None:
+    assert document(Problem(400, "wrong", extra={"where": "there"})) == {
+        "type": "about:blank",
+        "title": "Bad Request",
+        "status": 400,
+        "detail": "wrong",
+        "error": "wrong",
+        "where": "there",
+    }
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.2, "2"), (30.0, "30")])
+def test_the_time_to_come_again_is_in_whole_seconds(seconds: float, header: str) -> None:
+    assert Problem(429, "full", retry_after_s=seconds).response().headers == (("retry-after", header),)
+
+
+@given(st.text(), st.integers(400, 599))
+def test_any_words_are_a_document(words: str, status: int) -> None:
+    read = document(Problem(status, words, extra={"frames": [words]}))
+    assert read["status"] == status
+    assert read["title"]
+
+
+def test_words_that_are_no_text_are_a_document_too() -> None:
+    assert document(Problem(500, "caf\udce9"))["detail"] == "caf\udce9"
+
+
+def test_long_words_are_cut() -> None:
+    assert len(document(invalid("x" * 100_000))["detail"]) == 2000
+    assert len(document(not_found("model", "x" * 100_000, ["a"]))["detail"]) < 200
+
+
+def test_an_unknown_name_is_told_the_nearest() -> None:
+    assert document(not_found("model", "mnits", ["mnist", "iris"]))["detail"] == (
+        "There is no model 'mnits' here. Did you mean 'mnist'?"
+    )

@@ -1,0 +1,346 @@
+"""Revisions side by side: shares, what is loaded once, and the switch from one set to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.errors import InvalidError, ScanflowError, UsageError
+from scanflow.wire import Desired, Node, Revision
+from scanflow_serving.revisions import Chooser, share_key
+from tests.unit.serving.harness import PATIENCE_S, Instance, desired, instance, node, tensor, until, write_class
+
+ADDER = """
+import threading
+
+made = []
+gate = threading.Event()
+inside = threading.Event()
+
+
+class Adder:
+    def __init__(self, by=1, hold=False):
+        made.append(by)
+        self.by, self.hold = by, hold
+
+    def predict(self, X):
+        if self.hold:
+            inside.set()
+            assert gate.wait(20)
+        return X + self.by
+
+
+class Poisoned:
+    def load(self):
+        raise OSError("weights.h5 is truncated")
+
+    def predict(self, X):
+        return X
+"""
+
+
+class Share:
+    def __init__(self, id: str, weight: float) -> None:
+        self.id, self.weight = id, weight
+
+
+weights = st.lists(st.integers(0, 20), min_size=1, max_size=5).filter(any)
+
+
+@given(weights, st.integers(1, 400))
+def test_each_gets_its_share_whenever_one_counts(parts: list[int], count: int) -> None:
+    total = sum(parts)
+    chooser = Chooser([Share(f"r{place}", part / total) for place, part in enumerate(parts)])
+    picked = [chooser.pick().id for _ in range(count)]
+    slack = 1 if len(parts) <= 2 else len(parts)
+    for place, part in enumerate(parts):
+        assert abs(picked.count(f"r{place}") - count * part / total) <= slack + 1e-6
+
+
+def test_ten_percent_of_a_thousand_is_a_hundred() -> None:
+    chooser = Chooser([Share("current", 0.9), Share("canary", 0.1)])
+    assert abs([chooser.pick().id for _ in range(1000)].count("canary") - 100) <= 1
+
+
+def test_a_change_of_weights_does_not_begin_anew() -> None:
+    chooser: Chooser[Share] | None = None
+    picked = []
+    for _ in range(20):  # a canary of 5 % under weights that are set again all the time
+        chooser = Chooser([Share("current", 0.95), Share("canary", 0.05)], chooser)
+        picked += [chooser.pick().id for _ in range(10)]
+    assert abs(picked.count("canary") - 10) <= 1
+
+
+def test_nodes_that_are_the_same_share_what_is_loaded() -> None:
+    one = Node(name="a", implementation="a.py:A", parameters={"x": 1})
+    assert share_key(one) == share_key(Node(name="a", implementation="a.py:A", parameters={"x": 1}, parents=("b",)))
+    assert share_key(one) != share_key(Node(name="a", implementation="a.py:A", parameters={"x": 2}))
+
+
+def adder(path: Path, by: int = 1, **changes: Any) -> Node:
+    return node("add", path, "Adder", parameters={"by": by, **changes})
+
+
+def revision(id: str, *nodes: Node, **changes: Any) -> Revision:
+    return Revision(id=id, nodes=nodes, **changes)
+
+
+def run(main: Any) -> None:
+    asyncio.run(asyncio.wait_for(main, 2 * PATIENCE_S))
+
+
+def loaded(here: Instance) -> dict[str, Any]:
+    return here.application.revisions.loaded
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_class(tmp_path, ADDER)
+
+
+def module(here: Instance) -> Any:
+    import sys
+
+    return sys.modules["user"]
+
+
+def test_a_canary_gets_its_share(path: Path) -> None:
+    async def main() -> None:
+        both = desired(revision("old", adder(path, 1), weight=0.9), revision("new", adder(path, 100), weight=0.1))
+        async with instance(path.parent, apply=both) as here:
+            answers = [await here.infer([0]) for _ in range(100)]
+            assert [one.outputs[0][0] for one in answers].count(100) == 10
+            assert {one.headers["x-scanflow-revision"] for one in answers} == {"old", "new"}
+            assert (await here.ask("/v2/models/wf/versions/new/infer", tensor([0]))).outputs == [[100]]
+
+    run(main())
+
+
+def test_what_does_not_change_is_loaded_once(path: Path) -> None:
+    async def main() -> None:
+        first = node("first", path, "Adder", parameters={"by": 1})
+        second = [node("second", path, "Adder", parents=("first",), parameters={"by": by}) for by in (10, 20)]
+        async with instance(path.parent, apply=desired(revision("r1", first, second[0]))) as here:
+            assert (await here.infer([0])).outputs == [[11]]
+            await here.application.apply(desired(revision("r2", first, second[1]), generation=2))
+            assert (await here.infer([0])).outputs == [[21]]
+            assert module(here).made == [1, 10, 20]
+
+    run(main())
+
+
+def test_a_swap_loses_no_request_and_unloads_after_the_last(path: Path) -> None:
+    async def main() -> None:
+        async with instance(path.parent, apply=desired(revision("old", adder(path, 1, hold=True)))) as here:
+            begun = here.infer([0])
+            await until(module(here).inside.is_set)
+            await here.application.apply(desired(revision("new", adder(path, 2)), generation=2))
+            after = here.infer([0])
+            assert [one.id for one in here.application.revisions.retiring] == ["old"]
+            assert here.application.state()["revisions"][-1]["id"] == "old"
+            module(here).gate.set()
+            assert (await begun).outputs == [[1]]
+            assert (await begun).headers["x-scanflow-revision"] == "old"
+            assert (await after).outputs == [[2]]
+            assert here.application.revisions.retiring == []
+            assert list(loaded(here)) == ["new"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (lambda path: [revision("new", node("p", path, "Poisoned"))], "weights.h5 is truncated"),
+        (lambda path: [revision("new", adder(path, 2), weight=0)], "weight 0"),
+        (lambda path: [revision("new", adder(path, 2), shadow=True)], "shadows"),
+        (lambda path: [revision("a", adder(path, 2)), revision("a", adder(path, 3))], "same id"),
+        (lambda path: [revision("new")], "no nodes"),
+        (lambda path: [revision("new", node("a", path, "Adder", parents=("b",)))], "no node"),
+        (lambda path: [revision("new", node("a", path.with_name("gone.py"), "Adder"))], ""),
+    ],
+)
+def test_what_cannot_be_served_changes_nothing(path: Path, bad: Any, words: str) -> None:
+    async def main() -> None:
+        async with instance(path.parent, apply=desired(revision("old", adder(path, 1)))) as here:
+            with pytest.raises(ScanflowError) as caught:
+                await here.application.apply(desired(*bad(path), generation=2))
+            assert words in str(caught.value)
+            assert here.application.ready()
+            assert here.application.state()["generation"] == 1
+            assert (await here.infer([0])).outputs == [[1]]
+
+    run(main())
+
+
+def test_an_older_wish_is_no_more_wanted(path: Path) -> None:
+    async def main() -> None:
+        async with instance(path.parent, apply=desired(revision("new", adder(path, 2)), generation=5)) as here:
+            await here.application.apply(desired(revision("old", adder(path, 1)), generation=4))
+            assert list(loaded(here)) == ["new"]
+
+    run(main())
+
+
+def test_wishes_that_come_together_are_done_one_after_the_other(path: Path) -> None:
+    async def main() -> None:
+        async with instance(path.parent, apply=desired(revision("r0", adder(path, 0)))) as here:
+            wishes = [
+                here.application.apply(desired(revision(f"r{place}", adder(path, place)), generation=place + 1))
+                for place in range(1, 5)
+            ]
+            await asyncio.gather(*wishes)
+            assert (await here.infer([0])).outputs == [[4]]
+            assert here.application.state()["generation"] == 5
+
+    run(main())
+
+
+def test_requests_never_fail_while_revisions_come_and_go(path: Path) -> None:
+    async def main() -> None:
+        async with instance(path.parent, apply=desired(revision("r0", adder(path, 0)))) as here:
+            stop, seen = asyncio.Event(), []
+
+            async def caller() -> None:
+                while not stop.is_set():
+                    seen.append((await here.infer([0])).status)
+
+            callers = [asyncio.ensure_future(caller()) for _ in range(4)]
+            for place in range(1, 12):
+                current = revision(f"r{place}", adder(path, place), weight=0.5)
+                canary = revision(f"c{place}", adder(path, -place), weight=0.5)
+                await here.application.apply(desired(current, canary, generation=place + 1))
+            stop.set()
+            await asyncio.gather(*callers)
+            assert len(seen) > 20
+            assert set(seen) == {200}
+            assert here.application.revisions.retiring == []
+
+    run(main())
+
+
+def shadowed(path: Path, by: int, *, shadow: bool = True, generation: int = 1) -> Desired:
+    return desired(
+        revision("live", adder(path, 1), weight=1.0 if shadow else 0.5),
+        revision("next", adder(path, by), weight=0.5, shadow=shadow),
+        generation=generation,
+    )
+
+
+@pytest.mark.parametrize(("by", "outcome"), [(1, "equal"), (2, "different")])
+def test_a_shadow_is_compared_and_never_answers(path: Path, by: int, outcome: str) -> None:
+    async def main() -> None:
+        async with instance(path.parent, apply=shadowed(path, by)) as here:
+            for _ in range(10):
+                assert (await here.infer([0])).outputs == [[1]]
+                await until(lambda: loaded(here)["next"].in_flight == 0)
+            assert loaded(here)["next"].compared[outcome] == 10
+            (told,) = [one for one in here.application.state()["revisions"] if one["shadow"]]
+            assert told["compared"][outcome] == 10
+            figures = (await here.ask("/metrics")).body.decode()
+            assert f'scanflow_shadow_total{{outcome="{outcome}",revision="next",service="wf"}} 10.0' in figures
+
+    run(main())
+
+
+def test_a_shadow_that_hangs_or_fails_delays_nobody(path: Path) -> None:
+    async def main() -> None:
+        both = desired(revision("live", adder(path, 1)), revision("next", adder(path, 1, hold=True), shadow=True))
+        async with instance(path.parent, apply=both) as here:
+            answers = [await here.infer([0]) for _ in range(40)]
+            assert {one.status for one in answers} == {200}
+            assert loaded(here)["next"].compared["dropped"] == 40 - 16
+            module(here).gate.set()
+            await until(lambda: loaded(here)["next"].in_flight == 0)
+            assert loaded(here)["next"].compared["equal"] == 16
+
+    run(main())
+
+
+def test_a_shadow_sees_what_the_caller_sent_not_what_was_made_of_it(tmp_path: Path) -> None:
+    path = write_class(tmp_path, "class Model:\n    def predict(self, X):\n        X *= 2\n        return X + 0\n")
+
+    async def main() -> None:
+        both = desired(
+            revision("live", node("m", path, "Model")), revision("next", node("m", path, "Model"), shadow=True)
+        )
+        async with instance(tmp_path, apply=both) as here:
+            assert (await here.infer([3])).outputs == [[6]]
+            await until(lambda: loaded(here)["next"].in_flight == 0)
+            assert loaded(here)["next"].compared["equal"] == 1
+
+    run(main())
+
+
+def test_a_shadow_shares_no_component_and_becomes_one_that_answers(path: Path) -> None:
+    async def main() -> None:
+        async with instance(path.parent, apply=shadowed(path, 1)) as here:
+            assert module(here).made == [1, 1]
+            component = loaded(here)["next"].components["add"]
+            await here.application.apply(shadowed(path, 1, shadow=False, generation=2))
+            assert loaded(here)["next"].components["add"] is component
+            answers = [await here.infer([0]) for _ in range(4)]
+            assert [one.headers["x-scanflow-revision"] for one in answers].count("next") == 2
+            await here.application.apply(shadowed(path, 1, generation=3))
+            assert loaded(here)["next"].components["add"] is not component
+
+    run(main())
+
+
+def test_answers_of_seldon_are_shown_to_a_shadow_too(path: Path) -> None:
+    async def main() -> None:
+        async with instance(path.parent, apply=shadowed(path, 2)) as here:
+            body = json.dumps({"data": {"ndarray": [[1.5]]}}).encode()
+            assert (await here.ask("/api/v1.0/predictions", body)).json["data"]["ndarray"] == [[2.5]]
+            await until(lambda: loaded(here)["next"].in_flight == 0)
+            assert loaded(here)["next"].compared["different"] == 1
+
+    run(main())
+
+
+def test_loading_may_take_long_and_holds_nobody_up(tmp_path: Path) -> None:
+    path = write_class(
+        tmp_path,
+        """
+        import threading
+        gate = threading.Event()
+
+        class Quick:
+            def predict(self, X):
+                return X
+
+        class Slow(Quick):
+            def load(self):
+                assert gate.wait(20)
+        """,
+    )
+
+    async def main() -> None:
+        async with instance(tmp_path, node("m", path, "Quick")) as here:
+            loading = asyncio.ensure_future(
+                here.application.apply(desired(revision("r2", node("m", path, "Slow")), generation=2))
+            )
+            for _ in range(5):
+                assert (await here.infer([1])).headers["x-scanflow-revision"] == "r1"
+            module(here).gate.set()
+            await loading
+            assert (await here.infer([1])).headers["x-scanflow-revision"] == "r2"
+
+    run(main())
+
+
+def test_the_errors_are_of_the_kind_that_a_person_can_act_on(path: Path) -> None:
+    async def main() -> None:
+        async with instance(path.parent) as here:
+            with pytest.raises(UsageError):
+                await here.application.apply(desired(revision("r1", node("p", path, "Poisoned"))))
+            with pytest.raises(InvalidError):
+                await here.application.apply(desired(revision("r1", node("p", path, "Adder", parents=("p",)))))
+
+    run(main())
