@@ -206,6 +206,7 @@ class Exchange:
     ``state``    tell how you are
     ``take``     serve this connection (one fd). With a second fd (a memfd): these bytes were read from it already,
                  and ``body["replays"]`` says how often they were tried before
+    ``share``    ``give`` ``body["connections"]`` connections to others, each between two requests
     ``drain``    accept no more, answer what is begun, ``give`` every idle connection, then exit with 0
 
     Instance to supervisor, on the same connection:
@@ -220,7 +221,7 @@ class Exchange:
                  ``replays``, and ``whole`` (whether the memfd holds all that was read)
     """
 
-    kind: Literal["listen", "ignore", "apply", "state", "take", "drain", "reply", "give", "orphan"]
+    kind: Literal["listen", "ignore", "apply", "state", "take", "share", "drain", "reply", "give", "orphan"]
     key: str = ""
     body: dict[str, Any] = field(default_factory=dict)
 

@@ -87,6 +87,8 @@ class Connections:
             listener.close()
 
     def _accept(self, key: str, listener: socket.socket) -> None:
+        # Whoever else has this socket shares the flag too: one careless dup() there, and all would wait here.
+        os.set_blocking(listener.fileno(), False)
         for _ in range(_AT_ONCE):
             try:
                 sock, _ = listener.accept()

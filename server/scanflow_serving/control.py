@@ -201,7 +201,8 @@ class Control:
         fds = [os.dup(parcel.fd)]
         if parcel.unanswered:
             fds.append(memory_of(parcel.unanswered))
-        self._say(Exchange(kind="give", body={"replays": parcel.replays}), fds, parcel)
+        body = {"phase": "waiting" if parcel.unanswered else "idle", "whole": True, "replays": parcel.replays}
+        self._say(Exchange(kind="give", body=body), fds, parcel)
 
     def _say(self, message: Exchange, fds: list[int], parcel: Parcel | None) -> None:
         self._outbox.append((message, fds, parcel))

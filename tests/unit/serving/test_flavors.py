@@ -19,7 +19,7 @@ from scanflow.wire import ModelFiles, Node, Revision
 from scanflow_serving.flavors import open_model
 from tests.unit.serving.harness import PATIENCE_S, desired, instance, node, write_class
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 
 X = np.array([[0.1, 1.0], [0.9, 0.0], [0.2, 0.8], [0.8, 0.1]])
 Y = np.array([0, 1, 0, 1])

@@ -200,7 +200,9 @@ def test_a_large_answer_in_parts_waits_for_a_slow_receiver(server: Server) -> No
         assert b"content-length: 30001001\r\n" in head
         left = 30001001 + len(head[: head.index(b"\r\n\r\n") + 4]) - len(head)
         while left:
-            left -= len(sock.recv(min(left, 1 << 20)))
+            came = len(sock.recv(min(left, 1 << 20)))
+            assert came, f"closed with {left} bytes missing"
+            left -= came
         assert read_answer_of(sock) == b"/after"
 
 

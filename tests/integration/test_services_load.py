@@ -1,0 +1,261 @@
+"""Real instances under a real supervisor and a steady load: whatever happens, no caller notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import scanflow as sf
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.services import LocalServices
+from scanflow.backends.service_records import ServiceRecord
+from scanflow.settings import Settings
+from scanflow.wire import ModelFiles
+from tests.load import steady_load
+from tests.waiting import until
+
+CODE = """
+import os, signal, threading, time, ctypes
+
+class Model:
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def predict(self, X):
+        command = int(X.flat[0])
+        if command == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if command == 2:
+            os._exit(3)
+        if command == 3:
+            ctypes.PyDLL(None).sleep(600)  # with the interpreter's lock held
+        return X * self.factor
+"""
+BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [0.0, 7.0]}]})
+
+
+class Services:
+    """Services of one home, of real instances."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.folder = home, home / "work"
+        self.folder.mkdir(parents=True)
+        (self.folder / "model.py").write_text(CODE)
+        self.local = LocalServices(
+            Settings(home=home), fetch=self._fetch, remember=lambda *_: None, recall=lambda *_: None, timeout_s=120
+        )
+
+    def _fetch(self, uri: str) -> ModelFiles:
+        raise AssertionError(uri)
+
+    def workflow(self, name: str = "w", *, serving: sf.Serving | None = None, **service: Any) -> Workflow:
+        node = sf.Service(name="model", implementation="model.py:Model", **service)
+        return sf.Workflow(name=name, type="online", nodes=[node], serving=serving or sf.Serving(grpc_port=0))
+
+    def app(self, *workflows: Workflow) -> sf.Application:
+        return sf.Application(name="shop", app_dir=self.folder, workflows=workflows)
+
+    def deploy(self, name: str = "w", **fields: Any) -> ServiceRecord:
+        workflow = self.workflow(name, **fields)
+        return self.local.deploy(self.app(workflow), workflow)
+
+    def supervisor(self, name: str = "w") -> int:
+        return int((self.home / "services" / name / "supervisor.lock").read_text())
+
+
+@pytest.fixture
+def services(home: Path) -> Iterator[Services]:
+    made = Services(home)
+    yield made
+    for record in sorted(made.local.services(), key=lambda record: record.backup is None):
+        made.local.delete(record.name)
+    until(lambda: not left(home), "nothing is left")
+
+
+def left(home: Path) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if any(str(home) in word for word in words):
+            found.append(" ".join(words))
+    return found
+
+
+def infer(url: str, first: float = 0.0, *, model: str = "w", timeout_s: float = 60) -> tuple[int, dict[str, Any]]:
+    inputs = [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [first, 7.0]}]
+    request = urllib.request.Request(f"{url}/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def kill(pid: int | None) -> None:
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def undisturbed(services: Services, url: str, what: Callable[[], object], *, then: int = 300) -> None:
+    """Let something happen under load, and check that every request was answered, before, meanwhile and after."""
+    with steady_load(f"{url}/v2/models/w/infer", BODY, connections=6, duration_s=300, rate=150, expect="7.0") as load:
+        load.wait_for(150)
+        what()
+        load.wait_for(load.progress[0] + then)
+        load.stop()
+        result = load.result()
+    assert not result.failed, result.reasons
+    assert services.local.service("w").state in {"ready", "degraded"}
+
+
+def test_it_is_cut_anew_swapped_and_deployed_anew_without_a_failed_request(services: Services) -> None:
+    url = services.deploy(instances=2).url
+
+    def changes() -> None:
+        services.local.scale("w", instances=1, cores=2)
+        services.local.scale("w", instances=4, cores=1)
+        services.deploy(instances=2)
+        services.local.rollback("w")
+
+    undisturbed(services, url, changes)
+    assert services.local.service("w").shape.instances == 4
+
+
+def test_instances_are_killed_one_after_the_other_without_a_failed_request(services: Services) -> None:
+    url = services.deploy(instances=2).url
+
+    def kills() -> None:
+        for _ in range(2):
+            for one in services.local.service("w").instances:
+                kill(one.pid)
+                until(lambda: len(ready(services)) == 2 and one.pid not in ready(services), "it is replaced")  # noqa: B023
+
+    undisturbed(services, url, kills)
+
+
+def test_the_only_instance_is_killed_without_a_failed_request(services: Services) -> None:
+    url = services.deploy(instances=1).url
+    undisturbed(services, url, lambda: kill(services.local.service("w").instances[0].pid))
+
+
+def test_the_supervisor_and_then_an_instance_are_killed_without_a_failed_request(services: Services) -> None:
+    url = services.deploy(instances=2).url
+
+    def kills() -> None:
+        before = ready(services)
+        kill(services.supervisor())
+        until(lambda: services.local.services()[0].state == "unsupervised", "nobody watches")
+        until(lambda: services.local.service("w").state == "ready", "somebody does again")
+        assert ready(services) == before
+        kill(min(before))
+
+    undisturbed(services, url, kills)
+
+
+def test_an_instance_killed_while_nobody_watches_keeps_its_callers(services: Services) -> None:
+    url = services.deploy(instances=1).url
+
+    def kills() -> None:
+        pid = min(ready(services))
+        kill(services.supervisor())
+        until(lambda: services.local.services()[0].state == "unsupervised", "nobody watches")
+        kill(pid)
+        until(lambda: services.local.service("w").state == "ready", "another answers")
+
+    with steady_load(f"{url}/v2/models/w/infer", BODY, connections=4, duration_s=300, rate=50) as load:
+        load.wait_for(100)
+        kills()
+        load.wait_for(load.progress[0] + 100)
+        load.stop()
+        result = load.result()
+    # A listening socket that nobody had for a moment refuses; what was accepted is kept.
+    assert set(result.statuses) <= {200, 0}, result.reasons
+
+
+def ready(services: Services) -> set[int]:
+    record = services.local.service("w")
+    return {one.pid for one in record.instances if one.state == "ready" and one.pid is not None}
+
+
+def test_a_request_that_kills_its_process_is_tried_once_more_and_then_answered(services: Services) -> None:
+    url = services.deploy(instances=2).url
+    status, problem = infer(url, 1)
+    assert (status, problem["title"]) == (502, "Bad Gateway")
+    status, _ = infer(url, 2)
+    assert status == 502
+    assert infer(url)[0] == 200
+
+
+def test_a_component_that_holds_the_interpreter_is_ended_and_its_neighbour_goes_on(services: Services) -> None:
+    serving = sf.Serving(grpc_port=0, deadline=5)
+    url = services.deploy(instances=1, serving=serving).url
+    before = ready(services)
+    status, _ = infer(url, 3)
+    assert status == 502
+    until(lambda: ready(services) and not ready(services) & before, "it is replaced")
+    assert infer(url)[0] == 200
+
+
+def test_a_sleeping_service_answers_its_first_caller(services: Services) -> None:
+    scaling = sf.Scaling(metric="rps", target=1000, min=0, max=2, polling=0.5, cool_down=1)
+    url = services.deploy(scaling=scaling).url
+    until(lambda: services.local.service("w").state == "idle", "it sleeps")
+    assert infer(url)[0] == 200
+    assert services.local.service("w").state in {"ready", "degraded"}
+
+
+def test_load_adds_instances_and_quiet_takes_them_away(services: Services) -> None:
+    scaling = sf.Scaling(metric="rps", target=20, min=1, max=3, polling=1, cool_down=2)
+    url = services.deploy(scaling=scaling).url
+    with steady_load(f"{url}/v2/models/w/infer", BODY, connections=6, duration_s=300, rate=100) as load:
+        until(lambda: len(ready(services)) == 3, "there are three")
+        told = services.local.explain("w")
+        assert told.sample is not None
+        load.stop()
+        assert not load.result().failed
+    until(lambda: len(ready(services)) == 1, "there is one")
+    revision = services.local.service("w").revisions[0]
+    assert revision.requests > 100
+    assert revision.errors == 0
+
+
+def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> None:
+    first = services.workflow("w", serving=sf.Serving(grpc_port=0, backup="spare", hand_back_after=2))
+    spare = services.workflow("spare", parameters={"factor": 2.0})
+    app = services.app(first, spare)
+    services.local.deploy(app, spare)
+    url = services.local.deploy(app, first).url
+    seen = []
+
+    def kills() -> None:
+        for _ in range(4):  # until its pause is long enough to be seen
+            pids = ready(services)
+            for pid in pids:
+                kill(pid)
+            until(lambda: not pids & ready(services), "it is noticed")  # noqa: B023
+            seen.append(services.local.service("w").state)
+        until(lambda: services.local.service("w").state == "ready" and ready(services), "it is back")
+
+    with steady_load(f"{url}/v2/models/w/infer", BODY, connections=4, duration_s=300, rate=60) as load:
+        load.wait_for(60)
+        kills()
+        load.wait_for(load.progress[0] + 60)
+        load.stop()
+        result = load.result()
+    assert not result.failed, result.reasons
+    assert "backup" in seen
+    answers = {tuple(infer(url)[1]["outputs"][0]["data"]) for _ in range(5)}
+    assert answers == {(0.0, 7.0)}
