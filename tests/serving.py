@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from scanflow.backends.local import seqpacket
 from scanflow.wire import Desired, Exchange, InstanceSpec, Limits, Node, Revision, encode
 
@@ -48,8 +50,10 @@ class Instance:
         self.listener = listener or socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.grpc_port: int | None = spec.get("grpc_port")
         self._control: socket.socket | None = None
         self._key = 0
+        self._keepers: list[int] = []
         self.given: list[Orphan] = []
         self.orphans: list[Orphan] = []
         self._door = seqpacket.listen(self.folder / "supervisor")
@@ -94,8 +98,9 @@ class Instance:
     def start(self) -> Self:
         """Wait until it is ready, and let it listen."""
         self.connect()
-        self.ask("listen", fds=[self.listener.fileno()], key="main")
         self.wait_until_ready()
+        self._keepers = [one.pid for one in psutil.Process(self.process.pid).children()]
+        self.ask("listen", fds=[self.listener.fileno()], key="main")
         return self
 
     def connect(self) -> None:
@@ -182,16 +187,20 @@ class Instance:
             self.given.append(_orphan(message, fds))
         return message
 
-    def hear_orphans(self, within_s: float = 10.0) -> list[Orphan]:
-        """Return what the keeper gave, which is all when it hangs up; nothing when nobody comes in that time."""
-        if not select.select([self._door], (), (), within_s)[0]:
-            return []
-        channel, _ = self._door.accept()
-        with channel:
-            channel.settimeout(within_s)
-            while came := seqpacket.receive(channel):
-                self.orphans.append(_orphan(*came))
-        return self.orphans
+    def hear_orphans(self) -> list[Orphan]:
+        """Return what the keeper gave, once it is gone too."""
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            last = not any(map(lives, self._keepers))
+            if select.select([self._door], (), (), 0.0 if last else 0.02)[0]:
+                channel, _ = self._door.accept()
+                with channel:
+                    channel.settimeout(PATIENCE_S)
+                    while came := seqpacket.receive(channel):
+                        self.orphans.append(_orphan(*came))
+            elif last:
+                return self.orphans
+            assert time.monotonic() < give_up, "The keeper does not end."
 
     def take(self, orphan: Orphan) -> None:
         """Let it serve a connection that another gave."""
@@ -204,6 +213,14 @@ class Instance:
         for fd in fds[1:]:
             os.close(fd)
         sock.close()
+
+
+def lives(pid: int) -> bool:
+    """Return whether that process has not ended yet, whoever is to reap it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _orphan(message: Exchange, fds: list[int]) -> Orphan:

@@ -179,6 +179,16 @@ class Connections:
         elif self._leaving and connection.idle:
             connection.part()
 
+    def share(self, count: int) -> None:
+        """Let so many connections go to other instances, each between two requests; the idle ones first."""
+        if self.give is None:
+            return
+        staying = [connection for connection in self._live if not connection.going]
+        for connection in sorted(staying, key=lambda connection: not connection.idle)[:count]:
+            connection.going = True
+            if connection.idle:
+                self.between(connection)
+
     # -- the end
 
     def leave(self) -> None:

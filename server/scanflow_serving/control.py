@@ -154,6 +154,8 @@ class Control:
                 self._connections.ignore(message.key)
             case "take" if fds:
                 self._take(message, fds)
+            case "share":
+                self._connections.share(int(message.body.get("connections") or 0))
             case "drain":
                 self._drain()
             case _:
@@ -185,7 +187,7 @@ class Control:
             return
         found = self._served.state()
         listening = list(self._connections.listening)
-        self._reply(message, {**found, "listeners": listening, "connections": len(self._connections)})
+        self._reply(message, {**found, "listeners": listening, "connections": len(self._connections), "shares": True})
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from scanflow.backends.local import seqpacket
 from scanflow.wire import Desired, Exchange, InstanceSpec, decode
@@ -56,7 +57,8 @@ class Instance:
             sock.close()
             return
         message, fds = came
-        body, out = {}, []
+        body: dict[str, Any] = {}
+        out: list[int] = []
         match message.kind:
             case "listen":
                 self.listeners[message.key] = socket.socket(fileno=fds[0])

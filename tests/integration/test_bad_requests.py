@@ -253,5 +253,3 @@ def test_a_caller_that_goes_away_is_no_matter(service: ServiceRecord) -> None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raw.sendall((head + body)[:cut])
     assert_well(service)
-
-

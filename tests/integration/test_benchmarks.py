@@ -25,7 +25,7 @@ OURS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.benchmark
 @pytest.mark.parametrize(("name", "contender"), OURS, ids=[f"{name}, {contender}" for name, contender in OURS])
 def test_a_benchmark_measures_all_that_it_reports(name: str, contender: str, tmp_path: Path) -> None:
     benchmark = BENCHMARKS[name]

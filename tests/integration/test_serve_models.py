@@ -41,7 +41,8 @@ def knowledge(home: Path, tracker: sf.Tracker) -> KnowledgeBase:
 @pytest.fixture
 def register(knowledge: KnowledgeBase, tmp_path: Path) -> Register:
     """Register the next version of a model that multiplies by a number."""
-    import mlflow
+    import mlflow.models
+    import mlflow.sklearn
     from sklearn.linear_model import LinearRegression
 
     def register(factor: float) -> int:

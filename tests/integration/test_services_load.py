@@ -259,3 +259,13 @@ def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> 
     assert "backup" in seen
     answers = {tuple(infer(url)[1]["outputs"][0]["data"]) for _ in range(5)}
     assert answers == {(0.0, 7.0)}
+
+
+def test_callers_that_sit_on_one_instance_are_parted(services: Services) -> None:
+    url = services.deploy(instances=2).url
+    headers = "x-scanflow-instance"
+    with steady_load(f"{url}/v2/models/w/infer", BODY, connections=2, duration_s=4, tally=headers) as load:
+        result = load.result()
+    assert not result.failed, result.reasons
+    assert not result.reconnects
+    assert set(result.tally) == {"1", "2"}, result.tally

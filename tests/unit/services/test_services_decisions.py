@@ -38,7 +38,8 @@ def test_a_healthy_minute_clears_the_record() -> None:
 
 
 def looks(ready: list[int], *, backup: bool = True, n: int = 3) -> list[str]:
-    state, found = Failover(), []
+    state = Failover()
+    found: list[str] = []
     for count in ready:
         state = look(state, ready=count, wanted=1, backup=backup, hand_back_after=n)
         found.append(state.active)

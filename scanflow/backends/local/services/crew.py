@@ -27,6 +27,9 @@ LOOK_S = 1.0
 EAGER_S = 0.05
 """... and at one that is expected to change any moment."""
 
+BEHIND_S = 20.0
+"""Longest that an instance which starts leaves the CPUs to those that answer callers."""
+
 Say = Callable[[str], None]
 
 
@@ -160,10 +163,12 @@ class Crew:
 
     # Talking
 
-    def look(self, now: float, *, eager: bool) -> None:
+    def look(self, stored: Stored, now: float, *, eager: bool) -> None:
         """Ask all of them how they are, where that is due; those that change, and with ``eager`` all, often."""
+        serving = stored.settled > 0 and bool(self.ready)
         for one in self.alive:
             one.find_process()
+            one.stay_behind(serving and one.phase == "starting" and now - one.began < BEHIND_S)
             if one.channel is None:
                 self._connect(one, now)
             if one.channel is None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from scanflow.backends.local.services.channel import Channel
 from scanflow.backends.local.services.crew import Crew
 from scanflow.backends.local.services.doors import Doors
-from scanflow.backends.local.services.held import Holding
+from scanflow.backends.local.services.held import Held, Holding
 from scanflow.backends.local.services.instance import Instance
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.link import Link
@@ -32,6 +31,7 @@ class Front:
             self.holding.add(message, fds, gave=True, instance=one.name)
             return
         if message.kind == "reply":
+            self.holding.arrived(one.name, message.key)
             key = message.body.get("listener")
             if isinstance(key, str) and fds:
                 self._doors.recover(key, fds.pop(0), one.name)
@@ -96,10 +96,11 @@ class Front:
                 continue  # it has just died: its shim tells in a moment how
             held.ending, held.ended = self._crew.endings.get(held.instance, ("crashed", time.monotonic()))
 
-    def give_to(self, one: Instance, body: dict[str, Any], fds: Sequence[int]) -> None:
-        """Hand a connection to an instance."""
+    def give_to(self, one: Instance, held: Held, body: dict[str, object], fds: Sequence[int]) -> None:
+        """Hand a connection to an instance; a copy is kept until it has it."""
         assert one.channel is not None
-        one.channel.ask("take", {"replays": body["replays"]}, fds=fds)
+        key = one.channel.ask("take", {"replays": body["replays"]}, fds=fds)
+        self.holding.passed(held, one.name, key)
         one.state["connections"] = int(one.state.get("connections") or 0) + 1
 
 

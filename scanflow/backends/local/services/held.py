@@ -21,6 +21,7 @@ __all__ = ["Held", "Holding"]
 MOST = 4096
 """Connections held at once; what comes then is closed."""
 
+DOUBT_S = 0.5
 LINGER_S = 2.0
 """How long what a client still sends is read and thrown away, so that it gets to read its answer."""
 
@@ -50,6 +51,13 @@ class Held:
     since: float = field(default_factory=time.monotonic)
     ending: Ending | None = None
     ended: float | None = None
+    doubtful_until: float = 0.0
+    """Until then it may still turn out that the instance which ended had taken it: its keeper then brings it."""
+
+    @property
+    def identity(self) -> int:
+        """The same for every copy of this connection, in whatever process."""
+        return os.fstat(self.sock.fileno()).st_ino
 
     def close(self) -> None:
         """Close it: the client sees the end."""
@@ -74,6 +82,7 @@ class Holding:
 
     def __init__(self) -> None:
         self.all: list[Held] = []
+        self._passed: dict[tuple[str, str], Held] = {}
         self._lingering: list[_Lingering] = []
 
     def add(self, message: Exchange, fds: list[int], *, gave: bool, instance: str = "") -> None:
@@ -95,10 +104,37 @@ class Holding:
             gave=gave,
         )
         held.sock.setblocking(False)
+        self._drop_copies(held.identity)
         if len(self.all) >= MOST:
             held.close()
         else:
             self.all.append(held)
+
+    def passed(self, held: Held, instance: str, key: str) -> None:
+        """Keep a copy of a connection that was handed over, until the instance has answered the message ``key``."""
+        self._passed[instance, key] = held
+
+    def arrived(self, instance: str, key: str) -> None:
+        """Note that an instance has what it was handed."""
+        held = self._passed.pop((instance, key), None)
+        if held is not None:
+            held.close()
+
+    def ended(self, instance: str) -> None:
+        """Hold again what an instance that is gone was handed and did not answer for."""
+        for where in [where for where in self._passed if where[0] == instance]:
+            held = self._passed.pop(where)
+            held.doubtful_until = time.monotonic() + DOUBT_S
+            self.all.append(held)
+
+    def _drop_copies(self, identity: int) -> None:
+        """The keeper of an instance brought a connection: what is kept here of the same one is a copy."""
+        for where, held in list(self._passed.items()):
+            if held.identity == identity:
+                self._passed.pop(where).close()
+        for held in [held for held in self.all if held.identity == identity]:
+            self.all.remove(held)
+            held.close()
 
     def settle(
         self,
@@ -123,7 +159,7 @@ class Holding:
         now = time.monotonic()
         kept: list[Held] = []
         for held in self.all:
-            if asleep and held.phase == "idle":
+            if (asleep and held.phase == "idle") or now < held.doubtful_until:
                 kept.append(held)
                 continue
             fate = decide(
@@ -209,11 +245,11 @@ class Holding:
 
     def close(self) -> None:
         """Close all of them."""
-        for held in self.all:
+        for held in (*self.all, *self._passed.values()):
             held.close()
         for one in self._lingering:
             one.sock.close()
-        self.all, self._lingering = [], []
+        self.all, self._passed, self._lingering = [], {}, []
 
 
 def _has_ended(sock: socket.socket) -> bool:

@@ -62,6 +62,9 @@ class Instance:
     usage: Usage | None = None
     used_at: float = 0.0
     cpu_share: float | None = None
+    behind: bool = False
+    """Whether others come first on the CPUs, since they answer callers and this one only starts."""
+
     refused: str | None = None
     """Why it did not take what it was asked to serve."""
 
@@ -110,6 +113,20 @@ class Instance:
             self.was_ready = True
         elif self.phase == "ready" and not state.get("ready"):
             self.enter("starting", now)
+
+    def stay_behind(self, behind: bool) -> None:
+        """Let other processes come first on the CPUs, or no longer.
+
+        A niceness of its own could never be taken back without privilege; that of its session's scheduling group can
+        (``sched_autogroup``, on most desktops and virtual machines). Where there is none, nothing happens.
+        """
+        if self.pid is None or behind == self.behind:
+            return
+        try:
+            Path(f"/proc/{self.pid}/autogroup").write_text("10" if behind else "0", encoding="ascii")
+        except OSError:
+            return  # there is none, or it was changed a moment ago: the next look tries again
+        self.behind = behind
 
     def measure(self, now: float) -> None:
         """Look how much CPU and memory it uses."""

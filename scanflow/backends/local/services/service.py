@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable
 from socket import socket
 
+from scanflow.backends.local.services.balance import surplus
 from scanflow.backends.local.services.channel import Channel
 from scanflow.backends.local.services.crew import Crew
 from scanflow.backends.local.services.doors import Doors
-from scanflow.backends.local.services.failover import Failover, look
 from scanflow.backends.local.services.figures import tidy
 from scanflow.backends.local.services.front import Front
 from scanflow.backends.local.services.held import Held
 from scanflow.backends.local.services.instance import Instance
-from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
-from scanflow.backends.local.services.link import Link
+from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.pulse import Pulse
 from scanflow.backends.local.services.reconcile import Action, Wanted, reconcile, settled
 from scanflow.backends.local.services.recording import Recording
 from scanflow.backends.local.services.report import record_of
 from scanflow.backends.local.services.rhythm import Rhythm
 from scanflow.backends.local.services.scaler import Scaler
+from scanflow.backends.local.services.standby import Standby
 from scanflow.backends.local.services.state import News, State, read_state, write_state
 from scanflow.backends.local.services.stored import Stored, change, read_stored
 from scanflow.backends.local.services.trial import Trial
@@ -75,8 +75,7 @@ class Service:
         same = before is not None and before.record.generation == stored.generation and before.record.settled
         self.scaler.begin(stored.definition, now, count=before.record.shape.instances if before and same else None)
         self.front = Front(folder, self.crew, self.doors)
-        self.failover = Failover()
-        self._link: Link | None = None
+        self.standby = Standby(folder, watch=watch, unwatch=unwatch, heard=self.front.heard_of_backup)
         folder.metrics.mkdir(parents=True, exist_ok=True)
         folder.recorded.mkdir(parents=True, exist_ok=True)
         self.pulse = Pulse(folder.metrics, now)
@@ -105,8 +104,7 @@ class Service:
         """Let go of everything; instances run on."""
         self.crew.close()
         self.front.holding.close()
-        if self._link is not None:
-            self._link.close()
+        self.standby.close()
         self.doors.close()
         self.shims.close()
         self._recorder_shims.close()
@@ -119,8 +117,9 @@ class Service:
         self._reread(now)
         for one in self.crew.buried(now):
             self.doors.forget(one.name)
+            self.front.holding.ended(one.name)
             self._dirty = True
-        self.crew.look(now, eager=self._eager)
+        self.crew.look(self.stored, now, eager=self._eager)
         if self._recovers(now):
             return False
         self._measure(now)
@@ -248,44 +247,32 @@ class Service:
         if self._rhythm.due("look", 1.0, now):
             self._fail_over(now)
             self._judge()
-        elif not self.crew.ready and self.failover.active == "primary":
+            self._share()
+        elif not self.crew.ready and not self.standby.active:
             self._fail_over(now)  # nobody answers: not a second longer
 
     def _fail_over(self, now: float) -> None:
-        link = self._linked(now)
-        before = self.failover
-        self.failover = look(
-            before,
+        definition = self.stored.definition
+        said = self.standby.look(
+            None if self._ending else definition.backup,
             ready=len(self.crew.ready),
             wanted=self.scaler.count if self.stored.settled and not self._ending else 0,
-            backup=link is not None and link.ready,
-            hand_back_after=self.stored.definition.hand_back_after,
+            hand_back_after=definition.hand_back_after,
+            now=now,
         )
-        if self.failover.active != before.active:
-            backup = self.stored.definition.backup
-            took_over = f"the backup {backup!r} takes over: no instance is ready"
-            self._say(took_over if self.failover.active == "backup" else f"{backup!r} hands back")
+        if said is not None:
+            self._say(said)
 
-    def _linked(self, now: float) -> Link | None:
-        """Return the connection to the backup, made or looked after; None where there is no backup."""
-        backup = self.stored.definition.backup
-        if self._link is not None and (backup != self._link.backup.path.name or self._ending):
-            self._link.take_back()
-            self._drop_link()
-        if backup is None or self._ending:
-            return None
-        if self._link is None:
-            self._link = Link(self.stored.name, ServicesHome(self.folder.path.parent).service(backup))
-        link = self._link
-        if link.look(now) and link.channel is not None:
-            self._watch(link.channel, self._hear_link)
-        return link
-
-    def _drop_link(self) -> None:
-        if self._link is not None and self._link.channel is not None:
-            self._unwatch(self._link.channel)
-            self._link.close()
-        self._link = None
+    def _share(self) -> None:
+        """Have connections moved from who has many to who has few."""
+        able = [one for one in self.crew.ready if one.state.get("shares")]
+        if len(able) < len(self.crew.ready):
+            return
+        for name, count in surplus({one.name: int(one.state.get("connections") or 0) for one in able}).items():
+            one = self.crew.all[name]
+            if one.channel is not None and not one.channel.asked("share"):
+                one.channel.ask("share", {"connections": count})
+                one.state["connections"] = int(one.state["connections"]) - count  # until it tells itself
 
     def _judge(self) -> None:
         if not self.stored.in_effect or self._ending:
@@ -383,8 +370,8 @@ class Service:
 
     def _hand_out(self) -> None:
         ready, everyone = self.crew.ready, self.crew.all
-        if self.failover.active == "backup" and self._link is not None:
-            self._link.lend(self.doors.own)
+        if self.standby.active:
+            self.standby.lend(self.doors.own)
             self.doors.take_back(self.doors.own, everyone)
             self.doors.hand_out(ready, everyone, own=False)
             return
@@ -392,8 +379,8 @@ class Service:
             self._dirty = True
         if not ready:
             self.doors.take_back(list(self.doors.holders), everyone)
-        if self._link is not None and self._link.lent and (ready or self.scaler.count == 0):
-            self._link.take_back()
+        if self.standby.lent and (ready or self.scaler.count == 0):
+            self.standby.take_back()
 
     def _hold(self, wanted: Wanted) -> None:
         holding = self.front.holding
@@ -403,7 +390,7 @@ class Service:
         if self._asleep and any(held.phase != "idle" for held in holding.all):
             self.scaler.wake(time.monotonic())
         self.front.note_endings()
-        backup = self._link is not None and self._link.ready
+        backup = self.standby.ready
         starting = any(one.phase in {"starting", "waiting"} for one in self.crew.all.values())
         holding.settle(
             limit_s=min(self.stored.definition.limits.deadline_s, HOLD_S),
@@ -417,11 +404,12 @@ class Service:
     def _take(self, held: Held, after: float | None) -> bool:
         """Hand a connection to the instance with the least to do, or to the backup."""
         able = [one for one in self.crew.ready if after is None or one.began >= after]
-        body = {"replays": held.replays, "phase": held.phase, "whole": held.whole}
+        body: dict[str, object] = {"replays": held.replays, "phase": held.phase, "whole": held.whole}
         fds = [held.sock.fileno()] + ([] if held.memory is None else [held.memory])
         if able:
-            self.front.give_to(min(able, key=_load), body, fds)
-        elif self._link is None or not self._link.take(body, fds):
+            self.front.give_to(min(able, key=_load), held, body, fds)
+            return True
+        if not self.standby.take(body, fds):
             return False
         held.close()
         return True
@@ -469,17 +457,6 @@ class Service:
             self._unwatch(channel)
             one.hang_up()
 
-    def _hear_link(self) -> None:
-        link = self._link
-        if link is None or link.channel is None:
-            return
-        messages, there = link.channel.read()
-        for message, fds in messages:
-            self.front.heard_of_backup(link, message, fds)
-        if not there:
-            self._unwatch(link.channel)
-            link.close()
-
     def _recovers(self, now: float) -> bool:
         """Say whether sockets of an earlier supervisor are still awaited."""
         self._recovering &= {one.name for one in self.crew.alive}
@@ -505,7 +482,7 @@ class Service:
             count=0 if self._ending else self.scaler.count,
             instances=self.crew.all.values(),
             pulse=self.pulse,
-            backup_active=self.failover.active == "backup",
+            backup_active=self.standby.active,
         )
         explanation = self.scaler.still(self.stored.definition, time.time())
         events = tuple(self._news.events)

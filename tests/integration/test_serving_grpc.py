@@ -1,0 +1,111 @@
+"""A real instance before the official gRPC client of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from scanflow.wire import Limits
+from tests.serving import Instance, unused_port
+
+CODE = """
+import threading
+
+class Model:
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+
+    def predict(self, X, names=None):
+        match X.flat[0]:
+            case -1:
+                raise ValueError("the first number is -1")
+            case -2:
+                threading.Event().wait(5)
+        return X * 2
+"""
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    limits = Limits(max_request_bytes=1024 * 1024)
+    with Instance(tmp_path_factory.mktemp("grpc"), CODE, grpc_port=unused_port(), limits=limits) as made:
+        yield made
+
+
+@pytest.fixture
+def client(instance: Instance) -> Iterator[Any]:
+    found = triton.InferenceServerClient(f"127.0.0.1:{instance.grpc_port}")
+    yield found
+    found.close()
+
+
+def given(array: np.ndarray) -> Any:
+    tensor = triton.InferInput("x", list(array.shape), "FP32")
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def first(array: np.ndarray, client: Any, **more: Any) -> np.ndarray:
+    answer = client.infer("w", [given(array)], **more)
+    found: np.ndarray = answer.as_numpy(answer.get_response().outputs[0].name)
+    return found
+
+
+def test_the_official_client_finds_the_server_and_its_model(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("w")
+    assert client.get_model_metadata("w").name == "w"
+
+
+def test_the_official_client_infers(client: Any) -> None:
+    array = np.array([[1, 2], [3, 4]], np.float32)
+    assert (first(array, client) == array * 2).all()
+
+
+@pytest.mark.parametrize(
+    ("array", "model", "timeout_s", "status"),
+    [
+        (np.zeros((1, 3), np.float32), "w", None, "INVALID_ARGUMENT"),
+        (np.zeros((1, 2), np.float32), "v", None, "NOT_FOUND"),
+        (np.full((1, 2), -1, np.float32), "w", None, "INTERNAL"),
+        (np.full((1, 2), -2, np.float32), "w", 0.2, "DEADLINE_EXCEEDED"),
+        (np.zeros((200_000, 2), np.float32), "w", None, "RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_the_official_client_is_told_what_is_wrong(
+    client: Any, array: np.ndarray, model: str, timeout_s: float | None, status: str
+) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer(model, [given(array)], client_timeout=timeout_s)
+    assert status in str(caught.value.status())
+    assert (first(np.ones((1, 2), np.float32), client) == 2).all()
+
+
+def test_a_drained_instance_says_goodbye_to_its_callers(tmp_path: Path) -> None:
+    port = unused_port()
+    with Instance(tmp_path, CODE, name="two", grpc_port=port) as second:
+        client = triton.InferenceServerClient(f"127.0.0.1:{port}")
+        with Instance(tmp_path, CODE, grpc_port=port) as one:
+            assert (first(np.ones((1, 2), np.float32), client) == 2).all()
+            one.process.send_signal(signal.SIGTERM)
+            assert one.process.wait(30) == 0
+        # Both listened on the one port; whoever was at the first finds the second by itself.
+        for _ in range(5):
+            assert (first(np.ones((1, 2), np.float32), client) == 2).all()
+        client.close()
+        assert second.process.poll() is None
+
+
+def test_an_idle_instance_with_grpc_is_small_too(instance: Instance) -> None:
+    whole = psutil.Process(instance.process.pid)
+    texts = [Path(f"/proc/{one.pid}/smaps_rollup").read_text() for one in (whole, *whole.children())]
+    assert sum(int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in texts) < 60 * 1024

@@ -1,0 +1,198 @@
+"""A real instance before curl and the official client of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from scanflow.wire import Limits
+from tests.serving import Instance, raw_exchange
+
+CODE = """
+import numpy as np
+
+class Model:
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+
+    def predict(self, X, names=None):
+        return X * 2
+
+class Reverse:
+    inputs = [{"name": "bytes", "datatype": "UINT8", "shape": [-1]}]
+
+    def predict(self, X, names=None):
+        return X[::-1]
+
+class Words:
+    def predict(self, X, names=None):
+        return np.array([word.upper() for word in X.ravel()], object).reshape(X.shape)
+"""
+MIB = 1024 * 1024
+
+
+def start(folder: Path, name: str = "Model", **fields: Any) -> Instance:
+    return Instance(folder, CODE, implementation=f"model.py:{name}", **fields).start()
+
+
+@pytest.fixture(scope="module")
+def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    with start(tmp_path_factory.mktemp("double"), limits=Limits(max_request_bytes=MIB)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reverse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    with start(tmp_path_factory.mktemp("reverse"), "Reverse") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(double: Instance) -> Iterator[Any]:
+    found = triton.InferenceServerClient(double.url.removeprefix("http://"))
+    yield found
+    found.close()
+
+
+def curl(*words: str) -> tuple[int, str, bytes]:
+    """Return the last answer's status, all heads, and the body."""
+    done = subprocess.run(
+        ["curl", "--silent", "--show-error", "--include", "--max-time", "60", *words], capture_output=True, check=True
+    )
+    head, _, body = done.stdout.rpartition(b"\r\n\r\n")
+    text = head.decode()
+    return int(re.findall(r"HTTP/1.1 (\d+)", text)[-1]), text, body
+
+
+# -- curl
+
+
+def test_curl_asks_how_it_is(double: Instance) -> None:
+    assert curl(f"{double.url}/v2/health/ready")[0] == 200
+    assert curl("--head", f"{double.url}/v2")[0] == 200
+    status, _, body = curl(f"{double.url}/v2/models/w")
+    assert (status, json.loads(body)["name"]) == (200, "w")
+
+
+@pytest.mark.parametrize("more", [[], ["--http1.0"], ["--http2"], ["-H", "Transfer-Encoding: chunked"]])
+def test_curl_infers(double: Instance, more: list[str]) -> None:
+    request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+    status, _, body = curl(*more, "--json", json.dumps(request), f"{double.url}/v2/models/w/infer")
+    assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [2, 4])
+
+
+def test_curl_infers_as_with_seldon(double: Instance) -> None:
+    status, _, body = curl("--json", '{"data":{"ndarray":[[1,2]]}}', f"{double.url}/api/v1.0/predictions")
+    assert (status, json.loads(body)["data"]["ndarray"]) == (200, [[2, 4]])
+
+
+@pytest.mark.parametrize("size", [1, MIB, 16 * MIB])
+def test_curl_sends_bytes_and_gets_bytes(reverse: Instance, tmp_path: Path, size: int) -> None:
+    given, got = tmp_path / "given", tmp_path / "got"
+    given.write_bytes(os.urandom(size))
+    kinds = ["-H", "Content-Type: application/octet-stream", "-H", "Accept: application/octet-stream"]
+    subprocess.run(
+        ["curl", "-sSf", *kinds, "--data-binary", f"@{given}", "-o", got, f"{reverse.url}/v2/models/w/infer"],
+        check=True,
+    )
+    assert got.read_bytes() == given.read_bytes()[::-1]
+
+
+@pytest.mark.parametrize("more", [[], ["-H", "Expect:"], ["-H", "Expect:", "-H", "Transfer-Encoding: chunked"]])
+def test_curl_is_told_that_its_body_is_too_large(double: Instance, tmp_path: Path, more: list[str]) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(100 * MIB)
+    status, heads, body = curl(*more, "--data-binary", f"@{large}", f"{double.url}/v2/models/w/infer")
+    assert (status, json.loads(body)["status"]) == (413, 413)
+    assert "application/problem+json" in heads
+    assert "100 Continue" not in heads
+
+
+def test_curl_is_told_what_is_there_when_it_asks_for_something_else(double: Instance) -> None:
+    status, _, body = curl(f"{double.url}/v2/models/v")
+    assert (status, "'w'" in json.loads(body)["detail"]) == (404, True)
+    status, heads, _ = curl("--request", "DELETE", f"{double.url}/v2/models/w/infer")
+    assert (status, "allow: POST" in heads) == (405, True)
+    assert curl("--request", "BREW", f"{double.url}/v2")[0] == 501
+
+
+def test_an_instance_lives_on_whatever_it_is_sent(double: Instance) -> None:
+    for noise in (
+        b"",
+        b"\0" * 1000,
+        os.urandom(4000),
+        b"GET /v2 HTTP/1.1\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\n\r\n" * 9,
+    ):
+        raw_exchange(double.port, noise)
+    assert curl(f"{double.url}/v2/health/live")[0] == 200
+
+
+# -- tritonclient
+
+
+def given(name: str, array: np.ndarray, datatype: str, *, binary: bool) -> Any:
+    tensor = triton.InferInput(name, list(array.shape), datatype)
+    tensor.set_data_from_numpy(array, binary_data=binary)
+    return tensor
+
+
+def test_the_official_client_finds_the_server_and_its_model(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("w")
+    assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
+    assert client.get_model_metadata("w")["inputs"][0]["shape"] == [-1, 2]
+    assert [one["name"] for one in client.get_model_repository_index()][:1] == ["w"]
+
+
+@pytest.mark.parametrize("binary_in", [False, True])
+@pytest.mark.parametrize("binary_out", [False, True])
+def test_the_official_client_infers(client: Any, binary_in: bool, binary_out: bool) -> None:
+    array = np.array([[1, 2], [3, 4]], np.float32)
+    name = client.infer("w", [given("x", array, "FP32", binary=binary_in)]).get_response()["outputs"][0]["name"]
+    answer = client.infer(
+        "w",
+        [given("x", array, "FP32", binary=binary_in)],
+        outputs=[triton.InferRequestedOutput(name, binary_data=binary_out)],
+        request_id="7",
+    )
+    assert (answer.as_numpy(name) == array * 2).all()
+    assert answer.get_response()["id"] == "7"
+
+
+def test_the_official_client_sends_texts(tmp_path: Path) -> None:
+    with start(tmp_path, "Words") as instance:
+        client = triton.InferenceServerClient(instance.url.removeprefix("http://"))
+        words = np.array([[b"one", b"drei"]], object)
+        answer = client.infer("w", [given("x", words, "BYTES", binary=True)])
+        client.close()
+    (output,) = answer.get_response()["outputs"]
+    assert answer.as_numpy(output["name"]).tolist() == [[b"ONE", b"DREI"]]
+
+
+def test_the_official_client_is_told_what_is_wrong(client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="shape"):
+        client.infer("w", [given("x", np.zeros((1, 3), np.float32), "FP32", binary=True)])
+    with pytest.raises(InferenceServerException, match="'w'"):
+        client.infer("none", [given("x", np.zeros((1, 2), np.float32), "FP32", binary=True)])
+
+
+# -- what it costs
+
+
+def test_an_idle_instance_is_small(double: Instance) -> None:
+    whole = psutil.Process(double.process.pid)
+    texts = [Path(f"/proc/{one.pid}/smaps_rollup").read_text() for one in (whole, *whole.children())]
+    assert sum(int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in texts) < 60 * 1024
