@@ -41,14 +41,14 @@ def knowledge(home: Path, tracker: sf.Tracker) -> KnowledgeBase:
 @pytest.fixture
 def register(knowledge: KnowledgeBase, tmp_path: Path) -> Register:
     """Register the next version of a model that multiplies by a number."""
-    import mlflow.models
-    import mlflow.sklearn
+    from mlflow.models import infer_signature
+    from mlflow.sklearn import save_model
     from sklearn.linear_model import LinearRegression
 
     def register(factor: float) -> int:
         model = LinearRegression(fit_intercept=False).fit(ROWS, ROWS[:, 0] * factor)
         folder = tmp_path / f"times-{factor:g}"
-        mlflow.sklearn.save_model(model, folder, signature=mlflow.models.infer_signature(ROWS, model.predict(ROWS)))
+        save_model(model, folder, signature=infer_signature(ROWS, model.predict(ROWS)))
         version = knowledge.register_model("times", folder, app="shop", team="default").version
         knowledge.set_model_alias("times", "champion", version)
         return version

@@ -121,7 +121,7 @@ def test_curl_is_told_that_its_body_is_too_large(double: Instance, tmp_path: Pat
 
 def test_curl_is_told_what_is_there_when_it_asks_for_something_else(double: Instance) -> None:
     status, _, body = curl(f"{double.url}/v2/models/v")
-    assert (status, "'w'" in json.loads(body)["detail"]) == (404, True)
+    assert (status, "Known: model, w" in json.loads(body)["detail"]) == (404, True)
     status, heads, _ = curl("--request", "DELETE", f"{double.url}/v2/models/w/infer")
     assert (status, "allow: POST" in heads) == (405, True)
     assert curl("--request", "BREW", f"{double.url}/v2")[0] == 501
@@ -179,13 +179,14 @@ def test_the_official_client_sends_texts(tmp_path: Path) -> None:
         answer = client.infer("w", [given("x", words, "BYTES", binary=True)])
         client.close()
     (output,) = answer.get_response()["outputs"]
-    assert answer.as_numpy(output["name"]).tolist() == [[b"ONE", b"DREI"]]
+    upper: Any = answer.as_numpy(output["name"])
+    assert upper.tolist() == [[b"ONE", b"DREI"]]
 
 
 def test_the_official_client_is_told_what_is_wrong(client: Any) -> None:
     with pytest.raises(InferenceServerException, match="shape"):
         client.infer("w", [given("x", np.zeros((1, 3), np.float32), "FP32", binary=True)])
-    with pytest.raises(InferenceServerException, match="'w'"):
+    with pytest.raises(InferenceServerException, match="Known: model, w"):
         client.infer("none", [given("x", np.zeros((1, 2), np.float32), "FP32", binary=True)])
 
 
