@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from scanflow_serving.messages import RUNNING, Slot
+from scanflow_serving.messages import RUNNING, WAITING, Slot
 from scanflow_serving.problems import Problem
 
 __all__ = ["MAX_ABANDONED", "Engine", "Job", "Worker"]
@@ -74,11 +74,12 @@ class Job:
         """Whether nobody waits for it any more."""
         return self.answered or (self.owner is not None and self.owner.answered)
 
-    def running(self) -> None:
-        """Tell, from any thread, that a component has begun on it."""
+    def running(self) -> Slot | None:
+        """Tell, from any thread, that a component has begun on it; return where that is noted."""
         slot = self.holder.slot if self.holder is not None else None
         if slot is not None:
             slot.phase = RUNNING
+        return slot
 
 
 class Worker(threading.Thread):
@@ -256,6 +257,7 @@ class Engine:
     def _serve(self, worker: Worker) -> None:
         """Do one piece of work after the other, in a thread of their own."""
         take, finished, wake = self._queue.get, self._finished, self._loop.call_soon_threadsafe
+        before: Slot | None = None
         while not worker.abandoned:
             job = take()
             if job is None:
@@ -264,7 +266,11 @@ class Engine:
                 continue
             worker.began = job.began = monotonic()
             worker.job = job
-            job.running()
+            # The one before is done, if not answered yet: should the process die from here on, it is not the cause. Not
+            # said any sooner, since a component that signals its own process may return before that takes effect.
+            if before is not None and before.phase == RUNNING:
+                before.phase = WAITING
+            before = job.running()
             try:
                 assert job.call is not None
                 job.result = job.call()

@@ -127,8 +127,8 @@ def _noop(places: Places, sizes: Sizes) -> Benchmark:
         },
         how=(
             "`scanflow deploy app.py:noop` (its supervisor included in the memory), `uvicorn`, `mlserver start`, "
-            f"`mlflow models serve`; one row of four numbers as JSON, asked by {client_name()} for {sizes.seconds:g} s "
-            "from one connection and from 8, after a warm-up"
+            f"`mlflow models serve`; one row of four numbers as JSON, asked by {client_name()} from one "
+            f"connection and from 8, the median of {sizes.seconds:g} runs of a second each, after a warm-up"
         ),
         rounds=3,
         warm_up=False,

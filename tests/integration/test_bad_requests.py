@@ -194,18 +194,21 @@ def test_a_component_that_misbehaves_answers_for_itself_alone(
 
 @pytest.mark.parametrize("command", [-3, -4])
 def test_a_component_that_kills_its_process_fails_its_own_request_only(service: ServiceRecord, command: int) -> None:
-    stop = threading.Event()
+    stop, under_way = threading.Event(), threading.Barrier(5, timeout=60)
 
     def neighbour() -> list[int]:
-        seen = []
+        seen: list[int] = []
         with httpx.Client(timeout=30) as client:
             while not stop.is_set():
+                if len(seen) == 1:
+                    under_way.wait()
                 seen.append(client.post(f"{service.url}/v2/models/doubler/infer", json=tensor([1, 2])).status_code)
         return seen
 
     with ThreadPoolExecutor(4) as pool:
         others = [pool.submit(neighbour) for _ in range(4)]
         try:
+            under_way.wait()
             assert_problem(infer(service, tensor([command, 0])), 502)
         finally:
             stop.set()

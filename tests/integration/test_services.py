@@ -83,17 +83,24 @@ def services(home: Path) -> Iterator[Services]:
     assert not mine(home)
 
 
-def mine(home: Path) -> list[str]:
-    """Return the processes that work below that home, shims and their spawner included."""
-    found = []
+def processes(home: Path) -> list[psutil.Process]:
+    """Return the processes that work below that home, and the shims and spawners around them."""
+    found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         try:
-            words = process.cmdline()
-            if process.status() != psutil.STATUS_ZOMBIE and any(str(home) in word for word in words):
-                found.append(" ".join(words))
+            if process.status() != psutil.STATUS_ZOMBIE and any(str(home) in word for word in process.cmdline()):
+                found |= {process, *process.children()}
+                parent = process.parent()
+                if parent is not None and any(word.endswith("shim.py") for word in parent.cmdline()):
+                    found.add(parent)
         except psutil.Error:
             continue
-    return found
+    return list(found)
+
+
+def mine(home: Path) -> list[str]:
+    """Return what those processes are."""
+    return [str(process) for process in processes(home)]
 
 
 class Caller:
@@ -218,6 +225,17 @@ def test_a_killed_supervisor_is_replaced_and_nothing_is_started_twice(services: 
     os.kill(min(pid for pid in pids if pid), signal.SIGKILL)
     for _ in range(30):
         ask(url)
+
+
+def test_after_a_restart_of_the_machine_the_next_command_starts_it_again(services: Services, home: Path) -> None:
+    url = services.deploy(instances=2).url
+    for process in processes(home):
+        process.kill()
+    until(lambda: not mine(home), "all of it is gone")
+    assert services.local.services()[0].state == "unsupervised"
+    record = eventually(services, lambda found: found.state == "ready", "it is ready again")
+    assert (record.url, len(record.instances)) == (url, 2)
+    assert ask(url)["instance"] in {"1", "2"}
 
 
 def test_a_supervisor_killed_in_the_middle_of_a_change_is_replaced_and_the_change_is_made(services: Services) -> None:

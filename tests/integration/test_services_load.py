@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import subprocess
+import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,7 +21,8 @@ import pytest
 import scanflow as sf
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services import LocalServices
-from scanflow.backends.service_records import ServiceRecord
+from scanflow.backends.service_records import Judgement, ServiceRecord
+from scanflow.errors import InvalidError
 from scanflow.settings import Settings
 from scanflow.wire import ModelFiles
 from tests.load import steady_load
@@ -55,10 +60,13 @@ class Services:
         )
 
     def _fetch(self, uri: str) -> ModelFiles:
-        raise AssertionError(uri)
+        name, _, version = uri.removeprefix("models:/").partition("/")
+        return ModelFiles(name=name, version=int(version), path=str(self.folder / version))
 
     def workflow(self, name: str = "w", *, serving: sf.Serving | None = None, **service: Any) -> Workflow:
-        node = sf.Service(name="model", implementation="model.py:Model", **service)
+        if "model" not in service:
+            service["implementation"] = "model.py:Model"
+        node = sf.Service(name="model", **service)
         return sf.Workflow(name=name, type="online", nodes=[node], serving=serving or sf.Serving(grpc_port=0))
 
     def app(self, *workflows: Workflow) -> sf.Application:
@@ -165,6 +173,32 @@ def test_the_supervisor_and_then_an_instance_are_killed_without_a_failed_request
     undisturbed(services, url, kills)
 
 
+@pytest.mark.slow
+def test_supervisors_killed_at_random_moments_of_changes_cost_no_request(services: Services) -> None:
+    url = services.deploy(instances=2).url
+    rng = random.Random(7)
+
+    def kill_some(done: threading.Event) -> None:
+        while not done.wait(rng.uniform(0.1, 1.5)):
+            try:
+                os.kill(services.supervisor(), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue  # there is none at this moment
+
+    def changes() -> None:
+        done = threading.Event()
+        killer = threading.Thread(target=kill_some, args=(done,))
+        killer.start()
+        try:
+            for _ in range(6):
+                services.local.scale("w", instances=rng.choice([1, 2, 3]), cores=rng.choice([1, 2]))
+        finally:
+            done.set()
+            killer.join()
+
+    undisturbed(services, url, changes)
+
+
 def test_an_instance_killed_while_nobody_watches_keeps_its_callers(services: Services) -> None:
     url = services.deploy(instances=1).url
 
@@ -188,6 +222,21 @@ def test_an_instance_killed_while_nobody_watches_keeps_its_callers(services: Ser
 def ready(services: Services) -> set[int]:
     record = services.local.service("w")
     return {one.pid for one in record.instances if one.state == "ready" and one.pid is not None}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_instances_sit_on_cores_of_their_own_however_they_are_cut(services: Services) -> None:
+    record = services.deploy(instances=2, affinity="cpu", resources=sf.Resources(cpu=1))
+    first, second = (one.cpus for one in record.instances)
+    assert len(first) == len(second) == 1
+    assert first != second
+    together = services.local.scale("w", instances=1, cores=2)
+    assert [one.cpus for one in together.instances] == [tuple(sorted(first + second))]
+    with pytest.raises(InvalidError, match="Write at most instances="):
+        services.local.scale("w", instances=len(os.sched_getaffinity(0)) + 1, cores=1)
+    assert infer(record.url)[0] == 200
+    crowded = services.local.scale("w", instances=4, cores=1, affinity="any")
+    assert [one.state for one in crowded.instances] == ["ready"] * 4
 
 
 def test_a_request_that_kills_its_process_is_tried_once_more_and_then_answered(services: Services) -> None:
@@ -269,3 +318,33 @@ def test_callers_that_sit_on_one_instance_are_parted(services: Services) -> None
     assert not result.failed, result.reasons
     assert not result.reconnects
     assert set(result.tally) == {"1", "2"}, result.tally
+
+
+def test_a_judged_canary_is_taken_back_when_it_fails_and_promoted_when_it_does_not(services: Services) -> None:
+    save_models(services.folder, columns={"1": 2, "2": 3, "3": 2})  # requests have two
+    url = services.deploy(model="models:/sums/1").url
+    rule = Judgement(metric="errors", after_requests=20, within_s=120)
+
+    def tried(version: str) -> str:
+        services.local.traffic("w", f"models:/sums/{version}", weight=0.5, judgement=rule)
+        with steady_load(f"{url}/v2/models/w/infer", BODY, connections=2, duration_s=300, rate=100) as load:
+            until(lambda: len(services.local.service("w").revisions) == 1, "it is judged")
+            load.stop()
+            load.result()
+        return services.local.service("w").revisions[0].models["model"]
+
+    assert tried("2") == "models:/sums/1"
+    assert tried("3") == "models:/sums/3"
+    assert services.local.rollback("w").revisions[0].models == {"model": "models:/sums/1"}
+
+
+def save_models(folder: Path, *, columns: dict[str, int]) -> None:
+    """Save a model of so many columns under each name, in a process of its own: MLflow takes its time."""
+    code = (
+        "import json, sys, numpy as np\n"
+        "from mlflow.sklearn import save_model\n"
+        "from sklearn.linear_model import LinearRegression\n"
+        "for path, width in json.loads(sys.argv[1]).items():\n"
+        "    save_model(LinearRegression().fit(np.eye(width), np.ones(width)), path)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, json.dumps(columns)], cwd=folder, check=True, timeout=120)

@@ -22,7 +22,7 @@ from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.tasks import Places
 from scanflow.backends.service_records import Judgement, Shape
-from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError, did_you_mean
+from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
 from scanflow.wire import Batching, Desired, Limits, ModelFiles, Node, Revision
 
 __all__ = ["Definition", "Fetch", "check_supported", "nodes_of", "requirements_of", "with_model"]
@@ -181,7 +181,6 @@ def check_supported(app: Application, workflow: Workflow) -> None:
 
     Raises:
         UnsupportedError: names the field.
-        InvalidError: the backup is no online workflow of the application.
     """
     for node in workflow.services:
         affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
@@ -195,13 +194,7 @@ def check_supported(app: Application, workflow: Workflow) -> None:
                 raise UnsupportedError(f"Service {node.name!r}: the embedded backend cannot honour {field}: {problem}")
     backup = (workflow.serving or Serving()).backup
     online = {one.name: one for one in app.workflows if one.type == "online"}
-    if backup is not None and backup not in online:
-        others = [name for name in online if name != workflow.name]
-        raise InvalidError(
-            f"Workflow {workflow.name!r} names the backup {backup!r}, which is no online workflow of the application."
-            f"{did_you_mean(backup, others)}"
-        )
-    if backup is not None and (online[backup].serving or Serving()).backup is not None:
+    if backup in online and (online[backup].serving or Serving()).backup is not None:
         raise UnsupportedError(
             f"Workflow {workflow.name!r}: the embedded backend cannot honour serving.backup: {backup!r} has a backup "
             "itself, and nobody follows a chain of them. Remove one."

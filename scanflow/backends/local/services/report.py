@@ -76,6 +76,8 @@ def _instance(one: Instance, service: str) -> InstanceRecord:
     error = None
     if one.error is not None:
         error = f"{one.error}. Its log: scanflow logs {service} --instance {one.name}"
+    elif unwell := one.state.get("unwell"):
+        error = str(unwell)
     now = time.monotonic()
     return InstanceRecord(
         instance=one.name,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import resource
 import selectors
 import signal
 import sys
@@ -32,6 +33,7 @@ __all__ = ["Supervisor", "main"]
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
+_FILES = 65536
 IDLE_S = 1.0
 """Longest that the loop sleeps."""
 
@@ -132,6 +134,7 @@ def main(arguments: list[str]) -> int:
     os.truncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     _limit_log(folder.log)
+    _open_many()
     supervisor = Supervisor(folder)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
@@ -158,6 +161,14 @@ def _taken(lock: int) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def _open_many() -> None:
+    """Let this process hold as many connections as it may: for a moment it may have all of an instance's."""
+    few, many = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if many == resource.RLIM_INFINITY else min(many, _FILES)
+    if few != resource.RLIM_INFINITY and few < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, many))
 
 
 def _limit_log(path: Path, at_most: int = 1_000_000) -> None:

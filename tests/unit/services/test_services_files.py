@@ -1,0 +1,184 @@
+"""What a service keeps in its folder besides what is wanted: attempts, judgements, predictions, ports."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scanflow.backends.local.services import ports
+from scanflow.backends.local.services.attempts import ending_of, failure_of, limit_logs, numbers, prune
+from scanflow.backends.local.services.definition import Definition
+from scanflow.backends.local.services.doors import listening_socket
+from scanflow.backends.local.services.figures import Conducted, Totals
+from scanflow.backends.local.services.ports import FIRST_PORT, choose_port
+from scanflow.backends.local.services.recorder import take
+from scanflow.backends.local.services.trial import Trial
+from scanflow.backends.local.shims import Exit
+from scanflow.backends.service_records import Judgement, Shape
+from scanflow.errors import InvalidError, UnavailableError
+from scanflow.wire import ModelFiles, Node, Revision
+
+# Attempts
+
+
+def test_how_an_instance_ended_says_what_its_requests_may_have_done() -> None:
+    assert ending_of(Exit(exit_code=0)) == "drained"
+    assert ending_of(Exit(exit_code=None, signal=9)) == "killed"
+    assert ending_of(Exit(exit_code=None, signal=9), stuck=True) == "stuck"
+    assert ending_of(Exit(exit_code=None, signal=11)) == "crashed"
+    assert ending_of(Exit(exit_code=70)) == "crashed"
+    assert ending_of(Exit(exit_code=None, reason="lost")) == "killed"
+
+
+def test_why_an_instance_ended_is_told_in_its_own_words(tmp_path: Path) -> None:
+    assert failure_of(tmp_path, Exit(exit_code=3)) == "it ended with exit code 3"
+    (tmp_path / "stderr.log").write_text("Traceback\nValueError: no weights\n\n")
+    assert failure_of(tmp_path, Exit(exit_code=1)) == "it ended with exit code 1: ValueError: no weights"
+    assert failure_of(tmp_path, Exit(exit_code=None, signal=9)) == "it was ended by signal 9 (SIGKILL)"
+    (tmp_path / "failure.json").write_text(json.dumps({"error": "no such class"}))
+    assert failure_of(tmp_path, Exit(exit_code=78)) == "no such class"
+
+
+def test_logs_are_bounded_and_the_last_part_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "stdout.log"
+    with log.open("ab") as writer:
+        writer.write(b"a" * 100)
+        writer.flush()
+        limit_logs(tmp_path, at_most=50)
+        writer.write(b"b")
+    assert (tmp_path / "stdout.log.1").read_bytes() == b"a" * 100
+    assert log.read_bytes() == b"b"
+
+
+def test_only_the_last_attempts_are_kept(tmp_path: Path) -> None:
+    for number in range(1, 12):
+        (tmp_path / str(number)).mkdir()
+    prune(tmp_path)
+    assert numbers(tmp_path) == [9, 10, 11]
+
+
+# Judgement over time
+
+
+def definition() -> Definition:
+    def revision(number: int, weight: float) -> Revision:
+        files = ModelFiles(name="digits", version=number, path="/models")
+        return Revision(id=f"r{number}", nodes=(Node(name="m", model=files),), weight=weight)
+
+    return Definition(
+        app="a",
+        team="t",
+        workflow="w",
+        app_dir="/",
+        deployment=1,
+        serves=2,
+        shape=Shape(),
+        revisions=(revision(1, 0.5), revision(2, 0.5)),
+        judgement=Judgement(after_requests=10),
+        python="python",
+    )
+
+
+def test_a_judgement_counts_from_its_beginning_whoever_looks(tmp_path: Path) -> None:
+    path = tmp_path / "judging.json"
+    before = Totals({"r1": Conducted(requests=1000, errors=900), "r2": Conducted(requests=5, buckets={0.1: 5})})
+    first = Trial(path).verdict(definition(), before, wall=100)
+    assert first is not None
+    assert first.decision == "wait"
+    after = Totals({"r1": Conducted(requests=1010, errors=900), "r2": Conducted(requests=15, errors=1)})
+    verdict = Trial(path).verdict(definition(), after, wall=101)
+    assert verdict is not None
+    assert (verdict.decision, verdict.reason[:10]) == ("take back", "errors 0.1")
+    assert Trial(path).verdict(definition().changed(judgement=None), after, wall=101) is None
+
+
+# Predictions
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    for number in range(3):
+        np.savez(folder / f"{number}.npz", time=np.array([1.0, 2.0]), revision=np.array(["r1", "r2"]))
+    (folder / "3.npz.part").touch()
+    state = {"record": {"revisions": [{"id": "r2", "models": {"m": "models:/digits/2"}}]}}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    return folder
+
+
+def test_predictions_are_taken_once_and_then_deleted(recorded: Path) -> None:
+    told: list[tuple[str, Mapping[str, float], Mapping[str, str]]] = []
+
+    def log(*, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        told.append((file.name, metrics, tags))
+
+    assert take(recorded, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01) == 3
+    assert [name for name, _, _ in told] == ["0.npz", "1.npz", "2.npz"]
+    assert told[0][1] == {"predictions": 2.0, "first": 1.0, "last": 2.0}
+    assert told[0][2] == {"scanflow.revision": "r1,r2", "scanflow.model_version": "models:/digits/2"}
+    assert [path.name for path in recorded.iterdir()] == ["3.npz.part"]
+
+
+def test_predictions_that_the_tracker_does_not_take_stay(recorded: Path) -> None:
+    def log(*, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        raise UnavailableError("down")
+
+    with pytest.raises(UnavailableError):
+        take(recorded, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01)
+    assert len(list(recorded.glob("*.npz"))) == 3
+
+
+# Ports
+
+
+@pytest.fixture
+def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_notes", lambda: tmp_path / "ports.json")
+
+
+@pytest.mark.usefixtures("noted")
+def test_two_homes_do_not_choose_the_same_port() -> None:
+    first = choose_port(None, host="127.0.0.1", taken=(), what="HTTP")
+    second = choose_port(None, host="127.0.0.1", taken=(), what="HTTP")
+    assert FIRST_PORT <= first < second
+
+
+@pytest.mark.usefixtures("noted")
+def test_a_port_that_somebody_has_is_refused_even_where_he_would_share_it() -> None:
+    with listening_socket("127.0.0.1", 0, first=True) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InvalidError, match=f"The port {port} for HTTP is in use"):
+            choose_port(port, host="127.0.0.1", taken=(), what="HTTP")
+        with pytest.raises(UnavailableError, match="cannot be listened on"):
+            listening_socket("127.0.0.1", port, first=True)
+        with listening_socket("127.0.0.1", port):
+            pass
+
+
+def test_all_sockets_of_a_port_get_callers() -> None:
+    one = listening_socket("127.0.0.1", 0, first=True)
+    two = listening_socket("127.0.0.1", one.getsockname()[1])
+    callers = [socket.create_connection(one.getsockname()) for _ in range(64)]
+    served = [len(accepted(door)) for door in (one, two)]
+    for opened in (one, two, *callers):
+        opened.close()
+    assert sum(served) == 64
+    assert min(served) > 0
+
+
+def accepted(door: socket.socket) -> list[str]:
+    found: list[str] = []
+    while True:
+        try:
+            caller, address = door.accept()
+        except BlockingIOError:
+            return found
+        caller.close()
+        found.append(str(address))
