@@ -24,7 +24,7 @@ env: ## Install what the targets below need into .venv
 check: lint types imports test ## What a change must pass: lint, types, imports and test
 
 .PHONY: test
-test: env ## Run the whole suite that needs no cluster, in about three minutes; PYTEST_ARGS passes more
+test: env ## Run the whole suite that needs no cluster, in about six minutes; PYTEST_ARGS passes more
 	@$(BIN)/pytest -q -n 2 -m 'not benchmark' $(PYTEST_ARGS)
 
 .PHONY: test-quick
