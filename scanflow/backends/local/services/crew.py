@@ -151,7 +151,7 @@ class Crew:
             self._left(one.channel)
         if exit_.seconds is not None:
             one.began = now - exit_.seconds
-        if one.phase == "draining" or exit_.reason in {"void", "stopped"}:
+        if one.phase == "draining" or (exit_.reason in {"void", "stopped"} and not one.stuck):
             one.ended(now, None, again=True)
             self._say(f"instance {one.name} has ended")
             return

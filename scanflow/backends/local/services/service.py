@@ -324,8 +324,9 @@ class Service:
 
     def _end(self, one: Instance) -> None:
         """End a process that does not answer, or does not go."""
-        self._say(f"instance {one.name} does not answer: it is ended")
-        one.stuck = True
+        if not one.stuck:
+            self._say(f"instance {one.name} does not answer: it is ended")
+        one.stuck = True  # also where it is asked to stop below, between its death and its shim's word of that
         one.find_process()
         if one.is_process:
             one.kill()
