@@ -1,6 +1,6 @@
 """The process behind :mod:`tests.load`: it sends what ``plan.json`` says, and leaves beside it what became of that.
 
-It is run as a script and imports nothing of the project.
+It is run as a script and imports nothing of the project but what puts it onto a CPU in time: it is the instrument.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
+
+from scanflow.turns import take_short_turns
 
 __all__ = ["PROGRESS", "LoadError", "Plan"]
 
@@ -369,6 +371,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     plan = Plan(**json.loads((folder / "plan.json").read_text()))
+    take_short_turns(inherited=True)
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus)
     try:

@@ -22,6 +22,7 @@ __all__ = ["Question", "answer_lines", "ask", "read_question"]
 _SELDON = frozenset({"data", "binData", "strData", "jsonData"})
 _NUMPY = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
+_FLOATS = frozenset({"FP16", "FP32", "FP64"})
 _JSON = {"content-type": "application/json"}
 _MOST_SHOWN = 1000  # numbers of one output that are written out for a person
 
@@ -78,7 +79,15 @@ def ask(
         reply = deployer.send(name, path, question.raw, wanted)
         is_json = "json" in reply.headers.get("content-type", "")
         return _document(reply.content) if is_json else reply.content
+    if dtype is None and not hasattr(question.inputs, "dtype"):
+        dtype = _declared(deployer, name, node)  # what is typed says nothing of its type: 1 may be meant as 1.0
     return deployer.predict(name, question.inputs, node=node, dtype=dtype)
+
+
+def _declared(deployer: Deployer, name: str, node: str | None) -> str | None:
+    """Return the type that a service declares for all its inputs, where every number can be of it."""
+    kinds = {str(one.get("datatype")) for one in deployer.metadata(name, node=node).get("inputs") or ()}
+    return kinds.pop() if len(kinds) == 1 and kinds <= _FLOATS else None
 
 
 def answer_lines(answer: Answer | Mapping[str, Any], *, as_json: bool) -> list[str]:

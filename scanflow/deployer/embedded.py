@@ -21,7 +21,7 @@ from scanflow.placement.granted import this_machine
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
-    from scanflow.knowledge.cached import ModelCache
+    from scanflow.knowledge.cached import Models
 
 __all__ = ["EmbeddedDeployer"]
 
@@ -34,7 +34,7 @@ class EmbeddedDeployer(EmbeddedServices):
     live functions."""
 
     def __init__(
-        self, settings: Settings, *, services: Callable[[Settings, ModelCache], ServiceBackend] = local_services
+        self, settings: Settings, *, services: Callable[[Settings, Models], ServiceBackend] = local_services
     ) -> None:
         """Work below ``settings.home``; ``services`` makes what runs online workflows, when one is asked for."""
         super().__init__(settings, services)

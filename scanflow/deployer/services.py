@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from scanflow.settings import Settings
 
 if TYPE_CHECKING:  # most commands are about runs, and need none of these
     from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord, Shape
-    from scanflow.knowledge.cached import ModelCache
+    from scanflow.knowledge.cached import Models
     from scanflow.transport import Answer, Predictions, Reply
 
 __all__ = ["EmbeddedServices", "ServiceBackend", "local_services"]
@@ -107,7 +108,7 @@ class ServiceBackend(Protocol):
         ...
 
 
-def local_services(settings: Settings, models: ModelCache) -> ServiceBackend:
+def local_services(settings: Settings, models: Models) -> ServiceBackend:
     """Return what serves on this machine, for models of that registry."""
     from scanflow.backends.local.services import LocalServices
 
@@ -123,7 +124,7 @@ def local_services(settings: Settings, models: ModelCache) -> ServiceBackend:
 class EmbeddedServices:
     """Serves online workflows on this machine. See :class:`~scanflow.deployer.port.Deployer` for the contract."""
 
-    def __init__(self, settings: Settings, services: Callable[[Settings, ModelCache], ServiceBackend]) -> None:
+    def __init__(self, settings: Settings, services: Callable[[Settings, Models], ServiceBackend]) -> None:
         """Work below ``settings.home``; ``services`` makes what does the work, when it is asked for."""
         self._settings = settings
         self._make_services = services
@@ -250,15 +251,13 @@ class EmbeddedServices:
 
     def _services(self, app: Application | None = None, *, name: str | None = None) -> ServiceBackend:
         """Return what serves, for models of the registry that the application, or the service of that name, uses."""
-        from scanflow.knowledge.cached import ModelCache
-
         home = self._settings.home.expanduser().absolute()
         if app is not None:
             uri = None if app.tracker is None else app.tracker.uri
         else:
             uri = None if name is None else _tracker_of(home, name)
         uri = uri or self._settings.tracker_uri
-        return self._make_services(self._settings, ModelCache(home / "models", lambda: open_knowledge(home, uri)))
+        return self._make_services(self._settings, _models(home, uri, live=name is not None))
 
 
 def online_workflow(app: Application, name: str | None) -> Workflow:
@@ -297,6 +296,17 @@ def refuse_while_loading() -> None:
         raise UsageError(
             f"{path.name} runs a workflow while it is only being loaded. Put that below: if __name__ == '__main__':"
         )
+
+
+def _models(home: Path, uri: str | None, *, live: bool) -> Models:
+    """Return the registry's models; ``live``: for a change of a service that answers callers meanwhile."""
+    if live and "mlflow" not in sys.modules:
+        from scanflow.knowledge.aside import AsideModels
+
+        return AsideModels(home, uri)
+    from scanflow.knowledge.cached import ModelCache
+
+    return ModelCache(home / "models", lambda: open_knowledge(home, uri))
 
 
 def _tracker_of(home: Path, name: str) -> str | None:

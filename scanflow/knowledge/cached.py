@@ -6,13 +6,14 @@ import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow.wire import ModelFiles
 
-__all__ = ["SHAPE_TAG", "ModelCache", "split_model_uri"]
+__all__ = ["SHAPE_TAG", "ModelCache", "Models", "split_model_uri"]
 
 SHAPE_TAG = "scanflow.shape"
 """The tag of a model version that holds how it was served last: instances, cores, affinity and threads, as JSON."""
@@ -36,6 +37,22 @@ def split_model_uri(uri: str) -> tuple[str, int | str]:
             f"'models:/{name}/1'."
         )
     return match["name"], int(version) if version.isascii() and version.isdecimal() else version
+
+
+class Models(Protocol):
+    """What serving needs of a registry. See :class:`ModelCache`."""
+
+    def fetch(self, uri: str) -> ModelFiles:
+        """Return the version that ``uri`` names at this moment, with its files on this machine's disk."""
+        ...
+
+    def remember(self, name: str, version: int, shape: str) -> None:
+        """Keep a text with the version: how it is served."""
+        ...
+
+    def recall(self, name: str, version: int) -> str | None:
+        """Return the text that was kept last; None if there is none."""
+        ...
 
 
 class ModelCache:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scanflow.backends.local import seqpacket
+from scanflow.turns import take_short_turns
 from scanflow.wire import Exchange
 from scanflow_serving.slots import ANSWERING, IDLE, RUNNING, WAITING, Found, Table, cookie_of
 
@@ -77,6 +78,7 @@ def start(table: Table, *, supervisor: str, instance: str) -> int | None:
 
 def _keep(table: Table, watched: int, supervisor: str, instance: str) -> None:
     os.setsid()  # the instance's group is ended with it
+    take_short_turns(inherited=False)
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGPIPE", "SIGUSR1", "SIGUSR2"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     poll = select.poll()

@@ -18,6 +18,7 @@ from typing import Final
 
 from scanflow.backends.local import binding
 from scanflow.errors import ScanflowError, UsageError
+from scanflow.turns import stay_behind, take_short_turns
 from scanflow.wire import Desired, InstanceSpec, decode
 from scanflow_serving import keeper
 from scanflow_serving.slots import Table
@@ -85,6 +86,7 @@ async def _serve(spec: InstanceSpec, folder: Path, table: Table) -> int:
         control.close()
         connections.close()
         return _fail(folder, error)
+    take_short_turns(inherited=True)  # not before: whoever answers callers already comes first while this one loads
     gc.collect()
     gc.freeze()  # what was loaded stays: collections need not walk through it
     _log.info("ready: %s of %s", spec.instance, spec.service)
@@ -98,6 +100,7 @@ async def _serve(spec: InstanceSpec, folder: Path, table: Table) -> int:
         _log.warning("%d connections were cut off after %.0f s", len(connections), within_s)
     if goodbye is not None:
         await goodbye
+    stay_behind(os.getpid(), True)  # it answers nobody any more, and tidying up takes a while
     connections.close()
     await control.flushed(_FAREWELL_S)
     control.close()

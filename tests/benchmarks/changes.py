@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -12,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.state import read_state
+from scanflow.backends.service_records import ServiceRecord
 from tests.benchmarks.measure import NotMeasuredError, run
 from tests.benchmarks.servers import Probe, deployed, oip
 from tests.load import LoadError, steady_load
@@ -41,10 +43,13 @@ class _Service:
         """Run a command on it."""
         return run([self.scanflow, *arguments], self.folder, timeout_s=120)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ServiceRecord:
         """Return how it is."""
-        found: dict[str, Any] = json.loads(self.do("services", "changing", "--json"))
-        return found
+        # A command for each look would take the very cores that are measured.
+        state = read_state(ServicesHome(self.folder / "scanflow" / "services").service("changing"))
+        if state is None:
+            raise NotMeasuredError("nothing is known of the service")
+        return state.record
 
     def kill(self, count: int) -> None:
         """Kill so many instances, and return when all are ready again.
@@ -52,14 +57,14 @@ class _Service:
         Raises:
             NotMeasuredError: they were not within ``WHOLE_S``.
         """
-        had = [one["pid"] for one in self.record()["instances"] if one["pid"] is not None]
+        had = [one.pid for one in self.record().instances if one.pid is not None]
         for pid in had[:count]:
             os.kill(pid, signal.SIGKILL)
         until, pause = time.monotonic() + WHOLE_S, threading.Event()
         while time.monotonic() < until:
             record = self.record()
-            pids = {one["pid"] for one in record["instances"] if one["state"] == "ready"}
-            if record["state"] == "ready" and len(pids) == len(had) and not pids & set(had[:count]):
+            pids = {one.pid for one in record.instances if one.state == "ready"}
+            if record.state == "ready" and len(pids) == len(had) and not pids & set(had[:count]):
                 return
             pause.wait(0.2)
         raise NotMeasuredError(f"after {count} killed it was never whole again: {self.record()}")

@@ -14,6 +14,7 @@ import pytest
 from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.transport import Answer, Reply
+from scanflow.transport.tensors import as_arrays
 from scanflow_client.questions import Question, answer_lines, ask, read_question
 
 
@@ -85,14 +86,18 @@ class Listening:
 
     def __init__(self, content_type: str = "application/json") -> None:
         self.content_type = content_type
+        self.declared: list[str] = []
         self.asked: list[tuple[str, bytes]] = []
 
     def send(self, name: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:  # noqa: ARG002
         self.asked.append((path, body))
         return Reply(content=body, headers={"content-type": self.content_type})
 
+    def metadata(self, name: str, *, node: str | None) -> dict[str, Any]:  # noqa: ARG002
+        return {"inputs": [{"name": "x", "datatype": datatype} for datatype in self.declared]}
+
     def predict(self, name: str, inputs: Any, *, node: str | None, dtype: str | None) -> Answer:  # noqa: ARG002
-        return Answer(outputs={"y": np.asarray(inputs, dtype=dtype)}, instance="1", revision="r1")
+        return Answer(outputs=as_arrays({"y": inputs}, dtype=dtype), instance="1", revision="r1")
 
 
 def asked(listening: Listening, question: Question, *, seldon: bool = False, node: str | None = None) -> Any:
@@ -113,6 +118,16 @@ def test_each_kind_of_question_goes_where_it_is_understood() -> None:
     ]  # fmt: skip
     with pytest.raises(InvalidError, match="Seldon's protocol takes one input"):
         asked(there, Question(inputs={"a": [1]}), seldon=True)
+
+
+def test_whole_numbers_that_are_typed_are_what_the_model_declares() -> None:
+    there = Listening()
+    for declared, got in ([], "int64"), (["FP64"], "float64"), (["INT8"], "int64"), (["FP32", "FP64"], "int64"):
+        there.declared = declared
+        answer = asked(there, Question(inputs=[[1, 2]]))
+        assert answer.outputs["y"].dtype == got
+    there.declared = ["FP64"]
+    assert asked(there, Question(inputs=np.array([1], dtype="int8"))).outputs["y"].dtype == "int8"
 
 
 def test_bytes_come_back_as_bytes_unless_the_answer_is_a_document() -> None:

@@ -85,7 +85,11 @@ def receive(sock: socket.socket) -> tuple[Exchange, list[int]] | None:
         InvalidError: what came is no message; its files are closed.
     """
     try:
-        packet, fds, flags, _ = socket.recv_fds(sock, MAX_BYTES + 1, MAX_FILES, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        packet, fds, flags, _ = _receive(sock)
+    except ConnectionResetError:
+        # The other side ended with messages unread. Linux tells that once, and only then what it had sent:
+        # the last of that may be connections it gave away.
+        packet, fds, flags, _ = _receive(sock)
     except ConnectionError:
         return None
     if not packet:
@@ -98,6 +102,10 @@ def receive(sock: socket.socket) -> tuple[Exchange, list[int]] | None:
     except InvalidError:
         _close(fds)
         raise
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int], int, object]:
+    return socket.recv_fds(sock, MAX_BYTES + 1, MAX_FILES, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 
 
 def _at(path: Path, do: Callable[[str], None]) -> None:

@@ -43,9 +43,10 @@ class Crew:
         *,
         say: Say,
         joined: Callable[[Instance], None],
-        left: Callable[[Channel], None],
+        left: Callable[[Instance], None],
     ) -> None:
-        """``say`` is told what happens; ``joined``, of each control connection that was made; ``left``, of its end."""
+        """``say`` is told what happens; ``joined``, of each control connection that was made; ``left``,
+        of an instance whose process is gone, before what it said last is thrown away with its connection."""
         self._folder, self._shims, self._say, self._joined, self._left = folder, shims, say, joined, left
         self.all: dict[str, Instance] = {}
         self._by_path: dict[Path, Instance] = {}
@@ -147,8 +148,7 @@ class Crew:
     def _bury(self, one: Instance, exit_: Exit, now: float) -> None:
         ending = attempts.ending_of(exit_, stuck=one.stuck)
         self.endings[one.name] = (ending, now)
-        if one.channel is not None:
-            self._left(one.channel)
+        self._left(one)
         if exit_.seconds is not None:
             one.began = now - exit_.seconds
         if one.phase == "draining" or (exit_.reason in {"void", "stopped"} and not one.stuck):
@@ -163,9 +163,11 @@ class Crew:
 
     # Talking
 
-    def look(self, stored: Stored, now: float, *, eager: bool) -> None:
-        """Ask all of them how they are, where that is due; those that change, and with ``eager`` all, often."""
-        serving = stored.settled > 0 and bool(self.ready)
+    def look(self, now: float, *, eager: bool, serving: bool) -> None:
+        """Ask all of them how they are, where that is due; those that change, and with ``eager`` all, often.
+
+        ``serving``: whether callers are being answered, here or by the backup, before whom none that starts comes.
+        """
         for one in self.alive:
             one.find_process()
             one.stay_behind(serving and one.phase == "starting" and now - one.began < BEHIND_S)

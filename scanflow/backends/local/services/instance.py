@@ -15,6 +15,7 @@ from scanflow.backends.local.services.channel import Channel
 from scanflow.backends.local.services.figures import Usage, read_usage
 from scanflow.backends.local.services.reconcile import Phase, Seen
 from scanflow.backends.local.shims import stop_attempt
+from scanflow.turns import stay_behind
 
 __all__ = ["Instance"]
 
@@ -115,18 +116,9 @@ class Instance:
             self.enter("starting", now)
 
     def stay_behind(self, behind: bool) -> None:
-        """Let other processes come first on the CPUs, or no longer.
-
-        A niceness of its own could never be taken back without privilege; that of its session's scheduling group can
-        (``sched_autogroup``, on most desktops and virtual machines). Where there is none, nothing happens.
-        """
-        if self.pid is None or behind == self.behind:
-            return
-        try:
-            Path(f"/proc/{self.pid}/autogroup").write_text("10" if behind else "0", encoding="ascii")
-        except OSError:
-            return  # there is none, or it was changed a moment ago: the next look tries again
-        self.behind = behind
+        """Let other processes come first on the CPUs, or no longer; what fails is tried at the next look."""
+        if self.pid is not None and behind != self.behind and stay_behind(self.pid, behind):
+            self.behind = behind
 
     def measure(self, now: float) -> None:
         """Look how much CPU and memory it uses."""

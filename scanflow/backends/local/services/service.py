@@ -10,6 +10,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from functools import partial
 from socket import socket
 
 from scanflow.backends.local.services.balance import surplus
@@ -59,7 +60,7 @@ class Service:
         folder: ServiceFolder,
         stored: Stored,
         *,
-        watch: Callable[[Channel, Callable[[], None]], None],
+        watch: Callable[[Channel, Callable[[], object]], None],
         unwatch: Callable[[Channel], None],
     ) -> None:
         """``watch`` has a function called whenever a channel has something to read."""
@@ -69,7 +70,7 @@ class Service:
         self.shims, self._recorder_shims = Shims(), Shims()
         before = read_state(folder)
         self._news = News(before)
-        self.crew = Crew(folder, self.shims, say=self._say, joined=self._joined, left=unwatch)
+        self.crew = Crew(folder, self.shims, say=self._say, joined=self._joined, left=self._left)
         self.doors = Doors()
         self.scaler = Scaler(now)
         same = before is not None and before.record.generation == stored.generation and before.record.settled
@@ -119,7 +120,8 @@ class Service:
             self.doors.forget(one.name)
             self.front.holding.ended(one.name)
             self._dirty = True
-        self.crew.look(self.stored, now, eager=self._eager)
+        serving = self.stored.settled > 0 and (bool(self.crew.ready) or self.standby.active)
+        self.crew.look(now, eager=self._eager, serving=serving)
         if self._recovers(now):
             return False
         self._measure(now)
@@ -443,9 +445,15 @@ class Service:
     def _joined(self, one: Instance) -> None:
         channel = one.channel
         if channel is not None:
-            self._watch(channel, lambda: self._hear(one, channel))
+            self._watch(channel, partial(self._hear, one, channel))
 
-    def _hear(self, one: Instance, channel: Channel) -> None:
+    def _left(self, one: Instance) -> None:
+        while one.channel is not None and self._hear(one, one.channel):
+            pass  # the last that it said may be connections it gave
+        if one.channel is not None:
+            self._unwatch(one.channel)
+
+    def _hear(self, one: Instance, channel: Channel) -> bool:
         messages, there = channel.read()
         now = time.monotonic()
         for message, fds in messages:
@@ -457,6 +465,7 @@ class Service:
         if not there and one.channel is channel:
             self._unwatch(channel)
             one.hang_up()
+        return bool(messages)
 
     def _recovers(self, now: float) -> bool:
         """Say whether sockets of an earlier supervisor are still awaited."""

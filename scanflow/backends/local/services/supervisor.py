@@ -27,6 +27,7 @@ from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.service import Service
 from scanflow.backends.local.services.stored import read_stored
 from scanflow.errors import ScanflowError
+from scanflow.turns import take_short_turns
 
 __all__ = ["Supervisor", "main"]
 
@@ -87,7 +88,7 @@ class Supervisor:
         for one in watched:
             self._selector.unregister(one)
 
-    def _watch(self, channel: Channel, read: Callable[[], None]) -> None:
+    def _watch(self, channel: Channel, read: Callable[[], object]) -> None:
         self._selector.register(channel, selectors.EVENT_READ, read)
 
     def _unwatch(self, channel: Channel) -> None:
@@ -135,6 +136,7 @@ def main(arguments: list[str]) -> int:
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     _limit_log(folder.log)
     _open_many()
+    take_short_turns(inherited=False)  # callers of an instance that was killed wait for this process
     supervisor = Supervisor(folder)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())

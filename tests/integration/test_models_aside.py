@@ -1,0 +1,44 @@
+"""The registry asked through a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanflow.errors import InternalError, NotFoundError
+from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.aside import AsideModels
+from scanflow.knowledge.cached import ModelCache
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the warnings are MLflow's
+
+
+@pytest.fixture
+def models(home: Path) -> AsideModels:
+    return AsideModels(home, None)
+
+
+def test_it_answers_as_one_in_this_process_does(models: AsideModels, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "MLmodel").write_text("flavors: {}")
+    open_knowledge(home).register_model("cnn", tmp_path / "model", app="shop", team="data")
+    here = ModelCache(home / "models", lambda: open_knowledge(home))
+    assert models.fetch("models:/cnn/latest") == here.fetch("models:/cnn/1")
+    assert models.recall("cnn", 1) is None
+    models.remember("cnn", 1, '{"instances": 2}')
+    assert models.recall("cnn", 1) == here.recall("cnn", 1) == '{"instances": 2}'
+    with pytest.raises(NotFoundError, match="There is no model 'dog'"):
+        models.fetch("models:/dog/1")
+
+
+def test_a_process_that_ends_is_told_and_another_one_is_begun(models: AsideModels) -> None:
+    with pytest.raises(NotFoundError):
+        models.recall("cnn", 1)
+    assert models._process is not None
+    models._process.kill()
+    models._process.wait()
+    with pytest.raises(InternalError, match="ended with -9"):
+        models.recall("cnn", 1)
+    with pytest.raises(NotFoundError):
+        models.recall("cnn", 1)
