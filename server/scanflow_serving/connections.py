@@ -50,14 +50,14 @@ class Connections:
         self._table = table
         self._live: set[Connection] = set()
         self._listeners: dict[str, socket.socket] = {}
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[asyncio.Task[None], Connection] = {}
         self._fewer = asyncio.Event()
         self._leaving = False
         self._tick()
         self._timer = loop.call_later(_SWEEP_S, self._sweep)
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._opening)
+        return len(self._live) + sum(connection not in self._live for connection in self._opening.values())
 
     @property
     def listening(self) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class Connections:
             sock.close()
             return
         task = self.loop.create_task(self._open(connection, sock))
-        self._opening.add(task)
+        self._opening[task] = connection
         task.add_done_callback(self._opened)
 
     def keep(self, parcel: Parcel) -> None:
@@ -147,7 +147,7 @@ class Connections:
         return Connection(self, sock, slot, inbox, sent)
 
     def _opened(self, task: asyncio.Task[None]) -> None:
-        self._opening.discard(task)
+        del self._opening[task]
         self._fewer.set()
 
     async def _open(self, connection: Connection, sock: socket.socket) -> None:

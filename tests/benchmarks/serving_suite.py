@@ -40,7 +40,7 @@ CHANGE = Section(
     group="serving",
     title="What a change costs those who ask",
     columns=("Scanflow",),
-    text="On two cores the command, the instances that start and the client share what the instances that answer run on.",
+    text="On two cores the command, instances that start and the client share what the instances that answer run on.",
 )
 CUT = Section(
     group="serving",
