@@ -5,7 +5,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 LOCK := $(shell command -v uv || echo .uv/bin/uv) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
-CODE := scanflow client server tests tutorials
+CODE := scanflow agents client server tests tutorials
 
 .PHONY: help
 help: ## Show this list
@@ -24,12 +24,16 @@ env: ## Install what the targets below need into .venv
 check: lint types imports test ## What a change must pass: lint, types, imports and test
 
 .PHONY: test
-test: env ## Run the whole suite that needs no cluster, in about six minutes; PYTEST_ARGS passes more
-	@$(BIN)/pytest -q -n 2 -m 'not benchmark' $(PYTEST_ARGS)
+test: env ## Run the suite that needs no cluster, in about five minutes; PYTEST_ARGS passes more
+	@$(BIN)/pytest -q -n 2 -m 'not benchmark and not endurance' $(PYTEST_ARGS)
+
+.PHONY: endurance
+endurance: env ## Run the tests that kill and load things for minutes; PYTEST_ARGS passes more
+	@$(BIN)/pytest -q -n 2 -m endurance $(PYTEST_ARGS)
 
 .PHONY: test-quick
 test-quick: env ## Run the tests that are not marked slow, in about a minute
-	@$(BIN)/pytest -q -n 2 -m 'not slow and not benchmark' $(PYTEST_ARGS)
+	@$(BIN)/pytest -q -n 2 -m 'not slow and not benchmark and not endurance' $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: env ## Check style (ruff check, ruff format)

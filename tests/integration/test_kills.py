@@ -88,6 +88,7 @@ def kill_after(process: subprocess.Popen[str], delay_s: float) -> bool:
     return False
 
 
+@pytest.mark.endurance
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(
     share: int, home: Path, tmp_path: Path

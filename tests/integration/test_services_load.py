@@ -28,6 +28,8 @@ from scanflow.wire import ModelFiles
 from tests.load import steady_load
 from tests.waiting import until
 
+pytestmark = pytest.mark.endurance
+
 CODE = """
 import os, signal, threading, time, ctypes
 
