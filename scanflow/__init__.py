@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scanflow.agent.records import Guard
+    from scanflow.agent.strategy import Strategy
     from scanflow.app.agents import Agent, Sensor
     from scanflow.app.application import Application, Tracker
     from scanflow.app.edges import Dependency
@@ -37,6 +39,7 @@ _HOME = {
     "Condition": "app.references",
     "Dependency": "app.edges",
     "Executor": "app.executor",
+    "Guard": "agent.records",
     "MPIWorkload": "app.mpi",
     "Ref": "app.references",
     "Resources": "app.resources",
@@ -46,6 +49,7 @@ _HOME = {
     "Sensor": "app.agents",
     "Service": "app.service",
     "Serving": "app.serving",
+    "Strategy": "agent.strategy",
     "Tracker": "app.application",
     "Workflow": "app.workflow",
     "all_of": "app.triggers",
@@ -70,6 +74,7 @@ __all__ = [
     "Condition",
     "Dependency",
     "Executor",
+    "Guard",
     "MPIWorkload",
     "Ref",
     "Resources",
@@ -79,6 +84,7 @@ __all__ = [
     "Sensor",
     "Service",
     "Serving",
+    "Strategy",
     "Tracker",
     "Workflow",
     "all_of",

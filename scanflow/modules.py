@@ -6,7 +6,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ from typing import Any
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 
-__all__ = ["file_being_loaded", "load_function", "load_module"]
+__all__ = ["being_loaded", "file_being_loaded", "load_function", "load_module"]
 
 _loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", default=None)
 _MARK = "__loaded_by_scanflow__"
@@ -41,15 +42,23 @@ def load_module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     vars(module)[_MARK] = True
     sys.modules[name] = module
-    token = _loading.set(path)
     try:
-        spec.loader.exec_module(module)
+        with being_loaded(path):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    return module
+
+
+@contextmanager
+def being_loaded(path: Path) -> Iterator[None]:
+    """Let ``path`` be the user's file whose top level is being run, inside."""
+    token = _loading.set(path)
+    try:
+        yield
     finally:
         _loading.reset(token)
-    return module
 
 
 def file_being_loaded() -> Path | None:

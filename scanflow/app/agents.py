@@ -1,24 +1,37 @@
-"""An application's agents, as they are described; what runs them lives elsewhere."""
+"""An application's agents, as they are described; what runs them lives elsewhere.
+
+Besides, what ties a function to such a description: :class:`SensorFunction`, and the collection of what a module of an
+agent declares while it is loaded.
+"""
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import re
-from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from scanflow.app.model import Model, as_tuple
+from scanflow.app.model import Model, as_tuple, short
 from scanflow.app.parameters import Fixed, Parameters
 from scanflow.app.resources import Resources
-from scanflow.app.triggers import Trigger
+from scanflow.app.triggers import CallReceive, Trigger
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
 
-__all__ = ["Agent", "AgentTemplate", "Sensor"]
+__all__ = ["Agent", "AgentTemplate", "Sensor", "SensorFunction", "collecting", "declare", "declared_sensor"]
 
 AgentTemplate = Literal["tracker", "checker", "planner", "executor"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_collection: ContextVar[list[Any] | None] = ContextVar("scanflow_declared", default=None)
 
 
 class Sensor(Model):
@@ -85,3 +98,108 @@ class Agent(Model):
             if names.count(name) > 1:
                 raise InvalidError(f"{who} has two sensors named {name!r}. Rename one.")
         return self
+
+    def sensor(
+        self,
+        trigger: Trigger,
+        *,
+        nodes: Sequence[str] = (),
+        filter_string: str | None = None,
+        name: str | None = None,
+    ) -> Callable[[Callable[P, R]], SensorFunction[P, R]]:
+        """Make a function a sensor of this agent: ``@agent.sensor(sf.every(hours=1))``.
+
+        The agent stays as it is: the sensor is found when the module that declares it is loaded, so the file belongs
+        into ``modules``.
+
+        Args:
+            trigger: When it fires.
+            nodes: The workflow nodes whose tracked runs it is given.
+            filter_string: Which of those runs, in MLflow's filter language.
+            name: What it is called by. None: the function's name.
+        """
+        return lambda function: declared_sensor(
+            function, trigger=trigger, nodes=nodes, filter_string=filter_string, name=name, agent=self.name
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SensorFunction(Generic[P, R]):
+    """A function that is a sensor. Called, it is still the function."""
+
+    function: Callable[P, R]
+    sensor: Sensor
+    """Its name, its trigger, and what it looks at."""
+
+    timed: bool = True
+    """Whether the author gave a trigger. If not, an application's sensor of the same name has it, else it is called."""
+
+    agent: str | None = None
+    """The agent it belongs to. None: the one whose module declares it."""
+
+    def __post_init__(self) -> None:
+        for word in ("__name__", "__qualname__", "__doc__", "__module__"):
+            vars(self)[word] = getattr(self.function, word, None)
+        vars(self)["__wrapped__"] = self.function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        """What it is called by."""
+        return self.sensor.name
+
+    @property
+    def trigger(self) -> Trigger:
+        """When it fires."""
+        return self.sensor.trigger
+
+
+def declared_sensor(
+    function: Callable[P, R],
+    *,
+    trigger: Trigger | None,
+    nodes: Sequence[str] = (),
+    filter_string: str | None = None,
+    name: str | None = None,
+    agent: str | None = None,
+) -> SensorFunction[P, R]:
+    """Return ``function`` as a sensor, and add it to what the agent that is being loaded declares.
+
+    Raises:
+        InvalidError: it is no function that returns one value, or what it is to look at is wrong.
+    """
+    given: Any = function
+    if not callable(given) or isinstance(given, SensorFunction | type):
+        raise InvalidError(f"A sensor is made of a function; {short(given)} is not one.")
+    own = str(name or getattr(given, "__name__", type(given).__name__))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidError(f"The sensor {own!r} yields. Return one value instead, such as a list.")
+    if own == "<lambda>":
+        raise InvalidError("A sensor is called by its name, which a lambda has not. Give it one: name='count'.")
+    described = Sensor(
+        name=own, trigger=CallReceive() if trigger is None else trigger, nodes=nodes, filter_string=filter_string
+    )
+    made = SensorFunction(function=function, sensor=described, timed=trigger is not None, agent=agent)
+    declare(made)
+    return made
+
+
+@contextmanager
+def collecting() -> Iterator[list[Any]]:
+    """Collect what is declared inside, in its order. An inner collection does not add to an outer one."""
+    found: list[Any] = []
+    token = _collection.set(found)
+    try:
+        yield found
+    finally:
+        _collection.reset(token)
+
+
+def declare(thing: object) -> None:
+    """Add to what the agent that is being loaded declares; where none is, do nothing."""
+    found = _collection.get()
+    if found is not None:
+        found.append(thing)

@@ -20,7 +20,11 @@ HEAVY = frozenset(
 )
 """Libraries that cost tenths of a second or are not installed with scanflow alone."""
 
-OWN = {"scanflow_serving": {"numpy"}}
+OWN = {
+    "scanflow_agents": {"fastapi", "numpy"},
+    "scanflow_server": {"fastapi", "sqlalchemy"},
+    "scanflow_serving": {"numpy"},
+}
 """What a program is made of may come along with its modules."""
 
 ALONE = """

@@ -1,0 +1,64 @@
+"""What the author of an agent writes: sensors, rules, actuators and strategies.
+
+Every name is loaded when it is first used, so importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scanflow.agent import primitives
+    from scanflow.agent.acts import Act, Call, call
+    from scanflow.agent.actuators.actuator import Actuator, actuator
+    from scanflow.agent.context import Context, current
+    from scanflow.agent.records import Guard
+    from scanflow.agent.registry import Declared, load_agent
+    from scanflow.agent.rules import Rule, rule
+    from scanflow.agent.sensors.sensor import SensorFunction, sensor
+    from scanflow.agent.strategy import Strategy
+
+__all__ = [
+    "Act",
+    "Actuator",
+    "Call",
+    "Context",
+    "Declared",
+    "Guard",
+    "Rule",
+    "SensorFunction",
+    "Strategy",
+    "actuator",
+    "call",
+    "current",
+    "load_agent",
+    "primitives",
+    "rule",
+    "sensor",
+]
+
+_HOMES = {
+    "Act": "acts",
+    "Actuator": "actuators.actuator",
+    "Call": "acts",
+    "Context": "context",
+    "Declared": "registry",
+    "Guard": "records",
+    "Rule": "rules",
+    "SensorFunction": "sensors.sensor",
+    "Strategy": "strategy",
+    "actuator": "actuators.actuator",
+    "call": "acts",
+    "current": "context",
+    "load_agent": "registry",
+    "rule": "rules",
+    "sensor": "sensors.sensor",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a name of the public face when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

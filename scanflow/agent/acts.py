@@ -1,0 +1,90 @@
+"""What a strategy can want done, as values: a primitive (:class:`Act`), or a call to another agent (:class:`Call`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from scanflow.agent.records import JSON
+from scanflow.app.agents import Sensor
+from scanflow.app.model import Model, as_tuple
+from scanflow.app.parameters import Fixed, Parameters, plain
+from scanflow.app.triggers import CallReceive
+from scanflow.names import check_name
+
+__all__ = ["Act", "Call", "Doing", "Kind", "call"]
+
+Kind = Literal["batch", "online"]
+
+
+def _plain_list(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(plain(inner, f"the argument {index}") for index, inner in enumerate(value, 1))
+
+
+class Act(Model):
+    """A primitive with its arguments, to be wanted. Made by the functions of :mod:`scanflow.agent.primitives`."""
+
+    primitive: str
+    kind: Kind
+    """Which of the two rows of thesis Table 5.4 is meant, for the names that are in both."""
+
+    arguments: Parameters = Field(default_factory=Fixed)
+    target: str
+    """``workflow/NAME``, ``service/NAME`` or ``run/NAME``."""
+
+    fields: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
+    """What it writes of the target. One executor's field is ``EXECUTOR.FIELD``."""
+
+    def __str__(self) -> str:
+        return f"{self.primitive}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+
+
+class Call(Model):
+    """A call to a sensor of another agent, or of the same."""
+
+    agent: str
+    sensor: str
+    args: Annotated[Sequence[JSON], BeforeValidator(_plain_list), AfterValidator(as_tuple)] = ()
+    kwargs: Parameters = Field(default_factory=Fixed)
+    key: str = ""
+    """Idempotency key: the same is never called twice. Empty: each call counts."""
+
+    @field_validator("agent")
+    @classmethod
+    def _check_agent(cls, agent: str) -> str:
+        return check_name(agent, "agent")
+
+    @field_validator("sensor")
+    @classmethod
+    def _check_sensor(cls, sensor: str) -> str:
+        return Sensor(name=sensor, trigger=CallReceive()).name
+
+    @property
+    def path(self) -> str:
+        """Where the agent is called: ``/sensors/NAME``."""
+        return f"/sensors/{self.sensor}"
+
+    def payload(self) -> Mapping[str, JSON]:
+        """Return the body of the request."""
+        return {"args": list(self.args), "kwargs": dict(self.kwargs)}
+
+    def __str__(self) -> str:
+        given = [*(repr(value) for value in self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
+        return f"{self.agent}.{self.sensor}({', '.join(given)})"
+
+
+Doing: TypeAlias = Act | Call
+"""One thing that a strategy wants done."""
+
+
+def call(agent: str, sensor: str, /, *args: Any, **kwargs: Any) -> Call:
+    """Return a call to ``sensor`` of ``agent``, with arguments that JSON can hold.
+
+    Raises:
+        InvalidError: a name or an argument that cannot be sent.
+    """
+    return Call(agent=agent, sensor=sensor, args=args, kwargs=kwargs)

@@ -1,0 +1,1 @@
+"""Actuators: functions whose results become calls to other agents."""

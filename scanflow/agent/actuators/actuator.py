@@ -1,0 +1,141 @@
+"""The decorator that makes a function a call to another agent (thesis listing 5.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scanflow.agent.acts import Call
+from scanflow.agent.context import Context, current_or_none
+from scanflow.app.model import short
+from scanflow.errors import InvalidError, UsageError
+
+__all__ = ["Actuator", "actuator"]
+
+_PATH = re.compile(r"/?sensors/([^/?#]+)/?")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Actuator:
+    """A function whose result becomes a call to a sensor of an agent.
+
+    Called inside a firing, it calls that agent: ``await`` it in an async function; in a plain one, which runs in a
+    thread, it returns when the agent has accepted. :meth:`call` only makes the value, for ``then=`` of a strategy.
+    """
+
+    function: Callable[..., Any]
+    agent: str
+    sensor: str
+
+    def __post_init__(self) -> None:
+        for word in ("__name__", "__qualname__", "__doc__", "__module__"):
+            vars(self)[word] = getattr(self.function, word, None)
+        vars(self)["__wrapped__"] = self.function
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return getattr(self.function, "__name__", "an actuator")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the agent, with what the function returns for these arguments.
+
+        Raises:
+            UsageError: this is called outside of a firing.
+            InvalidError: the function returned something else than arguments.
+        """
+        context = current_or_none()
+        if context is None:
+            raise UsageError(
+                f"The actuator {self.name!r} was called outside of a firing, where no agent can be reached. Write "
+                f"{self.name}.call(...) for the call as a value, or use 'with firing(Context(...)):' in a test."
+            )
+        if _in_a_loop():
+            return self._perform(context, args, kwargs)
+        if inspect.iscoroutinefunction(self.function):
+            raise UsageError(f"The actuator {self.name!r} is async. Call it from an async sensor, with 'await'.")
+        return context.perform_soon(self.call(*args, **kwargs))
+
+    def call(self, *args: Any, **kwargs: Any) -> Call:
+        """Return the call that it makes of these arguments, as a value.
+
+        Raises:
+            UsageError: the function is async, so that it has to be awaited.
+            InvalidError: the function returned something else than arguments.
+        """
+        if inspect.iscoroutinefunction(self.function):
+            raise UsageError(
+                f"The actuator {self.name!r} is async, so it makes no plain value. Write 'def', not 'async def'."
+            )
+        return self._call_of(self._apply(args, kwargs))
+
+    async def _perform(self, context: Context, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        returned = self._apply(args, kwargs)
+        if isinstance(returned, Awaitable):
+            returned = await returned
+        return await context.perform(self._call_of(returned))
+
+    def _apply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function. One that takes ``args`` and ``kwargs`` as the thesis writes them gets them whole."""
+        parameters = inspect.signature(self.function).parameters
+        own = {name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD}
+        if own == {"args", "kwargs"} and own == set(parameters):
+            return self.function(args=args, kwargs=dict(kwargs))
+        try:
+            inspect.signature(self.function).bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidError(
+                f"The actuator {self.name!r}: {error}. It is {self.name}{inspect.signature(self.function)}."
+            ) from None
+        return self.function(*args, **kwargs)
+
+    def _call_of(self, returned: Any) -> Call:
+        match returned:
+            case None:
+                args, kwargs = (), {}
+            case Mapping():
+                args, kwargs = (), dict(returned)
+            case (list() | tuple() as some, Mapping() as named):
+                args, kwargs = tuple(some), dict(named)
+            case _:
+                raise InvalidError(
+                    f"The actuator {self.name!r} returned {short(returned)}. Return 'args, kwargs' (a list and a "
+                    "mapping), a mapping alone, or nothing: they become the arguments of the call."
+                )
+        return Call(agent=self.agent, sensor=self.sensor, args=args, kwargs=kwargs)
+
+
+def actuator(*, path: str, depender: str) -> Callable[[Callable[..., Any]], Actuator]:
+    """Make a function a call to the sensor at ``path`` of the agent ``depender``.
+
+    Args:
+        path: ``/sensors/NAME``: which sensor.
+        depender: The agent's name.
+
+    Raises:
+        InvalidError: one of these is wrong, or it decorates no function.
+    """
+    match = _PATH.fullmatch(str(path))
+    if match is None:
+        raise InvalidError(f"@actuator: the path {short(path)} names no sensor. Write path='/sensors/NAME'.")
+    checked = Call(agent=depender, sensor=match[1])
+
+    def decorate(function: Callable[..., Any]) -> Actuator:
+        given: Any = function
+        if not callable(given) or isinstance(given, type):
+            raise InvalidError(f"@actuator decorates a function; {short(given)} is not one.")
+        return Actuator(function=function, agent=checked.agent, sensor=checked.sensor)
+
+    return decorate
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""What agents and the control plane tell each other and keep: samples, intents, decisions, actions and events.
+
+Values that travel as JSON and are written down; nothing here acts. All times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+__all__ = [
+    "JSON",
+    "Action",
+    "ActionState",
+    "Autonomy",
+    "Call",
+    "Decision",
+    "Event",
+    "Guard",
+    "Intent",
+    "Sample",
+    "Verdict",
+]
+
+
+JSON: TypeAlias = JsonValue
+"""What JSON can hold: text, numbers, true, false, null, and lists and mappings of those. The models here refuse NaN and
+infinity, which would become null on their way."""
+
+Autonomy = Literal["observe", "suggest", "approve", "auto"]
+"""How far a strategy may go by itself: note what it would do, propose it, wait for a yes, or act."""
+
+Verdict = Literal["act", "refuse", "queue", "approve", "suggest", "observe", "duplicate"]
+"""What the arbiter says to an intent."""
+
+ActionState = Literal["pending", "running", "succeeded", "failed", "reverted", "lost"]
+"""``lost``: what carried it out ended in the middle, and whether it took effect is not known."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Sample(_Record):
+    """What a sensor returned at one firing."""
+
+    id: str
+    agent: str
+    sensor: str
+    at: float
+    value: JSON
+    cause: str
+    """What made it fire, the same for one firing however often it is told: ``interval:2026-01-31T06:00:00Z``."""
+
+    error: str | None = None
+    """Why there is no value, if there is none."""
+
+    seconds: float = 0.0
+    """How long the sensor took."""
+
+
+class Guard(_Record):
+    """What must not get worse through an action, else the action is reverted."""
+
+    metric: str
+    """``service.NAME.errors``, ``service.NAME.p95_s``, ``model.NAME.accuracy``, or one that the agent posts."""
+
+    worse: Literal["higher", "lower"] = "lower"
+    """Which way is worse. An accuracy gets worse as it gets lower; a latency as it gets higher."""
+
+    by: float = 0.0
+    """How much worse it may get, in the metric's own unit."""
+
+    within_s: float = 60.0
+    """For how long after the action it is watched."""
+
+
+class Call(_Record):
+    """A primitive with its arguments: what an action does, or what undoes it."""
+
+    primitive: str
+    arguments: dict[str, JSON]
+
+
+class Intent(_Record):
+    """What a strategy wants done, before the arbiter has had its say."""
+
+    id: str
+    app: str
+    team: str
+    agent: str
+    strategy: str
+    primitive: str
+    arguments: dict[str, JSON]
+    target: str
+    """``workflow/NAME``, ``service/NAME``, ``run/NAME``, ``model/NAME`` or ``agent/NAME``."""
+
+    fields: tuple[str, ...]
+    """What it writes of the target: ``replicas``, ``model``, ``resource``, ``affinity``, ``traffic``, ``running``."""
+
+    priority: int = 0
+    """Of two that want the same field, the one with the higher wins."""
+
+    autonomy: Autonomy = "auto"
+    cool_down_s: float = 0.0
+    """After an action of its strategy on the target, for how long it does not act there again. 0: at once."""
+
+    hysteresis_s: float = 0.0
+    """For how long the rule must have held without a break before it acts. 0: the first time."""
+
+    budget: int | None = None
+    """How many actions its strategy has in ``budget_window_s``. None: as many as it wants."""
+
+    budget_window_s: float = 3600.0
+    guard: Guard | None = None
+    sample: Sample | None = None
+    """What it was decided from."""
+
+    rule: str = ""
+    """The rule that held, with the values it compared, in words."""
+
+    key: str
+    """``AGENT/STRATEGY/CAUSE``: the same key is never acted on twice."""
+
+    at: float
+
+
+class Decision(_Record):
+    """What the arbiter said to an intent, and why."""
+
+    intent: str
+    """The intent's id."""
+
+    verdict: Verdict
+    reason: str
+    winner: str | None = None
+    """The id of the intent it lost against, if it lost."""
+
+    at: float
+    retry_at: float | None = None
+    """When a queued one is looked at again."""
+
+
+class Action(_Record):
+    """An intent on its way: what was decided, what was done and what came of it."""
+
+    id: str
+    """The intent's."""
+
+    intent: Intent
+    state: ActionState
+    decision: Decision
+    began: float | None
+    ended: float | None
+    result: JSON = None
+    error: str | None = None
+    inverse: Call | None = None
+    """What would undo it, known once it is done."""
+
+    reverted_by: str | None = None
+    """Who or what undid it: a person's name, or the guard's metric."""
+
+
+class Event(_Record):
+    """Something that happened."""
+
+    id: int = 0
+    """Its place in the server's list, counted up. 0: not yet listed."""
+
+    at: float
+    type: str
+    """Dotted: ``run.failed``, ``service.unready``, ``sample``, ``action.reverted``."""
+
+    app: str = ""
+    subject: str = ""
+    """What it happened to: ``workflow/NAME``, ``service/NAME``, and so on."""
+
+    data: dict[str, JSON] = Field(default_factory=dict)

@@ -1,0 +1,285 @@
+"""What an agent is made of: the sensors and strategies that its modules declare, its template's, and the application's.
+
+Loading runs the user's code, so only programs that are asked to run it call :func:`load_agent`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from scanflow.agent.records import JSON, Event
+from scanflow.agent.strategy import Strategy
+from scanflow.app.agents import Agent, Sensor, SensorFunction, collecting
+from scanflow.app.application import Application
+from scanflow.app.parameters import Fixed
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
+from scanflow.failures import failure_from_text
+from scanflow.knowledge.filters import parse_filter
+from scanflow.loading import find_file
+from scanflow.modules import being_loaded, load_function
+
+__all__ = ["Declared", "collecting", "declared_by", "load_agent"]
+
+_ROOT = "_Root"  # an agent's name has no capitals, so none can be mistaken for another's second folder
+
+Template = Callable[[Application, Agent], object]
+"""Declares the sensors and strategies of a built-in agent, by calling ``sensor`` and ``Strategy``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What an agent does."""
+
+    sensors: tuple[SensorFunction[..., Any], ...]
+    """Each with the trigger, nodes and parameters that are in effect. Names are unique."""
+
+    strategies: tuple[Strategy, ...]
+    """Names are unique, and each one's ``sensor`` is one of the sensors."""
+
+    def sensor(self, name: str) -> SensorFunction[..., Any]:
+        """Return one sensor.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        by_name = {sensor.name: sensor for sensor in self.sensors}
+        if name not in by_name:
+            raise NotFoundError(f"This agent has no sensor {name!r}.{did_you_mean(name, by_name)}")
+        return by_name[name]
+
+    def strategies_of(self, sensor: str) -> tuple[Strategy, ...]:
+        """Return the strategies that decide on this sensor's samples."""
+        return tuple(strategy for strategy in self.strategies if strategy.sensor == sensor)
+
+
+def load_agent(app: Application, agent: Agent | str, *, template: Template | None = None) -> Declared:
+    """Load an agent's modules, anew each time, and return what it does.
+
+    A sensor or strategy of the modules stands in the place of the template's of that name. An ``sf.Sensor`` of the
+    application sets the trigger, the nodes, the filter and the parameters of the function of its name, or brings its
+    own function. Modules are found relative to ``app.app_dir`` and may import each other, also with a dot.
+
+    Args:
+        app: The application; its ``app_dir`` is a folder of this machine.
+        agent: One of its agents, or that one's name.
+        template: What declares the built-in agent that ``agent.template`` names.
+
+    Raises:
+        NotFoundError: a module, a function or the agent is not there.
+        UsageError: a module cannot be loaded; the message has the line.
+        InvalidError: what is declared does not fit together.
+    """
+    agent = _agent(app, agent)
+    folder = Path(app.app_dir).resolve()
+    loader = _Loader(f"_agent_{agent.name.replace('-', '_')}", folder)
+    built_in: list[Any] = []
+    if template is not None:
+        with collecting() as built_in:
+            template(app, agent)
+    with collecting() as own:
+        for name in agent.modules:
+            loader.load(name)
+        functions = {
+            sensor.name: loader.function(sensor.function) for sensor in agent.sensors if sensor.function is not None
+        }
+    return _fitted(app, agent, [one for one in own if _belongs(one, agent)], built_in, functions)
+
+
+def declared_by(app: Application, agent: Agent, declare: Template) -> Declared:
+    """Return what a function declares, as :func:`load_agent` does of modules; for templates and tests."""
+    with collecting() as own:
+        declare(app, agent)
+    return _fitted(app, agent, [one for one in own if _belongs(one, agent)], [], {})
+
+
+def _agent(app: Application, agent: Agent | str) -> Agent:
+    if isinstance(agent, Agent):
+        return agent
+    by_name = {one.name: one for one in app.agents}
+    if agent not in by_name:
+        raise NotFoundError(f"Application {app.name!r} has no agent {agent!r}.{did_you_mean(agent, by_name)}")
+    return by_name[agent]
+
+
+def _belongs(thing: Any, agent: Agent) -> bool:
+    """A sensor that names an agent is that one's, whoever's module it is in."""
+    return not isinstance(thing, SensorFunction) or thing.agent in {None, agent.name}
+
+
+def _fitted(
+    app: Application,
+    agent: Agent,
+    own: Sequence[Any],
+    built_in: Sequence[Any],
+    functions: Mapping[str, SensorFunction[..., Any] | Callable[..., Any]],
+) -> Declared:
+    who = f"Agent {agent.name!r}"
+    strategies = _by_name(built_in, Strategy, who) | _by_name(own, Strategy, who)
+    written = _by_name(built_in, SensorFunction, who) | _by_name(own, SensorFunction, who)
+    sensors = dict(written)
+    for sensor in agent.sensors:
+        sensors[sensor.name] = _described(sensor, written, functions.get(sensor.name), who)
+    for strategy in strategies.values():
+        _join(strategy, sensors, who)
+    for one in sensors.values():
+        _check_sensor(app, one, who)
+    if not sensors:
+        raise InvalidError(f"{who} has no sensor: none of its modules declares one. Decorate a function: @sensor(...).")
+    complete = (_with_parameters(one, agent) for one in sensors.values())
+    return Declared(sensors=tuple(complete), strategies=tuple(strategies.values()))
+
+
+def _by_name(things: Iterable[Any], kind: type[Any], who: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in things:
+        if isinstance(one, kind):
+            if one.name in found:
+                noun = "sensors" if kind is SensorFunction else "strategies"
+                raise InvalidError(f"{who} has two {noun} named {one.name!r}. Rename one.")
+            found[one.name] = one
+    return found
+
+
+def _described(
+    sensor: Sensor,
+    written: Mapping[str, SensorFunction[..., Any]],
+    function: SensorFunction[..., Any] | Callable[..., Any] | None,
+    who: str,
+) -> SensorFunction[..., Any]:
+    """Return the function that a description of the application means, as described there."""
+    found = function if function is not None else written.get(sensor.name)
+    if found is None:
+        raise NotFoundError(
+            f"{who}: the sensor {sensor.name!r} has no function. Decorate one of that name with @sensor in a module of "
+            f"the agent, or write function='file.py:name'.{did_you_mean(sensor.name, written)}"
+        )
+    if not isinstance(found, SensorFunction):
+        return SensorFunction(function=found, sensor=sensor)
+    merged = sensor.replace(
+        nodes=sensor.nodes or found.sensor.nodes,
+        filter_string=sensor.filter_string if sensor.filter_string is not None else found.sensor.filter_string,
+    )
+    return SensorFunction(function=found.function, sensor=merged)
+
+
+def _join(strategy: Strategy, sensors: dict[str, SensorFunction[..., Any]], who: str) -> None:
+    """Make sure that the strategy's sensor is there; one for a trigger alone is made."""
+    when, name = strategy.when, strategy.sensor
+    if isinstance(when, SensorFunction | str):
+        if name not in sensors:
+            raise InvalidError(
+                f"{who}: the strategy {strategy.name!r} waits for the sensor {name!r}, which it has not."
+                f"{did_you_mean(name, sensors)}"
+            )
+        return
+    if isinstance(when, Sensor):
+        if when.function is not None:
+            raise InvalidError(
+                f"{who}: the strategy {strategy.name!r} has an sf.Sensor with a function of its own. Put that into the "
+                f"agent's sensors, and write when={when.name!r}."
+            )
+        sensors[name] = _described(when, sensors, None, who)
+    elif name in sensors:
+        raise InvalidError(f"{who}: the sensor {name!r} has the name of the strategy's trigger. Rename the sensor.")
+    else:
+        sensors[name] = SensorFunction(function=_arrived, sensor=Sensor(name=name, trigger=when))
+
+
+def _arrived(event: Event | None, args: list[JSON], kwargs: dict[str, JSON]) -> JSON:
+    """Sense nothing but what made it fire: the event's data, or what the call brought."""
+    if event is not None:
+        return {"type": event.type, "subject": event.subject, **event.data}
+    if kwargs:
+        return kwargs
+    return args[0] if len(args) == 1 else args or None
+
+
+def _check_sensor(app: Application, one: SensorFunction[..., Any], who: str) -> None:
+    nodes = {node.name for workflow in app.workflows for node in workflow.nodes}
+    nodes |= {workflow.name for workflow in app.workflows if workflow.type == "online"}
+    if unknown := [node for node in one.sensor.nodes if nodes and node not in nodes]:
+        raise InvalidError(
+            f"{who}: the sensor {one.name!r} looks at {unknown[0]!r}, which is no node of the workflows of "
+            f"{app.name!r}.{did_you_mean(unknown[0], nodes)}"
+        )
+    try:
+        parse_filter(one.sensor.filter_string or "")
+    except UsageError as error:
+        raise InvalidError(f"{who}: the sensor {one.name!r}: {error}") from error
+
+
+def _with_parameters(one: SensorFunction[..., Any], agent: Agent) -> SensorFunction[..., Any]:
+    merged = Fixed({**agent.parameters, **one.sensor.parameters})
+    return SensorFunction(
+        function=one.function, sensor=one.sensor.replace(parameters=merged), timed=one.timed, agent=agent.name
+    )
+
+
+class _Loader:
+    """Loads files of one folder as a package of the agent's own, so that they can import each other with a dot."""
+
+    def __init__(self, package: str, folder: Path) -> None:
+        self._package = package
+        self._folder = folder
+        for name in [name for name in sys.modules if name.partition(".")[0].partition(_ROOT)[0] == package]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        self._roots: dict[Path, str] = {}
+
+    def load(self, name: str) -> ModuleType:
+        """Run a file, once, and return its module."""
+        path = find_file(name, [self._folder])
+        inside = path.resolve().is_relative_to(self._folder)
+        root = self._folder if inside else path.resolve().parent
+        parts = path.resolve().relative_to(root).with_suffix("").parts
+        if path.suffix != ".py" or any("." in part for part in parts):
+            raise InvalidError(f"The module {name!r} cannot be loaded: write a file's name that ends in '.py' alone.")
+        full = ".".join((self._root(root), *parts))
+        try:
+            with being_loaded(path):
+                module = importlib.import_module(full)
+        except ScanflowError as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            where = [frame.lineno for frame in frames if frame.filename == str(path.resolve())]
+            at = f", line {where[-1]}" if where else ""
+            raise UsageError(f"{name}{at}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever a user's file raises is the user's to see
+            failure = failure_from_text(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parents[1]))
+            raise UsageError("\n  ".join([f"{name} cannot be loaded:", *failure.lines()])) from error
+        if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
+            raise InvalidError(
+                f"The module {name!r} cannot be loaded: the folder of that name beside it hides it. Rename one."
+            )
+        return module
+
+    def function(self, locator: str) -> Callable[..., Any]:
+        """Return the function at ``file.py:name`` or ``package.module:name``."""
+        place, _, name = locator.partition(":")
+        if not place.endswith(".py"):
+            return load_function(locator, None)
+        module = self.load(place)
+        if not hasattr(module, name):
+            raise NotFoundError(f"{place!r} has no {name!r}.{did_you_mean(name, vars(module))}")
+        found: Any = getattr(module, name)
+        if not callable(found):
+            raise InvalidError(f"{locator!r} is not a function.")
+        function: Callable[..., Any] = found
+        return function
+
+    def _root(self, folder: Path) -> str:
+        if folder not in self._roots:
+            name = self._package if not self._roots else f"{self._package}{_ROOT}{len(self._roots)}"
+            root = ModuleType(name)
+            root.__path__ = [str(folder)]
+            sys.modules[name] = root
+            if str(folder) not in sys.path:  # for "import rules" without a dot
+                sys.path.insert(0, str(folder))
+            self._roots[folder] = name
+        return self._roots[folder]

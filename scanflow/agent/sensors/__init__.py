@@ -1,0 +1,1 @@
+"""Sensors: functions that an agent calls at their triggers."""

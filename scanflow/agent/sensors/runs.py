@@ -1,0 +1,117 @@
+"""The tracked runs that a sensor is given: as scanflow writes a run, and as MLflow does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scanflow.app.model import Model
+from scanflow.app.workflow import Workflow
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.records import TrackedRun
+
+__all__ = ["Run", "find_runs"]
+
+LIMIT = 10_000
+
+
+class RunData(Model):
+    """What a run logged, where MLflow has it: ``run.data``."""
+
+    metrics: Mapping[str, float]
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+
+
+class RunInfo(Model):
+    """Which run it is, where MLflow has it: ``run.info``. Times are milliseconds since the epoch, as there."""
+
+    run_id: str
+    run_name: str
+    status: str
+    start_time: int
+    end_time: int | None
+
+
+class Run(TrackedRun):
+    """A tracked run: ``run.metrics["accuracy"]``, or as the thesis' listings say, ``run.data.metrics["accuracy"]``."""
+
+    @property
+    def data(self) -> RunData:
+        """Its metrics, parameters and tags."""
+        return RunData(metrics=self.metrics, params=self.params, tags=self.tags)
+
+    @property
+    def info(self) -> RunInfo:
+        """Its identity and times."""
+        ended = self.ended_at
+        return RunInfo(
+            run_id=self.run_id,
+            run_name=self.name,
+            status=self.status.upper(),
+            start_time=round(self.started_at.timestamp() * 1000),
+            end_time=None if ended is None else round(ended.timestamp() * 1000),
+        )
+
+
+def find_runs(
+    tracker: KnowledgeBase,
+    app: str,
+    team: str,
+    *,
+    nodes: Sequence[str] = (),
+    filter_string: str | None = None,
+    workflows: Sequence[Workflow] = (),
+    after: float | None = None,
+    until: float | None = None,
+    limit: int = LIMIT,
+) -> list[Run]:
+    """Return the runs that ended in ``after < end <= until`` and match, newest first.
+
+    Windows that join leave no run out and count none twice.
+
+    Args:
+        tracker: The knowledge base.
+        app: The application's name.
+        team: Its team.
+        nodes: Steps, or services, whose runs are meant. Empty: all.
+        filter_string: Which of those, in MLflow's filter language.
+        workflows: The application's. What a service answered is kept under its workflow's name.
+        after: Seconds since the epoch. None: from the beginning. With neither, runs that go on are there too.
+        until: Seconds since the epoch. None: to the end.
+        limit: The most runs to look at for one node.
+
+    Raises:
+        UnsupportedError: the filter says more than scanflow's subset has.
+        UnavailableError: the tracker does not answer.
+    """
+    given = (filter_string or "").strip()
+    clauses = [clause for node in nodes for clause in _clauses(node, workflows)] or [""]
+    found: dict[str, Run] = {}
+    for clause in clauses:
+        text = " and ".join(part for part in (given, clause) if part)
+        for run in tracker.search_runs(app, team, text, limit=limit):
+            if _inside(run, after, until):
+                found[run.run_id] = Run(**_fields(run))
+    return sorted(found.values(), key=lambda run: (run.started_at, run.run_id), reverse=True)
+
+
+def _clauses(node: str, workflows: Sequence[Workflow]) -> list[str]:
+    online = [flow.name for flow in workflows if flow.type == "online" and node in {flow.name, *flow.by_name}]
+    steps = [] if online and not any(node in flow.by_name for flow in workflows if flow.type != "online") else [node]
+    return [f"tags.`scanflow.step` = '{step}'" for step in steps] + [
+        f"tags.`scanflow.service` = '{service}'" for service in online or ([] if workflows else [node])
+    ]
+
+
+def _inside(run: TrackedRun, after: float | None, until: float | None) -> bool:
+    if after is None and until is None:
+        return True
+    if run.ended_at is None:
+        return False
+    ended = run.ended_at.timestamp()
+    return (after is None or after < ended) and (until is None or ended <= until)
+
+
+def _fields(run: TrackedRun) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in TrackedRun.model_fields}

@@ -1,0 +1,290 @@
+"""Strategies: what is wanted after a sample, and why; nonsense never counts as true."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanflow as sf
+from scanflow.agent import primitives as do
+from scanflow.agent.acts import Act, Call, call
+from scanflow.agent.actuators.actuator import actuator
+from scanflow.agent.decide import decide, evaluate
+from scanflow.agent.records import Intent
+from scanflow.agent.rules import _source, explain, rule, rule_of
+from scanflow.agent.sensors.sensor import sensor
+from scanflow.app.agents import collecting
+from scanflow.errors import InvalidError
+from tests.unit.agent.agents_made import sample, situation
+from tests.unit.app.making import made, message, plain_values, texts
+
+LEAST = 1000
+CHECK = call("checker", "check_predictions")
+RETRAIN = do.run_workflow("training", retrain=True)
+
+
+@sensor(sf.every(hours=1))
+def count() -> int:
+    return 0
+
+
+def number_of_predictions_threshold(number_of_predictions: int) -> bool:
+    return number_of_predictions > 999
+
+
+@rule("enough to check")
+def enough(n: int) -> bool:
+    """Tell whether there are enough."""
+    return n >= LEAST
+
+
+def strategy(if_: Callable[..., Any] | None = None, then: Any = CHECK, **fields: Any) -> sf.Strategy:
+    return made(sf.Strategy, **{"name": "count", "when": count, "if_": if_, "then": then, **fields})
+
+
+def test_a_rule_that_holds_makes_an_intent_with_all_that_the_arbiter_needs() -> None:
+    guard = sf.Guard(metric="model.cnn.accuracy", by=0.01)
+    made_so = strategy(
+        lambda n: n >= 1000,
+        RETRAIN,
+        priority=3,
+        autonomy="approve",
+        cool_down="5m",
+        hysteresis=30,
+        budget=2,
+        budget_window="1d",
+        guard=guard,
+    )
+    taken = sample(1204)
+    [intent] = decide(made_so, taken, situation())
+    assert isinstance(intent, Intent)
+    assert (intent.app, intent.team, intent.agent, intent.strategy) == ("shop", "data", "tracker", "count")
+    assert (intent.primitive, intent.arguments) == (
+        "run_workflow",
+        {"workflow": "training", "parameters": {"retrain": True}},
+    )
+    assert (intent.target, intent.fields, intent.priority, intent.autonomy) == (
+        "workflow/training",
+        ("running",),
+        3,
+        "approve",
+    )
+    assert (intent.cool_down_s, intent.hysteresis_s, intent.budget, intent.budget_window_s) == (300, 30, 2, 86_400)
+    assert (intent.guard, intent.sample, intent.at) == (guard, taken, 101.0)
+    assert intent.key == "tracker/count/interval:1"
+    assert intent.rule == "n >= 1000, n=1204"
+
+
+def test_a_rule_that_does_not_hold_wants_nothing_and_says_why() -> None:
+    found = evaluate(strategy(lambda n: n >= 1000), sample(12), situation())
+    assert (found.held, found.wants, found.error, found.rule) == (False, (), None, "n >= 1000, n=12")
+
+
+def with_parameters(n: int, parameters: dict[str, int]) -> bool:
+    return n >= parameters["least"]
+
+
+@pytest.mark.parametrize(
+    ("if_", "value", "told"),
+    [
+        (None, 1, "always"),
+        (
+            number_of_predictions_threshold,
+            1204,
+            "number_of_predictions_threshold: number_of_predictions > 999, number_of_predictions=1204",
+        ),
+        (enough, 1204, "enough to check: n >= LEAST, n=1204, LEAST=1000"),
+        (
+            with_parameters,
+            7,
+            "with_parameters: n >= parameters['least'], n=7, parameters={'least': 5}, parameters['least']=5",
+        ),
+        (lambda new, current: new > current, {"current": 0.9, "new": 0.95}, "new > current, new=0.95, current=0.9"),
+        (lambda new, current: new > current, [0.95, 0.9], "new > current, new=0.95, current=0.9"),
+        (lambda n, least=3: n > least, 4, "n > least, n=4"),
+        (lambda: True, 4, "True"),
+        (math.isfinite, 4, "isfinite, x=4"),
+    ],
+)
+def test_the_intents_rule_explains_it_with_the_values(if_: Any, value: Any, told: str) -> None:
+    found = evaluate(strategy(if_), sample(value), situation(least=5))
+    assert (found.held, found.error) == (True, None)
+    assert found.rule == told
+
+
+def test_two_rules_on_one_line_are_told_apart() -> None:
+    rules = [lambda n: n > 1, lambda n: n > 2]
+    assert [evaluate(strategy(one), sample(3), situation()).rule for one in rules] == ["n > 1, n=3", "n > 2, n=3"]
+
+
+def test_a_rule_whose_file_was_changed_since_is_not_explained_by_what_it_now_says(tmp_path: Path) -> None:
+    file = tmp_path / "rules.py"
+    told = []
+    for text in ("enough = lambda n: n > 1000\n", "enough = lambda n: n > 2000\n"):
+        file.write_text(text)
+        space: dict[str, Any] = {}
+        exec(compile("enough = lambda n: n > 1000\n", str(file), "exec", dont_inherit=True), space)
+        told.append(explain(rule_of(space["enough"]), {"n": 1204}))
+        _source.cache_clear()
+        linecache.clearcache()
+    assert told == ["n > 1000, n=1204", "a rule without a name, n=1204"]
+
+
+def test_a_rule_without_source_is_told_by_its_values() -> None:
+    unsourced = eval("lambda n: n > 1")
+    assert evaluate(strategy(unsourced), sample(3), situation()).rule == "a rule without a name, n=3"
+
+
+@pytest.mark.parametrize(
+    ("if_", "value", "told"),
+    [
+        (lambda n: "no", 1, "the rule returned 'no', which is neither True nor False."),
+        (lambda n: 1, 1, "the rule returned 1, which is neither True nor False."),
+        (lambda n: None, 1, "the rule returned None, which is neither True nor False."),
+        (lambda n: [True], 1, "the rule returned [True], which is neither True nor False."),
+        (lambda n: 1 / n > 0, 0, "ZeroDivisionError: division by zero"),
+        (enough, "many", "TypeError: '>=' not supported between instances of 'str' and 'int'"),
+        (lambda new, current: True, {"new": 1}, "the rule needs 'current', which is not in what the sensor returned"),
+        (lambda new, current: True, 3, "the rule needs new, current, but the sensor returned 3."),
+    ],
+)
+def test_a_rule_that_fails_is_recorded_with_the_sample_and_never_taken_for_true(
+    if_: Any, value: Any, told: str
+) -> None:
+    found = evaluate(strategy(if_), sample(value), situation())
+    assert (found.held, found.wants) == (False, ())
+    assert found.error is not None
+    assert found.error.startswith("Strategy 'count': ")
+    assert told in found.error
+    assert found.sample == sample(value, error=found.error)
+    assert decide(strategy(if_), sample(value), situation()) == []
+
+
+@given(plain_values.filter(lambda value: not isinstance(value, bool)))
+def test_nothing_but_true_is_true(answer: Any) -> None:
+    assert decide(strategy(lambda n: answer), sample(1), situation()) == []
+
+
+def test_a_truth_value_of_numpys_is_one() -> None:
+    import numpy as np
+
+    assert decide(strategy(lambda n: np.float64(n) > 1), sample(2), situation()) != []
+    assert decide(strategy(lambda n: np.float64(n) > 1), sample(0), situation()) == []
+
+
+def test_a_sample_with_an_error_decides_nothing() -> None:
+    found = evaluate(strategy(), sample(None, error="it hung"), situation())
+    assert (found.held, found.wants, found.error) == (False, (), "it hung")
+
+
+def test_several_acts_of_one_cause_have_keys_of_their_own() -> None:
+    found = decide(strategy(then=[CHECK, RETRAIN, do.delete_workflow("digits")]), sample(1), situation())
+    keys = [one.key for one in found]
+    assert keys == ["tracker/count/interval:1", "tracker/count/interval:1/2", "tracker/count/interval:1/3"]
+    assert [type(one) for one in found] == [Call, Intent, Intent]
+
+
+@given(plain_values, texts, st.integers(1, 4))
+def test_the_same_sample_gives_the_same_decision_and_another_cause_another_key(
+    value: Any, cause: str, many: int
+) -> None:
+    wanted = strategy(then=[RETRAIN] * many)
+    first = decide(wanted, sample(value, cause=cause), situation())
+    assert first == decide(wanted, sample(value, cause=cause), situation())
+    others = decide(wanted, sample(value, cause=cause + "!"), situation())
+    ids = {one.id for one in [*first, *others] if isinstance(one, Intent)}
+    assert len(ids) == len({one.key for one in [*first, *others]}) == 2 * many
+
+
+def chosen(n: int, parameters: dict[str, Any]) -> list[Act | Call] | None:
+    return [call("checker", "check", n), do.run_workflow("training", n=n)] if parameters["both"] else None
+
+
+@actuator(path="/sensors/check_predictions", depender="checker")
+def as_printed(args: Any, kwargs: Any) -> Any:
+    return args, kwargs
+
+
+def test_a_function_in_then_gets_what_the_rule_gets() -> None:
+    found = decide(strategy(then=chosen), sample(7), situation(both=True))
+    assert [getattr(one, "args", None) or getattr(one, "arguments", None) for one in found] == [
+        (7,),
+        {"workflow": "training", "parameters": {"n": 7}},
+    ]
+    assert decide(strategy(then=chosen), sample(7), situation(both=False)) == []
+    [called] = decide(strategy(then=as_printed), sample([1, 2]), situation())
+    assert called == call("checker", "check_predictions", [1, 2]).replace(key="tracker/count/interval:1")
+
+
+@pytest.mark.parametrize(
+    ("then", "told"),
+    [
+        (lambda n: "retrain", "returned 'retrain'. Return a primitive, a call, a list, or None."),
+        (lambda n: do.run_workflow("No Such"), "The workflow name 'No Such' cannot be used"),
+        (chosen, "KeyError: 'both'"),
+    ],
+)
+def test_a_function_in_then_that_fails_is_recorded_and_nothing_is_done(then: Any, told: str) -> None:
+    found = evaluate(strategy(then=[CHECK, then]), sample(1), situation())
+    assert (found.held, found.wants) == (False, ())
+    assert told in (found.error or "")
+    assert found.sample.error == found.error
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"then": []}, "Strategy 'count': then is empty"),
+        ({"then": "retrain"}, "Strategy 'count': then cannot be 'retrain'"),
+        ({"when": 3}, "Strategy 'count': when cannot be 3. Give it a function decorated with @sensor"),
+        ({"when": number_of_predictions_threshold}, "Give it a function decorated with @sensor"),
+        ({"if_": "n > 3"}, "A rule is a function that returns True or False; 'n > 3' is not one."),
+        ({"name": "Count it"}, "Write 'count_it' instead."),
+        ({"autonomy": "full"}, "autonomy cannot be 'full': it should be 'observe', 'suggest', 'approve' or 'auto'"),
+        ({"budget": 0}, "Strategy 'count': budget cannot be 0"),
+        ({"cool_down": "soon"}, "cool_down 'soon' cannot be read"),
+        ({"priorty": 3}, "Strategy 'count' has no field 'priorty'. Did you mean 'priority'?"),
+    ],
+)
+def test_a_wrong_strategy_cannot_be_made(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidError) as error:
+        made(strategy, **fields)
+    assert told in message(error)
+
+
+async def waits(n: int) -> bool:
+    return True
+
+
+def test_what_waits_is_no_rule_and_no_action() -> None:
+    with pytest.raises(InvalidError, match="The rule 'waits' is no plain function"):
+        strategy(waits)
+    with pytest.raises(InvalidError, match="then has 'waits', which is async"):
+        strategy(then=waits)
+
+
+def test_a_strategy_cannot_be_changed_and_declares_itself() -> None:
+    with collecting() as found:
+        one = strategy()
+    assert found == [one]
+    with pytest.raises(InvalidError, match="cannot be changed"):
+        one.priority = 3  # type: ignore[misc]  # which is the point
+    assert (one.sensor, strategy(when="counted").sensor, strategy(when=sf.on_call()).sensor) == (
+        "count",
+        "counted",
+        "when_count",
+    )
+
+
+def test_a_named_rule_is_still_its_function() -> None:
+    assert (enough(1000), enough.name, enough.__doc__) == (True, "enough to check", "Tell whether there are enough.")
+    assert rule(number_of_predictions_threshold).name == "number_of_predictions_threshold"
+    with pytest.raises(InvalidError, match="has no name"):
+        rule(" ")

@@ -1,0 +1,287 @@
+"""The twenty primitives: the catalogue says what they are, the functions check what they are given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.agent import primitives as do
+from scanflow.agent.acts import Act, Call, call
+from scanflow.errors import InvalidError, NotFoundError
+from tests.unit.app.making import keys, made, message, names, plain_values
+
+TABLE_5_4 = {
+    ("application", "batch"): "runWorkflow stopWorkflow upgradeWorkflow updateWorkflowAffinity updateWorkflowResource",
+    (
+        "infrastructure",
+        "batch",
+    ): "runExecutor stopExecutor upgradeExecutor updateExecutorAffinity updateExecutorResource",
+    ("application", "online"): (
+        "deployWorkflow deleteWorkflow upgradeWorkflow updateWorkflowAffinity updateWorkflowResource "
+        "updateWorkflowReplica updateWorkflowTraffic"
+    ),
+    ("infrastructure", "online"): "applyWorkflowInstance deleteWorkflowInstance duplicateWorkflowInstance",
+}
+
+
+def snake(name: str) -> str:
+    return "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in name)
+
+
+def test_the_catalogue_is_the_thesis_table() -> None:
+    wanted = {(*cell, snake(name)) for cell, text in TABLE_5_4.items() for name in text.split()}
+    assert {(row.layer, row.kind, row.name) for row in do.CATALOGUE} == wanted
+    assert len(do.CATALOGUE) == len(wanted) == 20
+
+
+def test_each_row_says_what_it_does_and_what_it_takes() -> None:
+    for row in do.CATALOGUE:
+        assert row.what.endswith(".")
+        assert row.fields
+        assert row.parameters[0].name == "workflow"
+        assert all(parameter.what and parameter.type for parameter in row.parameters)
+        assert json.loads(row.model_dump_json())["name"] == row.name
+
+
+ACTS: list[tuple[Callable[[], Act], str, dict[str, Any], str, tuple[str, ...]]] = [
+    (
+        lambda: do.run_workflow("training", retrain=True),
+        "batch",
+        {"workflow": "training", "parameters": {"retrain": True}},
+        "workflow/training",
+        ("running",),
+    ),
+    (lambda: do.run_workflow("training"), "batch", {"workflow": "training"}, "workflow/training", ("running",)),
+    (
+        lambda: do.stop_workflow("training", run="calm-otter-417"),
+        "batch",
+        {"workflow": "training", "run": "calm-otter-417"},
+        "run/calm-otter-417",
+        ("running",),
+    ),
+    (
+        lambda: do.upgrade_workflow("digits", model="models:/cnn/3"),
+        "online",
+        {"workflow": "digits", "kind": "online", "model": "models:/cnn/3"},
+        "service/digits",
+        ("model",),
+    ),
+    (
+        lambda: do.upgrade_workflow("training", parameters={"epochs": 3}),
+        "batch",
+        {"workflow": "training", "kind": "batch", "parameters": {"epochs": 3}},
+        "workflow/training",
+        ("parameters",),
+    ),
+    (
+        lambda: do.update_workflow_affinity("training", "cpumem", kind="batch"),
+        "batch",
+        {"workflow": "training", "affinity": "cpumem", "kind": "batch"},
+        "workflow/training",
+        ("affinity",),
+    ),
+    (
+        lambda: do.update_workflow_resource("digits", cpu="500m", memory="1024Mi"),
+        "online",
+        {"workflow": "digits", "cpu": 0.5, "memory": "1Gi", "kind": "online"},
+        "service/digits",
+        ("resource",),
+    ),
+    (
+        lambda: do.run_executor("training", "load-data", days=3),
+        "batch",
+        {"workflow": "training", "executor": "load-data", "run": "@latest", "parameters": {"days": 3}},
+        "workflow/training",
+        ("load-data.running",),
+    ),
+    (
+        lambda: do.stop_executor("training", "cnn1", run="calm-otter-417"),
+        "batch",
+        {"workflow": "training", "executor": "cnn1", "run": "calm-otter-417"},
+        "workflow/training",
+        ("cnn1.running",),
+    ),
+    (
+        lambda: do.upgrade_executor("training", "load-data", days=30),
+        "batch",
+        {"workflow": "training", "executor": "load-data", "parameters": {"days": 30}},
+        "workflow/training",
+        ("load-data.parameters",),
+    ),
+    (
+        lambda: do.update_executor_affinity("training", "cnn1", "cpu"),
+        "batch",
+        {"workflow": "training", "executor": "cnn1", "affinity": "cpu"},
+        "workflow/training",
+        ("cnn1.affinity",),
+    ),
+    (
+        lambda: do.update_executor_resource("training", "cnn1", gpu=1),
+        "batch",
+        {"workflow": "training", "executor": "cnn1", "gpu": 1},
+        "workflow/training",
+        ("cnn1.resource",),
+    ),
+    (
+        lambda: do.deploy_workflow("digits", instances=2, cores=1.5),
+        "online",
+        {"workflow": "digits", "instances": 2, "cores": 1.5},
+        "service/digits",
+        ("running", "replicas", "resource"),
+    ),
+    (lambda: do.delete_workflow("digits"), "online", {"workflow": "digits"}, "service/digits", ("running",)),
+    (
+        lambda: do.update_workflow_replica("digits", metric="rps", target=100, max=4),
+        "online",
+        {"workflow": "digits", "metric": "rps", "target": 100.0, "max": 4},
+        "service/digits",
+        ("replicas",),
+    ),
+    (
+        lambda: do.update_workflow_traffic("digits", "models:/cnn@challenger", weight=0.1),
+        "online",
+        {"workflow": "digits", "model": "models:/cnn@challenger", "weight": 0.1, "shadow": False},
+        "service/digits",
+        ("traffic",),
+    ),
+    (
+        lambda: do.apply_workflow_instance("digits", instances=8, cores=4, affinity="cpumem"),
+        "online",
+        {"workflow": "digits", "instances": 8, "cores": 4.0, "affinity": "cpumem"},
+        "service/digits",
+        ("replicas", "resource", "affinity"),
+    ),
+    (
+        lambda: do.delete_workflow_instance("digits", instance="2"),
+        "online",
+        {"workflow": "digits", "count": 1, "instance": "2"},
+        "service/digits",
+        ("replicas",),
+    ),
+    (
+        lambda: do.duplicate_workflow_instance("digits", count=3),
+        "online",
+        {"workflow": "digits", "count": 3},
+        "service/digits",
+        ("replicas",),
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "arguments", "target", "fields"), ACTS)
+def test_a_primitive_says_what_it_writes_and_can_be_read_back(
+    make: Callable[[], Act], kind: str, arguments: dict[str, Any], target: str, fields: tuple[str, ...]
+) -> None:
+    act = make()
+    assert (act.kind, dict(act.arguments), act.target, act.fields) == (kind, arguments, target, fields)
+    assert do.act_of(act.primitive, json.loads(json.dumps(arguments))) == act
+    assert Act.model_validate_json(act.model_dump_json()) == act
+    rows = [row for row in do.CATALOGUE if (row.name, row.kind) == (act.primitive, act.kind)]
+    known = {field.rpartition(".")[2] for row in rows for field in row.fields}
+    assert {field.rpartition(".")[2] for field in act.fields} <= known
+    assert set(act.arguments) <= {parameter.name for row in rows for parameter in row.parameters}
+
+
+def test_every_primitive_of_the_catalogue_is_tried_above() -> None:
+    assert {(make().primitive) for make, *_ in ACTS} == {row.name for row in do.CATALOGUE}
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            lambda: made(do.deploy_workflow, workflow="digits", instnces=2),
+            "The primitive 'deploy_workflow' has no argument 'instnces'. Did you mean 'instances'?",
+        ),
+        (lambda: made(do.deploy_workflow), "The primitive 'deploy_workflow' needs the argument 'workflow'."),
+        (
+            lambda: made(do.deploy_workflow, workflow="digits", instances="two"),
+            "The primitive 'deploy_workflow': instances cannot be 'two'. It is whole number.",
+        ),
+        (
+            lambda: made(do.duplicate_workflow_instance, workflow="digits", count=True),
+            "The primitive 'duplicate_workflow_instance': count cannot be True. It is whole number.",
+        ),
+        (
+            lambda: made(do.update_workflow_affinity, workflow="digits", affinity="gpu"),
+            "affinity cannot be 'gpu'. It is any of any, cpu, cpumem, cpumempin.",
+        ),
+        (lambda: do.delete_workflow("My Service"), "The workflow name 'My Service' cannot be used"),
+        (lambda: do.upgrade_workflow("digits", model="cnn"), "Write 'models:/cnn@champion' or 'models:/cnn/1'."),
+        (lambda: do.upgrade_workflow("digits"), "takes parameters: parameters={'epochs': 3}."),
+        (lambda: do.upgrade_workflow("digits", kind="online"), "takes a model: model='models:/name/3'."),
+        (lambda: do.upgrade_executor("training", "load"), "needs a parameter to set"),
+        (lambda: do.update_workflow_resource("digits"), "changes nothing. Say cpu=, memory= or gpu=."),
+        (lambda: do.update_workflow_resource("digits", memory="5Gb"), "has the unknown unit 'Gb'"),
+        (lambda: do.update_workflow_replica("digits"), "takes either a number"),
+        (lambda: do.update_workflow_replica("digits", instances=2, metric="rps"), "takes either a number"),
+        (lambda: do.update_workflow_replica("digits", metric="rps"), "Scaling needs the field 'target'."),
+        (lambda: do.update_workflow_traffic("digits", "models:/cnn/1", weight=1.5), "weight 1.5 is no share"),
+        (lambda: do.apply_workflow_instance("digits"), "changes nothing"),
+        (lambda: do.apply_workflow_instance("digits", instances=-1), "is no number of copies"),
+        (lambda: do.apply_workflow_instance("digits", cores=0), "cores=0.0 is not above zero"),
+        (lambda: do.delete_workflow_instance("digits", count=2, instance="a"), "a name or a count, and not both"),
+        (lambda: do.run_workflow("training", parameters={"a": 1}, a=2), "The parameter 'a' is given twice."),
+        (lambda: do.run_workflow("training", data={1}), "is a set, which cannot be written down"),
+        (lambda: do.stop_workflow("training", run=" "), "The run has no name."),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_what_to_write(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(InvalidError) as error:
+        make()
+    assert told in message(error)
+
+
+def test_arguments_beyond_the_first_have_names() -> None:
+    with pytest.raises(InvalidError, match="takes workflow without a name"):
+        do.run_workflow("training", 3)  # type: ignore[call-arg,arg-type]  # which is the point
+    with pytest.raises(InvalidError, match="given 'workflow' twice"):
+        do.run_workflow("training", workflow="other")  # type: ignore[misc]
+
+
+def test_an_unknown_primitive_says_the_near_one() -> None:
+    with pytest.raises(NotFoundError, match=r"no primitive 'run_workflw'. Did you mean 'run_workflow'\?"):
+        do.act_of("run_workflw", {})
+
+
+@given(names, st.dictionaries(keys.filter(lambda key: key not in {"workflow", "parameters"}), plain_values, max_size=3))
+def test_any_parameters_of_a_run_come_back_as_they_were(workflow: str, parameters: dict[str, Any]) -> None:
+    act = do.run_workflow(workflow, parameters=parameters)
+    assert act == do.run_workflow(workflow, **parameters)
+    assert do.act_of("run_workflow", json.loads(json.dumps(act.model_dump(mode="json")))["arguments"]) == act
+
+
+@given(names, st.from_regex(r"on_[a-z]{1,8}", fullmatch=True), st.lists(plain_values, max_size=3))
+def test_a_call_comes_back_from_json_as_it_was(agent: str, sensor: str, args: list[Any]) -> None:
+    made = call(agent, sensor, *args, given=args)
+    assert Call.model_validate_json(made.model_dump_json()) == made
+    assert made.payload() == {"args": args, "kwargs": {"given": args}}
+    assert made.path == f"/sensors/{sensor}"
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: call("My Agent", "check"), "The agent name 'My Agent' cannot be used"),
+        (lambda: call("checker", "check-it"), "Write 'check_it' instead."),
+        (lambda: call("checker", "check", {1}), "the argument 1 is a set, which cannot be written down."),
+        (lambda: call("checker", "check", data=float("nan")), "the parameter 'data' is nan"),
+    ],
+)
+def test_a_call_that_cannot_be_sent_is_refused(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(InvalidError) as error:
+        make()
+    assert told in message(error)
+
+
+def test_acts_and_calls_read_as_they_are_written() -> None:
+    assert (
+        str(do.run_workflow("training", retrain=True))
+        == "run_workflow(workflow='training', parameters={'retrain': True})"
+    )
+    assert str(call("checker", "check", 1, run="a")) == "checker.check(1, run='a')"

@@ -1,0 +1,255 @@
+"""Sensors: how they are declared, what they are given, and what becomes of what they return."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanflow as sf
+from scanflow.agent.context import Context, current
+from scanflow.agent.records import Event, Guard
+from scanflow.agent.sensors.firing import Firing, fire, wants
+from scanflow.agent.sensors.runs import Run, find_runs
+from scanflow.agent.sensors.sensor import SensorFunction, sensor
+from scanflow.app.agents import collecting
+from scanflow.app.files import dump_json, load_json
+from scanflow.app.triggers import CallReceive
+from scanflow.errors import InvalidError
+from scanflow.knowledge.memory import MemoryKnowledge
+from tests.unit.agent.agents_made import context
+from tests.unit.app.making import made, message, plain_values
+
+HOURLY = sf.every(hours=1)
+ANY: Callable[[Any], Any] = lambda value: value  # noqa: E731  for what the types refuse
+
+
+def fired(function: SensorFunction[..., Any], **given: Any) -> Any:
+    return asyncio.run(fire(function, Firing(context=context(), **given)))
+
+
+def a_run(run_id: str = "r1", **metrics: float) -> Run:
+    at = datetime(2026, 1, 31, 6, tzinfo=UTC)
+    return Run(
+        run_id=run_id, environment="e", name="predict", status="finished", metrics=metrics, started_at=at, ended_at=at
+    )
+
+
+def test_a_sensor_is_still_its_function() -> None:
+    @sensor(HOURLY, nodes=["predictor"], filter_string="metrics.n > 0")
+    def count(runs: Sequence[Run]) -> int:
+        """Count."""
+        return len(runs)
+
+    assert count([a_run()]) == 1
+    assert (count.name, count.__doc__, count.trigger) == ("count", "Count.", HOURLY)
+    assert (count.sensor.nodes, count.sensor.filter_string, count.timed) == (("predictor",), "metrics.n > 0", True)
+
+
+def test_the_thesis_spelling_has_no_trigger_and_is_called() -> None:
+    @sensor(nodes=["predictor"], executors=["predictor", "batch"])
+    async def count(runs: Any, args: Any, kwargs: Any) -> int:
+        return 3
+
+    @sensor
+    def bare() -> None: ...
+
+    assert count.sensor.nodes == ("predictor", "batch")
+    assert [(one.trigger, one.timed) for one in (count, bare)] == [(CallReceive(), False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: made(sensor, nodes="predictor"), "Write a list: nodes=['predictor']."),
+        (lambda: sensor(HOURLY)(lambda: 1), "which a lambda has not"),
+        (lambda: sensor(HOURLY, name="a-b")(print), "Write 'a_b' instead."),
+        (lambda: sensor(HOURLY)(ANY(3)), "A sensor is made of a function; 3 is not one."),
+        (lambda: sensor(HOURLY)(int), "is not one."),
+        (lambda: sensor(HOURLY)(sensor(HOURLY)(print)), "is not one."),
+        (lambda: sensor(ANY("1h"))(print), "Sensor 'print': trigger cannot be '1h'"),
+    ],
+)
+def test_a_wrong_sensor_is_refused_with_what_to_write(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(InvalidError) as error:
+        make()
+    assert told in message(error)
+
+
+def test_a_sensor_that_yields_is_refused() -> None:
+    with pytest.raises(InvalidError, match="The sensor 'count' yields"):
+
+        @sensor(HOURLY)
+        def count() -> Any:
+            yield 1
+
+
+def test_an_agents_own_decorator_leaves_the_agent_as_it_is() -> None:
+    agent = sf.Agent(name="tracker", modules=["app.py"])
+    before = agent.model_dump_json()
+    with collecting() as found:
+
+        @agent.sensor(sf.every(minutes=5), nodes=["predictor"], name="counted")
+        def count() -> int:
+            return 1
+
+    assert found == [count]
+    assert (count.agent, count.name, count.trigger) == ("tracker", "counted", sf.every(minutes=5))
+    app = sf.Application(name="shop", agents=[agent])
+    assert load_json(dump_json(app)) == app
+    assert agent.model_dump_json() == before
+
+
+def test_what_is_declared_is_collected_only_where_it_is_asked_for() -> None:
+    sensor(HOURLY)(print)
+    with collecting() as outer:
+        first = sensor(HOURLY)(print)
+        with collecting() as inner:
+            second = sensor(HOURLY)(print)
+    sensor(HOURLY)(print)
+    assert (outer, inner) == ([first], [second])
+
+
+def test_a_sensor_is_given_what_it_names() -> None:
+    @sensor
+    def all_of_it(runs: Any, n: int, context: Context, event: Any, args: Any, kwargs: Any, *, more: int = 5) -> Any:
+        return [len(runs), n, context.agent, event, args, kwargs, more]
+
+    given = fired(all_of_it, runs=[a_run()], args=[7], kwargs={"x": 1})
+    assert given == [1, 7, "tracker", None, [7], {"x": 1}, 5]
+    assert [wants(all_of_it, what) for what in ("runs", "event", "tracker")] == [True, True, False]
+
+
+def test_an_event_comes_to_the_sensor_that_asks_for_it() -> None:
+    @sensor(sf.on_event("run.failed"))
+    def failed(event: Event) -> str:
+        return event.subject
+
+    assert fired(failed, event=Event(at=1.0, type="run.failed", subject="run/calm-otter-417")) == "run/calm-otter-417"
+
+
+@given(
+    st.lists(plain_values, max_size=3), st.dictionaries(st.from_regex(r"x_[a-z]{1,5}", fullmatch=True), plain_values)
+)
+def test_a_call_arrives_as_it_was_made(args: list[Any], kwargs: dict[str, Any]) -> None:
+    @sensor
+    def received(*args: Any, **kwargs: Any) -> Any:
+        return [list(args), kwargs]
+
+    assert fired(received, args=args, kwargs=kwargs) == [args, kwargs]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "The sensor 'check' needs 'run_ids', and was not given it. It is check(run_ids, least=1, *, context)."),
+        ({"args": [1, 2, 3]}, "The sensor 'check' was called with 1 arguments too many."),
+        ({"args": [1], "kwargs": {"leats": 2}}, "The sensor 'check' has no parameter 'leats'. Did you mean 'least'?"),
+        ({"args": [1], "kwargs": {"context": 2}}, "'context', which is not the caller's to give."),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused(given: dict[str, Any], told: str) -> None:
+    @sensor
+    def check(run_ids, least=1, *, context):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        return run_ids
+
+    with pytest.raises(InvalidError) as error:
+        fired(check, **given)
+    assert told in message(error)
+
+
+def test_a_plain_sensor_runs_in_a_thread_and_finds_its_context() -> None:
+    @sensor
+    def where() -> Any:
+        return [threading.current_thread() is threading.main_thread(), current().app]
+
+    @sensor
+    async def here() -> Any:
+        return [threading.current_thread() is threading.main_thread(), current().app]
+
+    assert fired(where) == [False, "shop"]
+    assert fired(here) == [True, "shop"]
+
+
+def test_what_a_sensor_returns_is_kept_as_json() -> None:
+    import numpy as np
+
+    @sensor
+    def returned(what: str) -> Any:
+        return {"number": np.float64(0.5), "record": Guard(metric="m"), "tuple": (1, 2), "odd": {1}}[what]
+
+    assert fired(returned, args=["number"]) == 0.5
+    assert fired(returned, args=["record"])["metric"] == "m"
+    assert fired(returned, args=["tuple"]) == [1, 2]
+    with pytest.raises(InvalidError, match="What the sensor 'returned' returned is a set"):
+        fired(returned, args=["odd"])
+
+
+def test_what_a_sensor_raises_is_not_swallowed() -> None:
+    @sensor
+    def broken() -> None:
+        raise ZeroDivisionError("none")
+
+    with pytest.raises(ZeroDivisionError, match="none"):
+        fired(broken)
+
+
+def test_a_run_reads_as_scanflows_and_as_mlflows() -> None:
+    run = a_run("r7", n_predictions=5.0)
+    assert run.metrics["n_predictions"] == run.data.metrics["n_predictions"] == 5.0
+    assert (run.info.run_id, run.info.run_name, run.info.status) == ("r7", "predict", "FINISHED")
+    assert run.info.start_time == run.info.end_time == 1769839200000
+
+
+def at(second: int) -> datetime:
+    return datetime.fromtimestamp(1_000_000 + second, UTC)
+
+
+def tracked(ends: Sequence[int]) -> MemoryKnowledge:
+    kept = MemoryKnowledge()
+    for end in ends:
+        kept.log_run("shop", "data", metrics={"n": 1.0}, tags={"step": "a"}, started_at=at(0), ended_at=at(end))
+    return kept
+
+
+@given(st.lists(st.integers(0, 50), max_size=8), st.lists(st.integers(0, 50), max_size=4))
+def test_windows_that_join_leave_no_run_out_and_count_none_twice(ends: list[int], cuts: list[int]) -> None:
+    kept = tracked(ends)
+    edges = [-1, *sorted(cuts), 50]
+    found = [
+        run.run_id
+        for after, until in itertools.pairwise(edges)
+        for run in find_runs(kept, "shop", "data", after=1_000_000 + after, until=1_000_000 + until)
+    ]
+    assert len(found) == len(set(found)) == len(ends)
+
+
+def test_a_filter_and_nodes_choose_the_runs() -> None:
+    kept = MemoryKnowledge()
+    for name, tags in (
+        ("one", {"scanflow.step": "predictor"}),
+        ("two", {"scanflow.step": "train"}),
+        ("three", {"scanflow.service": "digits"}),
+    ):
+        kept.log_run("shop", "data", name=name, metrics={"n": float(len(name))}, tags=tags)
+    service = sf.Service(name="cnn", model="models:/cnn/1")
+    flows = [
+        sf.Workflow(name="batch", nodes=[sf.Executor(name="predictor", mainfile="a.py")]),
+        sf.Workflow(name="digits", type="online", nodes=[service]),
+    ]
+
+    def names(**given: Any) -> list[str]:
+        return sorted(run.name for run in find_runs(kept, "shop", "data", **given))
+
+    assert names(filter_string="metrics.n > 3") == ["three"]
+    assert names(nodes=["predictor"]) == names(nodes=["predictor"], workflows=flows) == ["one"]
+    assert names(nodes=["cnn"], workflows=flows) == names(nodes=["digits"], workflows=flows) == ["three"]
+    assert names(nodes=["predictor", "cnn", "train"], workflows=flows, filter_string="metrics.n < 4") == ["one", "two"]
+    assert find_runs(kept, "other", "data") == []
