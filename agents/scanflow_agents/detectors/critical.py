@@ -1,0 +1,139 @@
+"""The critical points: those few samples that a person should label, for the model to learn most (thesis 5.5.2).
+
+A strange sample tells little when the model reads it well, and twenty alike ones tell hardly more than one. So points
+are chosen among outliers and samples the model is unsure of, by how strange and unsure they are and by how far they lie
+from those chosen before (greedy k-centre: Sener and Savarese, 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from scanflow.errors import InvalidError
+from scanflow_agents.detectors.port import Floats, Indices, Samples
+from scanflow_agents.detectors.samples import checked
+
+__all__ = ["CriticalPoint", "pick", "uncertainty_of"]
+
+UNSURE_ABOVE = 0.5
+
+
+class CriticalPoint(BaseModel):
+    """One sample to be labelled."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    run: str
+    """The run, or whatever else, in which the sample was predicted."""
+
+    index: int
+    """Where the sample is in its batch."""
+
+    guess: int | str
+    """What the model takes it for."""
+
+    score: float
+    """How much it is worth to know better, 0 to 1."""
+
+
+def uncertainty_of(probabilities: Samples) -> Floats:
+    """Return how unsure the model is, (n,): 0 when it gives one class all, 1 when its first two are equal.
+
+    Args:
+        probabilities: (n, classes), two or more classes, from 0 to 1.
+
+    Raises:
+        InvalidError: they are not such.
+    """
+    array = checked("batch", probabilities)
+    if array.ndim != 2 or array.shape[1] < 2 or array.min() < 0 or array.max() > 1 + 1e-5:
+        raise InvalidError(
+            f"The model's scores have the shape {array.shape} and are from {array.min():g} to {array.max():g}. "
+            "Give probabilities of two or more classes, (n, classes)."
+        )
+    best = np.sort(array, axis=1)
+    return np.clip(1 - (best[:, -1] - best[:, -2]), 0.0, 1.0)
+
+
+def pick(
+    *,
+    ids: Sequence[str],
+    runs: Sequence[str],
+    guesses: Sequence[int | str],
+    strangeness: Floats,
+    uncertainty: Floats,
+    outliers: Indices,
+    features: Floats,
+    most: int,
+    unsure_above: float = UNSURE_ABOVE,
+) -> list[CriticalPoint]:
+    """Return up to ``most`` critical points, the most telling first; the same ones in whatever order samples come.
+
+    Args:
+        ids: (n,), each another: what names a sample. Ties are broken by them.
+        runs: (n,): where each was predicted.
+        guesses: (n,): what the model takes each for.
+        strangeness: (n,): the detector's values; only their order counts.
+        uncertainty: (n,), 0 to 1; see :func:`uncertainty_of`.
+        outliers: indices of the detector's outliers.
+        features: (n, d): where samples that are alike lie close together.
+        most: how many points at most.
+        unsure_above: a sample with more uncertainty than this may be picked though it is no outlier.
+
+    Raises:
+        InvalidError: lengths differ, ids repeat, or values are not finite.
+    """
+    count = len(ids)
+    places = {"runs": len(runs), "guesses": len(guesses), "strangeness": len(strangeness), "features": len(features)}
+    wrong = {name: length for name, length in (places | {"uncertainty": len(uncertainty)}).items() if length != count}
+    if wrong:
+        raise InvalidError(f"There are {count} ids, but {wrong}. Give one of each for every sample.")
+    if len(set(ids)) != count:
+        raise InvalidError("Some ids are given twice, so a label would not find its sample. Give each its own.")
+    if most < 0:
+        raise InvalidError(f"most={most} is below 0. Give 0 for none.")
+    if count == 0:
+        return []
+    strange, unsure = checked("strangeness", strangeness), checked("uncertainty", uncertainty)
+    places_of = checked("features", features).reshape(count, -1)
+
+    scores = (ranked(strange) + np.clip(unsure, 0.0, 1.0)) / 2
+    eligible = unsure > unsure_above
+    eligible[outliers] = True
+    candidates = np.array(sorted(np.flatnonzero(eligible).tolist(), key=ids.__getitem__), dtype=np.intp)
+    chosen: list[int] = candidates[spread_out(places_of[candidates], scores[candidates], most)].tolist()
+    return [
+        CriticalPoint(id=ids[at], run=runs[at], index=at, guess=guesses[at], score=round(float(scores[at]), 6))
+        for at in chosen
+    ]
+
+
+def ranked(values: Floats) -> Floats:
+    """Return which share of the values is below each, 0 to 1; equal values get the same."""
+    if len(values) == 1:
+        return np.ones(1)
+    return np.searchsorted(np.sort(values), values, side="left") / (len(values) - 1)
+
+
+def spread_out(places: Floats, scores: Floats, most: int) -> Indices:
+    """Return up to ``most`` indices: the best score first, then always the greatest score times distance to those.
+
+    Among equals the first one is taken; what lies exactly where a chosen one does comes last, by score.
+    """
+    count = min(most, len(places))
+    chosen: list[int] = []
+    left = np.ones(len(places), dtype=bool)
+    nearest = np.full(len(places), np.inf)
+    for _ in range(count):
+        worth = scores if not chosen else scores * nearest
+        if chosen and not (worth[left] > 0).any():
+            worth = scores
+        at = int(np.where(left, worth, -1.0).argmax())
+        chosen.append(at)
+        left[at] = False
+        nearest = np.minimum(nearest, np.linalg.norm(places - places[at], axis=1))
+    return np.array(chosen, dtype=np.intp)

@@ -1,0 +1,162 @@
+"""Maximum mean discrepancy: are two samples as a whole drawn from one distribution? (Gretton et al., 2012.)
+
+With a Gaussian kernel as wide as the median distance, the unbiased estimate, and a permutation test, whose level holds
+for any distribution and any sample size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from scanflow.errors import InvalidError
+from scanflow_agents.detectors import storage
+from scanflow_agents.detectors.port import Floats, Samples, Scores
+from scanflow_agents.detectors.samples import Reference, distance
+
+__all__ = ["MMD", "FittedMMD"]
+
+SEEDS = 2**63
+
+
+@dataclass(frozen=True, kw_only=True)
+class MMD:
+    """Looks for drift in all features together, so also in how they depend on each other."""
+
+    generator: np.random.Generator = field(repr=False, compare=False)
+    """Where chance comes from. Fitting draws one seed from it, and scoring is determined by that."""
+
+    level: float = 0.01
+    """How often a batch without drift raises an alarm, at most."""
+
+    permutations: int = 400
+    components: int = 24
+    most: int = 1000
+    """So many samples of either side are compared, drawn at random from more: time and memory grow as its square."""
+
+    outlier_share: float = 0.01
+    """Which share of the reference itself counts as outliers."""
+
+    def fit(self, reference: Samples) -> FittedMMD:
+        if not 0 < self.level < 1:
+            raise InvalidError(f"level={self.level} is not between 0 and 1. Give 0.01, say.")
+        if math.floor(self.level * (self.permutations + 1)) < 1:
+            raise InvalidError(
+                f"With {self.permutations} permutations no p-value is as small as level={self.level}. "
+                f"Give permutations={math.ceil(1 / self.level) - 1} or more."
+            )
+        if self.most < 2:
+            raise InvalidError(f"most={self.most} leaves nothing to compare. Give 2 or more.")
+        known = Reference.of(reference, components=self.components, outlier_share=self.outlier_share)
+        seed = int(self.generator.integers(SEEDS))
+        return FittedMMD(
+            reference=known,
+            points=some(known.features, self.most, np.random.default_rng(seed)),
+            seed=seed,
+            level=self.level,
+            permutations=self.permutations,
+            most=self.most,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedMMD:
+    """MMD with its reference. The statistic is the unbiased estimate of the squared discrepancy; about 0, or below."""
+
+    reference: Reference
+    points: Floats
+    """(m, features): those of the reference that are compared with."""
+
+    seed: int
+    level: float
+    permutations: int
+    most: int
+
+    def score(self, batch: Samples) -> Scores:
+        features = self.reference.features_of(batch)
+        if len(features) < 2:
+            raise InvalidError(f"The batch has {len(features)} sample, and MMD needs 2. Wait for more data.")
+        generator = np.random.default_rng(self.seed)
+        new = some(in_order(features), self.most, generator)
+        kernel = gaussian_kernel(np.concatenate([new, self.points]))
+        statistic = discrepancies(kernel, first(len(new), len(kernel))[None])[0]
+        by_chance = discrepancies(kernel, self.shuffled(len(new), len(kernel), generator))
+        allowed = math.floor(self.level * (self.permutations + 1)) - 1
+        return Scores(
+            values=distance(features),
+            outlier_threshold=self.reference.outlier_threshold,
+            statistic=float(statistic),
+            threshold=float(np.sort(by_chance)[::-1][allowed]),
+            p_value=float((1 + (by_chance >= statistic).sum()) / (1 + self.permutations)),
+        )
+
+    def shuffled(self, new: int, both: int, generator: np.random.Generator) -> Floats:
+        """Return (permutations, both): ones for those samples that count as new ones."""
+        members = np.tile(first(new, both), (self.permutations, 1))
+        return generator.permuted(members, axis=1)
+
+    def save(self, folder: Path) -> None:
+        options = {
+            "seed": self.seed,
+            "level": self.level,
+            "permutations": self.permutations,
+            "most": self.most,
+        }
+        storage.write(folder, "mmd", options, {**self.reference.arrays(), "points": self.points})
+
+    @classmethod
+    def load(cls, folder: Path) -> FittedMMD:
+        """Read what was saved."""
+        options, arrays = storage.read(folder)
+        return cls(
+            reference=Reference.from_arrays(arrays),
+            points=arrays["points"],
+            seed=int(options["seed"]),
+            level=float(options["level"]),
+            permutations=int(options["permutations"]),
+            most=int(options["most"]),
+        )
+
+
+def in_order(features: Floats) -> Floats:
+    """Return the rows in an order that depends on what they are, and not on the order they came in."""
+    return features[np.lexsort(features.T)]
+
+
+def some(features: Floats, most: int, generator: np.random.Generator) -> Floats:
+    """Return all rows, or ``most`` of them drawn at random, in their order."""
+    if len(features) <= most:
+        return features
+    return features[np.sort(generator.choice(len(features), most, replace=False))]
+
+
+def first(new: int, both: int) -> Floats:
+    """Return (both,): ones for the first ``new``, else zeros."""
+    return (np.arange(both) < new).astype(np.float64)
+
+
+def gaussian_kernel(points: Floats) -> Floats:
+    """Return (n, n): exp(-|x - y|² / (2 w²)), w the median distance between different points; zero on the diagonal."""
+    squares = (points**2).sum(axis=1)
+    apart = np.maximum(squares[:, None] + squares[None, :] - 2.0 * points @ points.T, 0.0)
+    above = apart[np.triu_indices(len(points), 1)]
+    different = above[above > 1e-12]
+    width = float(np.median(different)) if len(different) else 1.0
+    kernel: Floats = np.exp(apart / (-2.0 * width))
+    np.fill_diagonal(kernel, 0.0)  # the unbiased estimate leaves out each point's likeness to itself
+    return kernel
+
+
+def discrepancies(kernel: Floats, members: Floats) -> Floats:
+    """Return the unbiased squared discrepancy for each row of ``members``, (rows, n) of ones and zeros."""
+    ones = members.sum(axis=1)
+    zeros = len(kernel) - ones
+    toward = members @ kernel
+    inside = (toward * members).sum(axis=1)
+    across = toward.sum(axis=1) - inside
+    outside = kernel.sum() - inside - 2.0 * across
+    result: Floats = inside / (ones * (ones - 1)) + outside / (zeros * (zeros - 1)) - 2.0 * across / (ones * zeros)
+    return result

@@ -1,0 +1,121 @@
+"""The population stability index: how differently samples fill the bins that the reference fills evenly.
+
+By custom, 0.1 to 0.25 is a moderate change and more is a major one. A small batch scatters more than that by chance, so
+the threshold is raised to what chance reaches (Yurdakul, 2018: the index over 1/n + 1/m is chi-square).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.errors import InvalidError
+from scanflow_agents.detectors import storage
+from scanflow_agents.detectors.port import Floats, Samples, Scores
+from scanflow_agents.detectors.samples import Reference, distance
+from scanflow_agents.detectors.statistics import chi_square_above, chi_square_critical
+
+__all__ = ["MAJOR", "MODERATE", "PSI", "FittedPSI", "change"]
+
+MODERATE = 0.1
+MAJOR = 0.25
+
+
+def change(index: float) -> Literal["none", "moderate", "major"]:
+    """Say what an index means, by custom."""
+    return "major" if index > MAJOR else "moderate" if index > MODERATE else "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSI:
+    """Looks for drift in how each feature's values spread over quantile bins; the worst feature counts."""
+
+    alarm_above: float = MAJOR
+    """The batch has drifted when the index of a feature is above this (and above what chance reaches)."""
+
+    bins: int = 10
+    components: int = 24
+    level: float = 0.01
+    """How often chance may reach what raises an alarm, for all features together."""
+
+    outlier_share: float = 0.01
+    """Which share of the reference itself counts as outliers."""
+
+    def fit(self, reference: Samples) -> FittedPSI:
+        if self.bins < 2:
+            raise InvalidError(f"bins={self.bins} cannot tell anything apart. Give 2 or more; 10 is the custom.")
+        if self.alarm_above <= 0:
+            raise InvalidError(f"alarm_above={self.alarm_above} is always exceeded. Give {MODERATE} or {MAJOR}, say.")
+        if not 0 < self.level < 1:
+            raise InvalidError(f"level={self.level} is not between 0 and 1. Give 0.01, say.")
+        known = Reference.of(reference, components=self.components, outlier_share=self.outlier_share)
+        inner = np.quantile(known.features, np.arange(1, self.bins) / self.bins, axis=0)
+        return FittedPSI(reference=known, edges=inner.T, alarm_above=self.alarm_above, level=self.level)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedPSI:
+    """PSI with its reference. The statistic is the index of the feature that changed most."""
+
+    reference: Reference
+    edges: Floats
+    """(features, bins - 1): where one bin ends and the next begins; the same twice where values repeat."""
+
+    alarm_above: float
+    level: float
+
+    def score(self, batch: Samples) -> Scores:
+        features = self.reference.features_of(batch)
+        known = self.reference.features
+        indices = np.array(
+            [index_of(self.counts(new, edges), self.counts(old, edges)) for new, old, edges in self.columns(features)]
+        )
+        chance, freedom = 1 / len(features) + 1 / len(known), self.edges.shape[1]
+        by_chance = chance * chi_square_critical(self.level / len(indices), freedom)
+        return Scores(
+            values=distance(features),
+            outlier_threshold=self.reference.outlier_threshold,
+            statistic=float(indices.max()),
+            threshold=max(self.alarm_above, by_chance),
+            p_value=min(1.0, len(indices) * chi_square_above(float(indices.max()) / chance, freedom)),
+            by_feature=indices,
+        )
+
+    def columns(self, features: Floats) -> list[tuple[Floats, Floats, Floats]]:
+        """Return each feature's new values, the reference's, and its edges."""
+        return list(zip(features.T, self.reference.features.T, self.edges, strict=True))
+
+    @staticmethod
+    def counts(values: Floats, edges: Floats) -> NDArray[np.int64]:
+        """Return how many values lie in each bin, (bins,)."""
+        return np.bincount(np.searchsorted(edges, values, side="left"), minlength=len(edges) + 1)
+
+    def save(self, folder: Path) -> None:
+        options = {"alarm_above": self.alarm_above, "level": self.level}
+        storage.write(folder, "psi", options, {**self.reference.arrays(), "edges": self.edges})
+
+    @classmethod
+    def load(cls, folder: Path) -> FittedPSI:
+        """Read what was saved."""
+        options, arrays = storage.read(folder)
+        return cls(
+            reference=Reference.from_arrays(arrays),
+            edges=arrays["edges"],
+            alarm_above=float(options["alarm_above"]),
+            level=float(options["level"]),
+        )
+
+
+def index_of(new: NDArray[np.int64], old: NDArray[np.int64]) -> float:
+    """Return the index of two counts over the same bins. Half a sample more in each: no bin is ever quite empty.
+
+    Bins that both leave empty, as those between equal edges, do not count.
+    """
+    used = (new + old) > 0
+    new_share = (new[used] + 0.5) / (new[used] + 0.5).sum()
+    old_share = (old[used] + 0.5) / (old[used] + 0.5).sum()
+    return float(((new_share - old_share) * np.log(new_share / old_share)).sum())

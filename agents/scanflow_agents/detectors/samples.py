@@ -1,0 +1,171 @@
+"""Samples as detectors compare them: checked, flat, and projected on the few directions in which they vary most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.errors import InvalidError
+from scanflow_agents.detectors.port import Floats, Samples
+
+__all__ = ["Reference", "checked", "sample_shape"]
+
+LEAST_REFERENCE = 20
+
+
+def checked(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None, least: int = 1) -> Floats:
+    """Return the samples as float64, (n, ...), or say what is wrong with them.
+
+    Args:
+        what: what to call them in an error, "batch" or "reference".
+        shape: what one sample must be, if that is known already.
+        least: how many there must be.
+
+    Raises:
+        InvalidError: not numbers, too few, another shape, NaN or infinite values.
+    """
+    array: NDArray[Any] = np.asarray(samples)
+    if array.dtype.kind not in "biuf":
+        raise InvalidError(f"The {what} holds {array.dtype}, and a detector compares numbers. Convert it to floats.")
+    if array.ndim == 0:
+        raise InvalidError(f"The {what} is one number. Give an array with the samples along its first axis.")
+    if len(array) < least:
+        raise InvalidError(
+            f"The {what} has {len(array)} samples, and at least {least} are needed. "
+            + ("Wait for more data before looking for drift." if what == "batch" else "Give more of the training data.")
+        )
+    if shape is not None and array.shape[1:] != shape:
+        raise InvalidError(
+            f"The {what}'s samples have the shape {array.shape[1:]}, those of the reference {shape}. "
+            "Prepare both in the same way, or fit the detector anew."
+        )
+    if array.size == 0:
+        raise InvalidError(f"The {what}'s samples are empty: its shape is {array.shape}. Give at least one feature.")
+    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+    if len(bad):
+        raise InvalidError(
+            f"{len(bad)} of the {what}'s {len(array)} samples have NaN or infinite values, first number {bad[0]}. "
+            "Drop or repair them first."
+        )
+    return array.astype(np.float64)
+
+
+def sample_shape(samples: Floats) -> tuple[int, ...]:
+    """Return the shape of one sample."""
+    return tuple(samples.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reference:
+    """Reference data as features: along its main directions, and how far off all of those together a sample lies.
+
+    Drift within the directions moves the former; what the reference never did (noise where all was black) moves the
+    last. The directions are learnt on one half of the reference and the other half is kept to compare with: on the
+    samples they were learnt on, they fit better than on any others, and all new data would seem to have drifted.
+    """
+
+    shape: tuple[int, ...]
+    """The shape of one sample."""
+
+    centre: Floats
+    """(d,)"""
+
+    axes: Floats
+    """(k, d), orthonormal; (0, d) when samples have so few features that each is looked at as it is."""
+
+    scale: Floats
+    """(features,): what features are divided by; their standard deviation where they vary at all."""
+
+    features: Floats
+    """(m, features): the reference's own, those that were not learnt on."""
+
+    outlier_threshold: float
+    """What :meth:`distance` seldom exceeds on the reference."""
+
+    @classmethod
+    def of(cls, samples: Samples, *, components: int, outlier_share: float) -> Reference:
+        """Learn from samples (n, ...).
+
+        Args:
+            components: how many directions; with as few features as that, the features themselves are taken.
+            outlier_share: which share of the reference itself lies above the threshold for outliers.
+        """
+        if components < 1:
+            raise InvalidError(f"components={components} leaves nothing to compare. Give 1 or more.")
+        if not 0 < outlier_share < 1:
+            raise InvalidError(f"outlier_share={outlier_share} is not between 0 and 1. Give 0.01, say.")
+        array = checked("reference", samples, least=LEAST_REFERENCE)
+        flat = array.reshape(len(array), -1)
+        few = flat.shape[1] <= components
+        learnt, kept = (flat, flat) if few else (flat[::2], flat[1::2])
+        centre = learnt.mean(axis=0)
+        axes = np.empty((0, flat.shape[1])) if few else directions(learnt - centre, components)
+        spread = project(learnt, centre, axes)
+        scale = np.where(spread.std(axis=0) > 0, spread.std(axis=0), 1.0)
+        features = project(kept, centre, axes) / scale
+        own = distance(features)
+        return cls(
+            shape=sample_shape(array),
+            centre=centre,
+            axes=axes,
+            scale=scale,
+            features=features,
+            outlier_threshold=float(np.quantile(own, 1 - outlier_share, method="higher")),
+        )
+
+    def features_of(self, batch: Samples) -> Floats:
+        """Return the features of new samples, (n, features), in standard deviations of the reference."""
+        array = checked("batch", batch, shape=self.shape)
+        return project(array.reshape(len(array), -1), self.centre, self.axes) / self.scale
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what is to be saved."""
+        return {
+            "shape": np.array(self.shape, dtype=np.int64),
+            "centre": self.centre,
+            "axes": self.axes,
+            "scale": self.scale,
+            "features": self.features,
+            "outlier_threshold": np.array(self.outlier_threshold),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Reference:
+        """Return what :meth:`arrays` gave."""
+        return cls(
+            shape=tuple(int(size) for size in arrays["shape"]),
+            centre=arrays["centre"],
+            axes=arrays["axes"],
+            scale=arrays["scale"],
+            features=arrays["features"],
+            outlier_threshold=float(arrays["outlier_threshold"]),
+        )
+
+
+def directions(centred: Floats, components: int) -> Floats:
+    """Return the orthonormal directions of greatest variance, (k, d), each with its largest entry positive."""
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    axes = axes[:components]
+    largest = axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)]
+    turned: Floats = axes * np.where(largest < 0, -1.0, 1.0)[:, None]
+    return turned
+
+
+def project(flat: Floats, centre: Floats, axes: Floats) -> Floats:
+    """Return (n, k + 1): coordinates along the axes, and the length of what they leave out; without axes, (n, d)."""
+    centred = flat - centre
+    if len(axes) == 0:
+        return centred
+    along = centred @ axes.T
+    rest = np.linalg.norm(centred - along @ axes, axis=1)
+    return np.column_stack([along, rest])
+
+
+def distance(features: Floats) -> Floats:
+    """Return how far each sample is from the reference's centre: the root mean square of its features, (n,)."""
+    lengths: Floats = np.sqrt((features**2).mean(axis=1))
+    return lengths

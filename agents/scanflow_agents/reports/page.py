@@ -1,0 +1,108 @@
+"""The whole report as one HTML page: figures in a row, the two plots, and every event as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+
+from scanflow_agents.reports.records import LoopEvent, Version
+from scanflow_agents.reports.roadmap import road_map
+from scanflow_agents.reports.style import PAGE
+from scanflow_agents.reports.timeline import timeline
+
+__all__ = ["MOST_ROWS", "loop_report"]
+
+MOST_ROWS = 1000
+"""So many events are listed, the latest ones; the plot has all."""
+
+
+def loop_report(
+    *,
+    title: str,
+    events: Sequence[LoopEvent],
+    versions: Sequence[Version],
+    facts: Mapping[str, str] | None = None,
+    lead: str = "",
+) -> str:
+    """Return the page. It has no scripts and asks for nothing from elsewhere.
+
+    Args:
+        title: its heading.
+        events: what the agents saw and did, in any order.
+        versions: of the model, in any order.
+        facts: figures to show first, by what they are; without them, what can be counted is.
+        lead: a sentence below the heading.
+    """
+    shown = dict(facts) if facts is not None else counted(events, versions)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{PAGE}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+<p>{escape(lead or began(events))}</p>
+<dl>
+{"".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>{chr(10)}" for name, value in shown.items())}</dl>
+<h2>What the agents did</h2>
+<p>A lane for each agent. Dashed lines: predictions were counted (blue), drift was looked for (red).</p>
+<figure>
+{timeline(events)}
+</figure>
+<h2>Road map of the model</h2>
+<p>Full points were in use; the ring marks the champion. Hollow points were not better, and were not promoted.</p>
+<figure>
+{road_map(versions)}
+</figure>
+<h2>Events</h2>
+{table(events)}
+</body>
+</html>
+"""
+
+
+def counted(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[str, str]:
+    """Return the figures that records themselves give."""
+
+    def total(kind: str) -> int:
+        return sum(event.count or 0 for event in events if event.kind == kind)
+
+    facts = {
+        "predictions": f"{total('predictions'):,}",
+        "anomalies": f"{total('detection'):,}",
+        "points picked": f"{total('pick'):,}",
+        "versions": f"{len(versions):,}",
+    }
+    champion = next((version for version in versions if version.champion), None)
+    if champion is not None:
+        facts["champion"] = f"V{champion.version}, {champion.accuracy:.1%}"
+    return facts
+
+
+def began(events: Sequence[LoopEvent]) -> str:
+    if not events:
+        return "Nothing has happened yet."
+    first, last = min(event.at for event in events), max(event.at for event in events)
+    return f"From {moment(first)} on, for {last - first:,.0f} seconds. Times are UTC."
+
+
+def moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def table(events: Sequence[LoopEvent]) -> str:
+    """Return the events as rows, the earliest first."""
+    rows = sorted(events, key=lambda event: event.at)
+    left_out = len(rows) - MOST_ROWS
+    note = f"<p>The first {left_out:,} events are not listed.</p>\n" if left_out > 0 else ""
+    begin = rows[0].at if rows else 0.0
+    body = "".join(
+        f"<tr><td>{event.at - begin:,.1f} s</td><td>{escape(event.agent)}</td><td>{escape(event.text)}</td>"
+        f"<td>{escape(event.detail)}</td></tr>\n"
+        for event in rows[-MOST_ROWS:]
+    )
+    return f"{note}<table>\n<tr><th>time</th><th>agent</th><th>what</th><th>more</th></tr>\n{body}</table>"

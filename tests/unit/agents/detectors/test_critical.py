@@ -1,0 +1,128 @@
+"""Critical points: the strange and the doubtful, of many kinds, the same ones in whatever order samples come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.errors import InvalidError
+from scanflow_agents.detectors.critical import CriticalPoint, pick, uncertainty_of
+
+
+def batch(seed: int = 0, count: int = 40) -> dict[str, Any]:
+    generator = np.random.default_rng(seed)
+    strangeness = generator.random(count)
+    return {
+        "ids": [f"id-{number:03d}" for number in range(count)],
+        "runs": [f"run-{number % 3}" for number in range(count)],
+        "guesses": generator.integers(0, 10, count).tolist(),
+        "strangeness": strangeness,
+        "uncertainty": generator.random(count),
+        "outliers": np.flatnonzero(strangeness > 0.8),
+        "features": generator.normal(size=(count, 3)),
+        "most": 10,
+    }
+
+
+def changed(given_: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return {**given_, **values}
+
+
+def shuffled(given_: dict[str, Any], order: Any) -> dict[str, Any]:
+    back = np.argsort(order)
+    other: dict[str, Any] = {key: [given_[key][at] for at in order] for key in ("ids", "runs", "guesses")}
+    other |= {key: given_[key][order] for key in ("strangeness", "uncertainty", "features")}
+    return other | {"outliers": np.sort(back[given_["outliers"]]), "most": given_["most"]}
+
+
+@given(st.integers(0, 10_000), st.integers(0, 60))
+def test_only_outliers_and_doubtful_ones_are_picked_none_twice_and_no_more_than_wanted(seed: int, most: int) -> None:
+    given_ = changed(batch(seed), most=most)
+
+    found = pick(**given_)
+
+    eligible = set(given_["outliers"].tolist()) | set(np.flatnonzero(given_["uncertainty"] > 0.5).tolist())
+    assert {point.index for point in found} <= eligible
+    assert len({point.id for point in found}) == len(found) == min(most, len(eligible))
+    for point in found:
+        assert point.id == given_["ids"][point.index]
+        assert point.run == given_["runs"][point.index]
+        assert point.guess == given_["guesses"][point.index]
+        assert 0 <= point.score <= 1
+
+
+@given(st.integers(0, 10_000))
+def test_the_order_of_samples_does_not_matter(seed: int) -> None:
+    given_ = batch(seed)
+    order = np.random.default_rng(seed).permutation(len(given_["ids"]))
+
+    def told(points: list[CriticalPoint]) -> list[tuple[str, float]]:
+        return [(point.id, point.score) for point in points]
+
+    assert told(pick(**given_)) == told(pick(**shuffled(given_, order)))
+
+
+def test_the_best_score_comes_first() -> None:
+    given_ = changed(batch(), strangeness=np.arange(40.0), uncertainty=np.full(40, 0.6))
+
+    assert pick(**given_)[0] == CriticalPoint(
+        id="id-039", run="run-0", index=39, guess=given_["guesses"][39], score=0.8
+    )
+
+
+def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
+    features = np.repeat([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]], [30, 5, 5], axis=0)
+    features += np.random.default_rng(0).normal(scale=0.01, size=features.shape)
+    given_ = changed(batch(), features=features, uncertainty=np.full(40, 0.9), most=3)
+
+    groups = {0 if point.index < 30 else 1 if point.index < 35 else 2 for point in pick(**given_)}
+
+    assert groups == {0, 1, 2}
+
+
+def test_samples_that_are_all_the_same_are_picked_by_score() -> None:
+    given_ = changed(batch(), features=np.zeros((40, 2)), uncertainty=np.full(40, 0.9), most=5)
+
+    found = pick(**given_)
+
+    assert [point.index for point in found] == np.argsort(-given_["strangeness"])[:5].tolist()
+
+
+def test_no_samples_give_no_points() -> None:
+    empty = {key: value[:0] if hasattr(value, "__getitem__") else value for key, value in batch().items()}
+
+    assert pick(**empty) == []
+
+
+def test_one_sample_is_picked_when_it_is_doubtful() -> None:
+    assert [point.id for point in pick(**changed(batch(count=1), uncertainty=np.ones(1)))] == ["id-000"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"runs": ["one"]}, "There are 40 ids, but {'runs': 1}"),
+        ({"ids": ["same"] * 40}, "Some ids are given twice"),
+        ({"most": -1}, "most=-1 is below 0"),
+        ({"strangeness": np.full(40, np.nan)}, "NaN or infinite"),
+    ],
+)
+def test_what_cannot_be_picked_from_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidError, match=words):
+        pick(**changed(batch(), **change))
+
+
+def test_a_model_that_gives_one_class_all_is_sure_and_one_that_halves_is_not() -> None:
+    scores = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.6, 0.3, 0.1]])
+
+    assert uncertainty_of(scores) == pytest.approx([0.0, 1.0, 0.7])
+
+
+@pytest.mark.parametrize("scores", [np.ones(3), np.ones((3, 1)), np.array([[2.0, -1.0]])])
+def test_what_are_no_probabilities_is_refused(scores: Any) -> None:
+    with pytest.raises(InvalidError, match="Give probabilities"):
+        uncertainty_of(scores)

@@ -1,0 +1,232 @@
+"""The report of the loop: what is drawn, that labels do not overlap, and that nothing in it runs or is fetched.
+
+``REGENERATE_GOLDEN=1 pytest tests/unit/agents/reports`` writes the golden files anew; look at them before keeping them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow_agents.reports.drawing import Label, place, ticks
+from scanflow_agents.reports.page import loop_report
+from scanflow_agents.reports.records import Kind, LoopEvent, Version
+from scanflow_agents.reports.roadmap import road_map
+from scanflow_agents.reports.style import COLOURS
+from scanflow_agents.reports.timeline import markers_of, timeline
+
+HERE = Path(__file__).parent
+SVG = "{http://www.w3.org/2000/svg}"
+BEGIN = 1_760_000_000.0
+
+
+def event(at: float, agent: str, kind: Kind, text: str, count: int | None = None) -> LoopEvent:
+    return LoopEvent(at=BEGIN + at, agent=agent, kind=kind, text=text, count=count)
+
+
+def loop() -> list[LoopEvent]:
+    """The loop of thesis Fig. 5.10, three times."""
+    found = []
+    for number in range(3):
+        at = 40.0 * number
+        found += [event(at + 2 * step, "tracker", "predictions", "200 predictions", 200) for step in range(5)]
+        found += [
+            event(at + 10, "tracker", "call", "calls checker: 1,000 ≥ 1,000"),
+            event(at + 10.1, "checker", "call", "runs the detector"),
+            event(at + 17, "checker", "detection", "300 anomalies", 300),
+            event(at + 17.2, "checker", "pick", "100 points picked", 100),
+            event(at + 18, "planner", "label", "100 labels", 100),
+            event(at + 19, "planner", "retrain", f"retrains V{number + 2}"),
+            event(at + 30, "planner", "gate", "0.94 > 0.90"),
+            event(at + 31, "executor", "promotion", f"promotes V{number + 2}"),
+            event(at + 32, "executor", "other", "swapped in 2 instances"),
+        ]
+    return found
+
+
+def versions() -> list[Version]:
+    """Those of thesis Fig. 5.11."""
+    reached = [0.90, 0.91, 0.92, 0.915, 0.905, 0.92, 0.93]
+    return [
+        Version(version=at + 1, at=BEGIN + at, accuracy=one, promoted=at in (0, 1, 2, 6), champion=at == 6)
+        for at, one in enumerate(reached)
+    ]
+
+
+DRAWINGS = {"timeline.svg": timeline(loop()), "roadmap.svg": road_map(versions())}
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_the_thesis_figures_are_drawn_as_they_always_were(name: str) -> None:
+    file = HERE / name
+    if os.environ.get("REGENERATE_GOLDEN") == "1":
+        file.write_text(DRAWINGS[name] + "\n", encoding="utf-8")
+    assert DRAWINGS[name] + "\n" == file.read_text(encoding="utf-8"), (
+        "Meant? REGENERATE_GOLDEN=1 pytest tests/unit/agents/reports"
+    )
+
+
+def texts(svg: str) -> list[tuple[float, float, float, str]]:
+    """Return each text that is not turned: where it begins, ends, its base line, and what it says."""
+    found = []
+    for text in ET.fromstring(svg).iter(f"{SVG}text"):  # our own output
+        if text.get("transform") is not None:
+            continue
+        words = text.text or ""
+        x, y, width = float(text.get("x", "")), float(text.get("y", "")), 12 * 0.58 * len(words)
+        start = {"middle": x - width / 2, "end": x - width}.get(text.get("text-anchor", ""), x)
+        found.append((start, start + width, y, words))
+    return found
+
+
+def overlaps(svg: str) -> list[tuple[str, str]]:
+    known = texts(svg)
+    return [
+        (one[3], two[3])
+        for at, one in enumerate(known)
+        for two in known[at + 1 :]
+        if abs(one[2] - two[2]) < 13 and one[0] < two[1] and two[0] < one[1]
+    ]
+
+
+KINDS = st.sampled_from(["predictions", "call", "detection", "pick", "retrain", "promotion", "other"])
+EVENTS = st.lists(
+    st.builds(
+        LoopEvent,
+        at=st.floats(0, 7200),
+        agent=st.sampled_from(["tracker", "checker", "planner", "executor", "watch"]),
+        kind=KINDS,
+        text=st.text("abc <&>", min_size=1, max_size=30),
+        count=st.none() | st.integers(0, 5000),
+    ),
+    max_size=60,
+)
+VERSIONS = st.lists(
+    st.tuples(st.floats(0, 1), st.booleans(), st.booleans()).map(
+        lambda one: Version(version=1, at=0.0, accuracy=one[0], promoted=one[1], champion=one[2])
+    ),
+    max_size=60,
+).map(lambda many: [one.model_copy(update={"version": at + 1}) for at, one in enumerate(many)])
+
+
+@given(EVENTS)
+def test_whatever_happened_can_be_drawn_and_no_labels_overlap(events: list[LoopEvent]) -> None:
+    assert overlaps(timeline(events)) == []
+
+
+@given(VERSIONS)
+def test_whatever_versions_there_are_can_be_drawn_and_no_labels_overlap(many: list[Version]) -> None:
+    svg = road_map(many)
+
+    assert overlaps(svg) == []
+    width, height = (float(size) for size in ET.fromstring(svg).get("viewBox", "").split()[2:])
+    assert all(start >= 0 and end <= width and 0 < y < height for start, end, y, _ in texts(svg))
+
+
+@given(st.lists(st.tuples(st.floats(0, 900), st.floats(1, 300)), max_size=40), st.integers(1, 5))
+def test_labels_are_placed_inside_and_apart(wanted: list[tuple[float, float]], rows: int) -> None:
+    found = place(wanted, left=0.0, right=900.0, rows=rows, gap=8.0)
+
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for (_, width), label in zip(wanted, found, strict=True):
+        if label is not None:
+            assert 0 <= label.row < rows
+            spans.setdefault(label.row, []).append((label.middle - width / 2, label.middle + width / 2))
+    for row in spans.values():
+        row.sort()
+        assert row[0][0] >= -1e-6
+        assert row[-1][1] <= 900 + 1e-6
+        assert all(one[1] + 8 <= two[0] + 1e-6 for one, two in pairwise(row))
+
+
+def test_a_label_alone_is_where_it_was_wanted() -> None:
+    assert place([(100.0, 50.0)], left=0.0, right=200.0, rows=1) == [Label(100.0, 0)]
+
+
+@given(st.floats(0, 1e6), st.floats(1e-3, 1e6), st.integers(1, 12))
+def test_ticks_are_few_and_inside(low: float, span: float, most: int) -> None:
+    found = ticks(low, low + span, most)
+
+    assert len(found) <= most + 1
+    assert all(low - 1e-6 * span - 1e-6 <= tick <= low + span * (1 + 1e-6) + 1e-6 for tick in found)
+
+
+def test_neighbours_of_a_kind_become_one_that_adds_them_up() -> None:
+    events = [event(at, "tracker", "predictions", "200 predictions", 200) for at in range(5)]
+    events.append(event(300, "tracker", "predictions", "7 predictions", 7))
+
+    found = markers_of("tracker", events, begin=BEGIN, scale=2.0)
+
+    assert [one.text for one in found] == ["1,000 predictions", "7 predictions"]
+
+
+def test_agents_of_the_loop_come_in_its_order_and_others_after_them() -> None:
+    events = [event(0, name, "other", "x") for name in ("watch", "executor", "checker", "tracker", "planner")]
+
+    svg = timeline(events)
+
+    lanes = re.findall(r'font-weight="600"[^>]*>(\w+)<', svg)
+    assert lanes == ["tracker", "checker", "planner", "executor", "watch"]
+
+
+def test_a_page_runs_nothing_fetches_nothing_and_shows_text_as_text() -> None:
+    events = [*loop(), event(50, "<img src=x>", "other", "<script>alert(1)</script>" + "x" * 99)]
+
+    page = loop_report(title="Loop & <more>", events=events, versions=versions(), facts={"<b>": "<i>"})
+
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "<b>" not in page
+    assert re.findall(r"https?://[^\"' )]+", page) == ["http://www.w3.org/2000/svg"] * 2
+    assert "Loop &amp; &lt;more&gt;" in page
+    assert page.count("<svg") == 2
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_a_page_counts_when_it_is_given_no_figures() -> None:
+    page = loop_report(title="Loop", events=loop(), versions=versions())
+
+    for name, value in (("predictions", "3,000"), ("anomalies", "900"), ("points picked", "300"), ("versions", "7")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in page
+    assert "<dt>champion</dt><dd>V7, 93.0%</dd>" in page
+    assert "2025-10-09 08:53:20" in page
+
+
+def test_a_page_of_nothing_says_so() -> None:
+    page = loop_report(title="Loop", events=[], versions=[])
+
+    assert page.count("Nothing has happened yet.") >= 2
+    assert "There is no version of the model yet." in page
+
+
+def test_a_long_table_keeps_the_latest() -> None:
+    events = [event(at, "tracker", "other", f"number {at}") for at in range(1200)]
+
+    page = loop_report(title="Loop", events=events, versions=[])
+
+    assert "The first 200 events are not listed." in page
+    assert "<td>number 199</td>" not in page
+    assert "<td>number 1199</td>" in page
+
+
+def contrast(one: str, other: str) -> float:
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted([light(one), light(other)], reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in COLOURS if name not in ("paper", "line")])
+def test_colours_can_be_read_in_light_and_dark(name: str) -> None:
+    for on, paper in zip(COLOURS[name], COLOURS["paper"], strict=True):
+        assert contrast(on, paper) >= 4.5

@@ -1,0 +1,160 @@
+"""The tutorial's corruptions: what they promise, and, where the real ones are at hand, how like those they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("SCANFLOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+KINDS = ("shot_noise", "rotate", "fog", "stripe", "motion_blur", "translate", "canny_edges")
+HARMLESS = {"shot_noise", "rotate"}
+"""These are read nearly as well as before by a classifier that compares whole pictures."""
+
+needs_data = pytest.mark.skipif(not (DATA / "mnist_c_2k.npz").is_file(), reason="MNIST-C is not at hand")
+
+
+@pytest.fixture(scope="module")
+def corruptions() -> ModuleType:
+    path = REPOSITORY / "tutorials" / "mnist" / "corruptions.py"
+    spec = importlib.util.spec_from_file_location("tutorial_corruptions", path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def real() -> dict[str, Any]:
+    with np.load(DATA / "mnist_10k.npz") as clean, np.load(DATA / "mnist_c_2k.npz") as drifted:
+        arrays = {name: clean[name] for name in ("x_train", "y_train", "x_test", "y_test")}
+        return arrays | {name: drifted[name] for name in KINDS}
+
+
+def strokes(count: int = 30) -> Any:
+    """Something like digits: bright strokes on black, with a margin."""
+    generator = np.random.default_rng(0)
+    x = np.zeros((count, 28, 28), dtype=np.uint8)
+    for picture in x:
+        column, row = generator.integers(8, 18, 2)
+        picture[6:22, column : column + 3] = 255
+        picture[row : row + 3, 7:21] = 200
+    return x
+
+
+def test_there_are_seven(corruptions: ModuleType) -> None:
+    assert tuple(corruptions.KINDS) == KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pictures_stay_pictures_and_change_and_what_was_given_does_not(kind: str, corruptions: ModuleType) -> None:
+    x = strokes()
+    before = x.copy()
+
+    drifted = corruptions.corrupt(x, kind, seed=1)
+
+    assert drifted.shape == x.shape
+    assert drifted.dtype == np.uint8
+    assert np.array_equal(x, before)
+    assert not np.shares_memory(drifted, x)
+    assert (drifted != x).any(axis=(1, 2)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_gives_the_same_pictures(kind: str, corruptions: ModuleType) -> None:
+    first, again, other = (corruptions.corrupt(strokes(), kind, seed=seed) for seed in (1, 1, 2))
+
+    assert np.array_equal(first, again)
+    assert np.array_equal(first, other) == (kind in {"stripe", "canny_edges"})  # in these there is no chance
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_pictures_give_no_pictures(kind: str, corruptions: ModuleType) -> None:
+    assert corruptions.corrupt(strokes(0), kind, seed=1).shape == (0, 28, 28)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_black_and_white_pictures_do_no_harm(kind: str, corruptions: ModuleType) -> None:
+    flat = np.zeros((2, 28, 28), dtype=np.uint8)
+    flat[1] = 255
+
+    assert corruptions.corrupt(flat, kind, seed=1).shape == (2, 28, 28)
+
+
+def test_a_mixture_has_all_kinds_and_says_which(corruptions: ModuleType) -> None:
+    x = strokes(200)
+
+    drifted, kinds = corruptions.mixed(x, seed=5)
+    again, kinds_again = corruptions.mixed(x, seed=5)
+
+    assert set(kinds) == set(KINDS)
+    assert np.array_equal(drifted, again)
+    assert np.array_equal(kinds, kinds_again)
+    inverted = kinds == "stripe"
+    assert np.array_equal(drifted[inverted], corruptions.corrupt(x[inverted], "stripe", seed=0))
+
+
+@pytest.mark.parametrize("x", [np.zeros((2, 28, 28)), np.zeros((28, 28), dtype=np.uint8)])
+def test_what_are_no_pictures_is_refused(x: Any, corruptions: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"Needed are pictures \(n, 28, 28\) of uint8"):
+        corruptions.corrupt(x, "fog", seed=1)
+
+
+def test_a_kind_that_is_not_known_is_refused(corruptions: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"'snow' is not known\. Use one of shot_noise"):
+        corruptions.corrupt(strokes(), "snow", seed=1)
+
+
+# Beside the real ones
+
+
+@needs_data
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_look_like_the_real_ones(kind: str, corruptions: ModuleType, real: dict[str, Any]) -> None:
+    made, theirs = corruptions.corrupt(real["x_test"], kind, seed=3), real[kind]
+
+    def likeness(one: Any, other: Any) -> float:
+        return float(np.corrcoef(one.ravel(), other.ravel())[0, 1])
+
+    def roughness(x: Any) -> float:
+        return float(np.abs(np.diff(x.astype(float), axis=2)).mean())
+
+    assert made.mean() == pytest.approx(theirs.mean(), rel=0.06)
+    assert made.std() == pytest.approx(theirs.std(), rel=0.06)
+    assert roughness(made) == pytest.approx(roughness(theirs), rel=0.06)
+    assert (made == 0).mean() == pytest.approx((theirs == 0).mean(), abs=0.02)
+    assert likeness(made.mean(axis=0), theirs.mean(axis=0)) > 0.98
+    if kind == "fog":  # the real pictures all have the same corner of a sky each, ours any part of it
+        assert made.mean(axis=(1, 2)).std() == pytest.approx(theirs.mean(axis=(1, 2)).std(), rel=0.15)
+    else:
+        assert likeness(made.std(axis=0), theirs.std(axis=0)) > 0.98
+
+
+def nearest_mean(x_train: Any, y_train: Any, x: Any) -> Any:
+    """Return the class whose mean picture is most like each picture: as simple as classifiers are."""
+    means = np.stack([x_train[y_train == digit].mean(axis=0).ravel() for digit in range(10)])
+    rows = x.reshape(len(x), -1).astype(float)
+    return ((rows[:, None] - means[None]) ** 2).sum(axis=2).argmin(axis=1)
+
+
+@needs_data
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_mislead_a_simple_classifier_as_the_real_ones_do(
+    kind: str, corruptions: ModuleType, real: dict[str, Any]
+) -> None:
+    x, y = real["x_test"][:600], real["y_test"][:600]
+
+    def accuracy(pictures: Any) -> float:
+        return float((nearest_mean(real["x_train"], real["y_train"], pictures) == y).mean())
+
+    clean, made, theirs = accuracy(x), accuracy(corruptions.corrupt(x, kind, seed=3)), accuracy(real[kind][:600])
+
+    assert made < clean - (0.0 if kind in HARMLESS else 0.05), (clean, made, theirs)
+    assert made == pytest.approx(theirs, abs=0.08)
