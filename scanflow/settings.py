@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from scanflow.errors import InvalidError
 
@@ -24,6 +24,13 @@ class Settings(BaseModel):
 
     tracker_uri: str | None = None
     """An MLflow tracking server or database, as MLflow spells it. Unset: SQLite inside ``home``."""
+
+    url: str | None = None
+    """The server that the command line speaks to. Unset: the one that ``scanflow up`` started in ``home``; where none
+    is up, commands do their work themselves."""
+
+    token: SecretStr | None = None
+    """What that server asks for to let somebody in. Unset: nothing; a server on this machine asks for nothing."""
 
     slots: int | None = Field(default=None, ge=1)
     """How many cores steps may hold at once. Unset: the cores this process may use."""

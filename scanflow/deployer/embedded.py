@@ -11,6 +11,7 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.backend import LocalBackend
+from scanflow.backends.local.definition import Definition
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
 from scanflow.deployer.services import EmbeddedServices, ServiceBackend, local_services, refuse_while_loading
 from scanflow.errors import NotFoundError, UnsupportedError
@@ -66,17 +67,69 @@ class EmbeddedDeployer(EmbeddedServices):
     ) -> RunRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.run`."""
         refuse_while_loading()
-        chosen = _changed(app, workflow, parameters)
-        if chosen.type == "online":
-            raise UnsupportedError(
-                f"The workflow {chosen.name!r} is of type 'online': it is served, and has no end. "
-                "Deploy it: scanflow deploy"
-            )
-        self._backend.check(app, chosen)
+        chosen = self.runnable(app, workflow, parameters)
         tracking = self._tracking(app, observe)
         return self._backend.run(
             app, chosen, parameters=parameters or {}, source=source, tracking=tracking, observe=observe
         )
+
+    def enter(
+        self,
+        app: Application,
+        workflow: str | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        source: Path | None = None,
+        name: RunName | None = None,
+    ) -> RunRecord:
+        """Check a run and enter it, without driving it: ``resume``, in whatever process, does what ``run`` would have.
+
+        With a name it may be asked for again: the run is entered once.
+        """
+        chosen = self.runnable(app, workflow, parameters)
+        return self._backend.enter(app, chosen, parameters=parameters or {}, source=source, name=name)
+
+    def check_spin(
+        self, step: str, *, run: str, app: Application | None = None, parameters: Mapping[str, Any] | None = None
+    ) -> None:
+        """Refuse what :meth:`enter_spin` would."""
+        record, definition = self._backend.definition(run)
+        changed, _ = _spun(app, record, definition, step, parameters)
+        self._backend.check_spin(record.name, step, app=app or definition.read()[0], workflow=changed)
+
+    def enter_spin(
+        self,
+        step: str,
+        *,
+        run: str,
+        app: Application | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        name: RunName | None = None,
+    ) -> RunRecord:
+        """Check and enter what ``spin`` would run. Without ``app``, it is of what the past run was made of."""
+        record, definition = self._backend.definition(run)
+        changed, changes = _spun(app, record, definition, step, parameters)
+        return self._backend.enter_spin(
+            record.name,
+            step,
+            app=app or definition.read()[0],
+            workflow=changed,
+            parameters={**definition.parameters, **changes},
+            source=None if record.source is None else Path(record.source),
+            name=name,
+        )
+
+    def free_name(self) -> RunName:
+        """Return a name for a run that none has at this moment."""
+        return self._backend.free_name()
+
+    def definition(self, run: str) -> tuple[Application, Workflow]:
+        """Return what a run is made of."""
+        return self._backend.definition(run)[1].read()
+
+    def give_up(self, run: str, why: str) -> RunRecord:
+        """Note that a run which nobody drives has failed, and why."""
+        return self._backend.give_up(run, why)
 
     def resume(self, run: str, *, app: Application | None = None, observe: Observer = lambda _: None) -> RunRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.resume`.
@@ -100,22 +153,17 @@ class EmbeddedDeployer(EmbeddedServices):
     ) -> RunRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.spin`."""
         record, definition = self._backend.definition(run)
-        kept_app, kept_workflow = definition.read()
         found = app or _read_again(record)
-        workflow = (
-            kept_workflow if found is None else found.workflow(record.workflow).with_parameters(definition.parameters)
-        )
-        workflow.node(step)
-        changes = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in (parameters or {}).items()}
-        changed = workflow.with_parameters(changes)
+        changed, changes = _spun(found, record, definition, step, parameters)
+        own = found or definition.read()[0]
         return self._backend.spin(
             record.name,
             step,
-            app=found or kept_app,
+            app=own,
             workflow=changed,
             parameters={**definition.parameters, **changes},
             source=None if record.source is None else Path(record.source),
-            tracking=self._tracking(found or kept_app, observe),
+            tracking=self._tracking(own, observe),
             observe=observe,
         )
 
@@ -145,12 +193,12 @@ class EmbeddedDeployer(EmbeddedServices):
         follow: bool = False,
     ) -> Iterator[bytes]:
         """See :meth:`~scanflow.deployer.port.Deployer.logs`."""
-        record = self._backend.show(run)
-        path = self._backend.log_files(record.name, task, attempt=attempt)[stream]
+        name = self._backend.show(run).name
+        path = self.log_file(name, task, stream=stream, attempt=attempt)
         position = 0
         while True:
             # Asked before reading: what is written until the end is then read after it.
-            ended = not follow or self._task_ended(record.name, task)
+            ended = not follow or self.task_ended(name, task)
             if path.exists():
                 with path.open("rb") as file:
                     file.seek(position)
@@ -161,13 +209,31 @@ class EmbeddedDeployer(EmbeddedServices):
                 return
             time.sleep(LOG_POLL_S)
 
+    def runnable(self, app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
+        """Check a run, and return its workflow with the parameters set."""
+        chosen = _changed(app, workflow, parameters)
+        if chosen.type == "online":
+            raise UnsupportedError(
+                f"The workflow {chosen.name!r} is of type 'online': it is served, and has no end. "
+                "Deploy it: scanflow deploy"
+            )
+        self._backend.check(app, chosen)
+        return chosen
+
     def _plan_online(self, app: Application, workflow: Workflow) -> Plan:
         from scanflow.deployer.planning import plan_online
 
         self._services(app).check(app, workflow)
         return plan_online(self._settings.home.expanduser().absolute(), workflow)
 
-    def _task_ended(self, run: RunName, task: str) -> bool:
+    def log_file(
+        self, run: str, task: str, *, stream: Literal["stdout", "stderr"] = "stdout", attempt: int | None = None
+    ) -> Path:
+        """Return the file that :meth:`logs` reads; it may not exist yet."""
+        return self._backend.log_files(run, task, attempt=attempt)[stream]
+
+    def task_ended(self, run: str, task: str) -> bool:
+        """Say whether nothing more will be written by a task."""
         record = self._backend.show(run)
         if record.state != "running":
             return True
@@ -193,6 +259,22 @@ def _changed(app: Application, workflow: str | None, parameters: Mapping[str, An
     batches = [one.name for one in app.workflows if one.type == "batch"]
     name = batches[0] if workflow is None and len(batches) == 1 else workflow
     return app.workflow(name).with_parameters(parameters or {})
+
+
+def _spun(
+    app: Application | None,
+    record: RunRecord,
+    definition: Definition,
+    step: str,
+    parameters: Mapping[str, Any] | None,
+) -> tuple[Workflow, dict[str, Any]]:
+    """Return the workflow of a spin with its parameters changed, and these by their full names."""
+    workflow = (
+        definition.read()[1] if app is None else app.workflow(record.workflow).with_parameters(definition.parameters)
+    )
+    workflow.node(step)
+    changes = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in (parameters or {}).items()}
+    return workflow.with_parameters(changes), changes
 
 
 def _read_again(record: RunRecord) -> Application | None:

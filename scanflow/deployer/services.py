@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scanflow.app.application import Application
 from scanflow.app.resources import AffinityMode
 from scanflow.app.workflow import Workflow
+from scanflow.deployer.asking import AsksServices
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.knowledge import open_knowledge
 from scanflow.loading import file_being_loaded
@@ -19,7 +20,6 @@ from scanflow.settings import Settings
 if TYPE_CHECKING:  # most commands are about runs, and need none of these
     from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord, Shape
     from scanflow.knowledge.cached import Models
-    from scanflow.transport import Answer, Predictions, Reply
 
 __all__ = ["EmbeddedServices", "ServiceBackend", "local_services"]
 
@@ -121,7 +121,7 @@ def local_services(settings: Settings, models: Models) -> ServiceBackend:
     )
 
 
-class EmbeddedServices:
+class EmbeddedServices(AsksServices):
     """Serves online workflows on this machine. See :class:`~scanflow.deployer.port.Deployer` for the contract."""
 
     def __init__(self, settings: Settings, services: Callable[[Settings, Models], ServiceBackend]) -> None:
@@ -223,31 +223,13 @@ class EmbeddedServices:
                 return
             time.sleep(LOG_POLL_S)
 
+    def service_log_files(self, name: str, *, instance: str | None = None) -> list[tuple[str, Path]]:
+        """Return whose words and the files that :meth:`service_logs` reads; they may not exist yet."""
+        return self._services().logs(name, instance)
+
     def delete(self, name: str, *, observe: ServiceObserver = _unseen) -> None:
         """See :meth:`~scanflow.deployer.port.Deployer.delete`."""
         self._services().delete(name, observe=observe)
-
-    def predict(
-        self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None, binary: bool = True
-    ) -> Answer:
-        """See :meth:`~scanflow.deployer.port.Deployer.predict`."""
-        with self._client(name) as client:
-            return client.infer(node or name, inputs, dtype=dtype, binary=binary)
-
-    def metadata(self, name: str, *, node: str | None = None) -> dict[str, Any]:
-        """See :meth:`~scanflow.deployer.port.Deployer.metadata`."""
-        with self._client(name) as client:
-            return client.document(f"/v2/models/{node or name}")
-
-    def send(self, name: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """See :meth:`~scanflow.deployer.port.Deployer.send`."""
-        with self._client(name) as client:
-            return client.post(path, body, headers)
-
-    def _client(self, name: str) -> Predictions:
-        from scanflow.transport import Predictions
-
-        return Predictions(self.service(name).url, name=name)
 
     def _services(self, app: Application | None = None, *, name: str | None = None) -> ServiceBackend:
         """Return what serves, for models of the registry that the application, or the service of that name, uses."""

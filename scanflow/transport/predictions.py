@@ -13,13 +13,13 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from scanflow.errors import UnavailableError
-from scanflow.transport.problems import error_of
+from scanflow.transport.problems import refusal_of
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Answer", "Predictions", "Reply"]
+__all__ = ["Answer", "Predictions", "Reply", "is_loopback"]
 
 CONNECT_TIMEOUT_S = 5.0
 TIMEOUT_S = 60.0  # longer than a service's own deadline, so that it is the one to say what took long
@@ -68,7 +68,7 @@ class Predictions:
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             transport=transport,
             # A proxy that the environment names cannot reach this machine's own address.
-            trust_env=not _is_loopback(self._url),
+            trust_env=not is_loopback(self._url),
         )
 
     def infer(
@@ -148,7 +148,7 @@ class Predictions:
         except httpx.HTTPError as error:
             raise UnavailableError(f"{self._who} cannot be reached ({error}). Look at it: {self._look}") from error
         if reply.status_code >= 300:
-            raise error_of(
+            raise refusal_of(
                 reply.status_code, reply.content, retry_after=reply.headers.get("retry-after"), who=self._who
             )
         return Reply(content=reply.content, headers={name.lower(): value for name, value in reply.headers.items()})
@@ -172,7 +172,8 @@ def _object(reply: Reply) -> dict[str, Any]:
     return found
 
 
-def _is_loopback(url: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Say whether an address is this machine's own."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

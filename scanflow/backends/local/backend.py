@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -56,6 +56,43 @@ class LocalBackend:
         with self._journal() as journal:
             run = self._enter(journal, app, workflow, definition, source)
             return self._drive(journal, run, app, workflow, tracking, observe)
+
+    def enter(
+        self,
+        app: Application,
+        workflow: Workflow,
+        *,
+        parameters: Mapping[str, Any],
+        source: Path | None,
+        name: RunName | None = None,
+    ) -> RunRecord:
+        """Enter a run that :meth:`check` has accepted, and leave it to :meth:`resume`, by whatever process, to drive
+        it. With a name it may be asked for again: the run is entered once.
+
+        Raises:
+            InvalidError: another run has that name.
+        """
+        definition = Definition.of(app, workflow, parameters=parameters)
+        with self._journal() as journal:
+            run = self._enter(journal, app, workflow, definition, source, name=name)
+            folder = RunFolder(Path(run.record.folder)).path
+            with _disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            return self._complete(journal, run)
+
+    def free_name(self) -> RunName:
+        """Return a name for a run that none has at this moment."""
+        with self._journal() as journal:
+            return journal.free_name(self._rng)
+
+    def give_up(self, name: str, why: str) -> RunRecord:
+        """Note that a run which nobody drives has failed, and why; nothing of it runs on."""
+        with self._journal() as journal:
+            run = journal.run(name)
+            if self._state(run.record) == "interrupted":
+                self._stop_orphans(journal, run)
+                journal.set_run(run, "failed", seconds=run.record.seconds, error=why)
+            return self._complete(journal, journal.run(name))
 
     def check(self, app: Application, workflow: Workflow) -> None:
         """Refuse at once what would fail later: a field that cannot be honoured here, a file that is not there.
@@ -112,23 +149,62 @@ class LocalBackend:
             NotFoundError: no such run or step.
             UsageError: what the step needs did not finish in that run.
         """
+        with self._journal() as journal:
+            cut, run = self._enter_spin(journal, name, step, app, workflow, parameters, source)
+            return self._drive(journal, run, app, cut, tracking, observe)
+
+    def check_spin(self, past: str, step: str, *, app: Application, workflow: Workflow) -> None:
+        """Refuse what :meth:`spin` would."""
+        cut = only_step(workflow, step)
+        self.check(app, cut)
+        with self._journal() as journal:
+            self._inputs_of_spin(journal, journal.run(past), cut, step)
+
+    def enter_spin(
+        self,
+        past: str,
+        step: str,
+        *,
+        app: Application,
+        workflow: Workflow,
+        parameters: Mapping[str, Any],
+        source: Path | None,
+        name: RunName | None = None,
+    ) -> RunRecord:
+        """Enter what :meth:`spin` would run, and leave it to :meth:`resume` to drive it. See :meth:`enter`."""
+        with self._journal() as journal:
+            _, run = self._enter_spin(journal, past, step, app, workflow, parameters, source, name=name)
+            return self._complete(journal, run)
+
+    def _enter_spin(
+        self,
+        journal: Journal,
+        past_name: str,
+        step: str,
+        app: Application,
+        workflow: Workflow,
+        parameters: Mapping[str, Any],
+        source: Path | None,
+        name: RunName | None = None,
+    ) -> tuple[Workflow, StoredRun]:
         cut = only_step(workflow, step)
         self.check(app, cut)
         definition = Definition.of(app, cut, parameters=parameters, spun=step)
-        with self._journal() as journal:
-            past = journal.run(name)
-            inputs = self._inputs_of_spin(journal, past, cut, step)
-            run = self._enter(journal, app, cut, definition, source)
-            folder, past_folder = RunFolder(Path(run.record.folder)), RunFolder(Path(past.record.folder))
-            folder.outputs.mkdir(parents=True)
+        past = journal.run(past_name)
+        inputs = self._inputs_of_spin(journal, past, cut, step)
+        chosen = name or journal.free_name(self._rng)
+        folder = RunFolder(self._home.runs_of(app.name, app.team) / chosen)
+        past_folder = RunFolder(Path(past.record.folder))
+        with _disk_errors(folder.path):
+            # The folder first: once the run is entered, whoever drives it must find its inputs.
+            folder.outputs.mkdir(parents=True, exist_ok=True)
             for other in {record.step for record in inputs if record.state == "succeeded"}:
-                (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
+                if not (folder.outputs / other).is_symlink():
+                    (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
             if past_folder.functions.is_dir():
-                shutil.copytree(past_folder.functions, folder.functions)
-            with journal.together():
-                for record in inputs:
-                    journal.set_task(run, record.model_copy(update={"origin": past.record.name}))
-            return self._drive(journal, run, app, cut, tracking, observe)
+                shutil.copytree(past_folder.functions, folder.functions, dirs_exist_ok=True)
+        tasks = [record.model_copy(update={"origin": past.record.name}) for record in inputs]
+        return cut, self._enter(journal, app, cut, definition, source, name=chosen, tasks=tasks)
 
     def stop(self, name: str) -> RunRecord:
         """Stop a run: its steps are asked to end, and it can be resumed. A run nobody drives is stopped here."""
@@ -193,7 +269,15 @@ class LocalBackend:
         return {"stdout": folder / "stdout.log", "stderr": folder / "stderr.log"}
 
     def _enter(
-        self, journal: Journal, app: Application, workflow: Workflow, definition: Definition, source: Path | None
+        self,
+        journal: Journal,
+        app: Application,
+        workflow: Workflow,
+        definition: Definition,
+        source: Path | None,
+        *,
+        name: RunName | None = None,
+        tasks: Sequence[TaskRecord] = (),
     ) -> StoredRun:
         return journal.create_run(
             app=app.name,
@@ -203,6 +287,8 @@ class LocalBackend:
             source=None if source is None else str(source),
             definition=definition.model_dump_json(),
             rng=self._rng,
+            name=name,
+            tasks=tasks,
         )
 
     def _drive(

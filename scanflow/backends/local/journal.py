@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
-from scanflow.errors import NotFoundError, UnavailableError, did_you_mean
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError, did_you_mean
 from scanflow.failures import Failure
 from scanflow.names import RunName, StepName, make_run_name
 
@@ -123,18 +124,37 @@ class Journal:
         source: str | None,
         definition: str,
         rng: random.Random,
+        name: RunName | None = None,
+        tasks: Sequence[TaskRecord] = (),
     ) -> StoredRun:
-        """Enter a new run under a name that no other run of this home has."""
+        """Enter a new run, with the tasks it begins with, under a name that no other run of this home has.
+
+        With a name it may be asked for again: the run is entered once.
+
+        Raises:
+            InvalidError: another run has that name.
+        """
         with self.together():
-            name = make_run_name(rng)
-            while self._db.execute("SELECT 1 FROM runs WHERE name = ?", (name,)).fetchone():
-                name = RunName(f"{make_run_name(rng)}-{rng.randrange(10**6)}")
-            self._db.execute(
+            if name is not None and (known := self._named(name)) is not None:
+                if (known["definition"], known["source"]) != (definition, source):
+                    raise InvalidError(f"There is a run {name!r} already. Choose another name.")
+                return StoredRun(known["id"], _run_record(known), known["definition"])
+            chosen = name or self.free_name(rng)
+            entered = self._db.execute(
                 "INSERT INTO runs (name, app, team, workflow, state, created, folder, source, definition)"
                 " VALUES (?, ?, ?, ?, 'running', ?, ?, ?, ?)",
-                (name, app, team, workflow, time.time(), str(parent / name), source, definition),
+                (chosen, app, team, workflow, time.time(), str(parent / chosen), source, definition),
             )
-        return self.run(name)
+            for record in tasks:
+                self._db.execute(_WRITE_TASK, _task_row(entered.lastrowid, record))
+        return self.run(chosen)
+
+    def free_name(self, rng: random.Random) -> RunName:
+        """Return a name that no run of this home has at this moment."""
+        name = make_run_name(rng)
+        while self._named(name) is not None:
+            name = RunName(f"{make_run_name(rng)}-{rng.randrange(10**6)}")
+        return name
 
     def run(self, name: str) -> StoredRun:
         """Return a run; ``@latest`` is the newest, ``@latest-1`` the one before.
@@ -188,9 +208,8 @@ class Journal:
 
     def set_task(self, run: StoredRun, record: TaskRecord) -> None:
         """Record how a task stands."""
-        failure = None if record.failure is None else record.failure.model_dump_json()
         with _translated(self._path):
-            self._db.execute(_WRITE_TASK, {**dict(record), "run": run.id, "failure": failure})
+            self._db.execute(_WRITE_TASK, _task_row(run.id, record))
 
     def tasks(self, run: StoredRun) -> dict[StepName, TaskRecord]:
         """Return the tasks of a run that were ever more than pending."""
@@ -227,6 +246,11 @@ class Journal:
 
 def _run_record(row: sqlite3.Row) -> RunRecord:
     return RunRecord.model_validate(dict(row))
+
+
+def _task_row(run: int | None, record: TaskRecord) -> dict[str, Any]:
+    failure = None if record.failure is None else record.failure.model_dump_json()
+    return {**dict(record), "run": run, "failure": failure}
 
 
 def _task_record(row: sqlite3.Row) -> TaskRecord:

@@ -13,9 +13,9 @@ import pytest
 
 from scanflow.backends.local.journal import Journal, StoredRun
 from scanflow.backends.records import TaskRecord
-from scanflow.errors import NotFoundError, UnavailableError
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.failures import Failure
-from scanflow.names import StepName
+from scanflow.names import RunName, StepName
 
 
 def enter(journal: Journal, rng: random.Random) -> StoredRun:
@@ -33,6 +33,30 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def test_runs_get_names_of_their_own_even_from_the_same_dice(journal: Journal) -> None:
     names = {enter(journal, random.Random(1)).record.name for _ in range(20)}
     assert len(names) == 20
+
+
+def test_a_run_entered_under_a_name_is_entered_once(journal: Journal) -> None:
+    def named(definition: str) -> StoredRun:
+        task = TaskRecord(task=StepName("load"), step="load", state="succeeded", attempts=1)
+        return journal.create_run(
+            app="a",
+            team="t",
+            workflow="w",
+            parent=Path("/runs"),
+            source=None,
+            definition=definition,
+            rng=random.Random(1),
+            name=RunName("calm-otter-417"),
+            tasks=[task],
+        )
+
+    first = named("{}")
+    assert named("{}").id == first.id
+    assert list(journal.tasks(first)) == ["load"]
+    assert [record.name for record in journal.runs(limit=9)] == ["calm-otter-417"]
+    with pytest.raises(InvalidError, match="'calm-otter-417' already"):
+        named('{"other": 1}')
+    assert journal.free_name(random.Random(1)) == enter(journal, random.Random(1)).record.name
 
 
 def test_latest_is_the_newest_and_can_be_counted_back_from(journal: Journal) -> None:

@@ -1,0 +1,132 @@
+"""Which server of a home folder is up: the note that ``scanflow up`` leaves, and whether what it says still lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scanflow.backends.local import shim
+
+__all__ = ["Up", "UpProcess", "birth_of", "forget_up", "living_since", "read_up", "up_file", "write_up"]
+
+_POLL_S = 0.02
+_ENDED = {"Z", "X"}  # a process that has ended and was not waited for is none any more
+_THREADS, _BIRTH = 17, 19  # where proc(5) has them, counted from the state
+
+
+class UpProcess(BaseModel):
+    """One process that ``scanflow up`` started."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pid: int
+    birth: str
+    """When it began, in the kernel's clock: with its id, this names one process for ever."""
+
+    port: int
+    url: str
+    log: str
+    """The file that it writes to."""
+
+    def is_alive(self) -> bool:
+        """Say whether that very process still runs."""
+        return bool(self.birth) and birth_of(self.pid) == self.birth
+
+    def end(
+        self,
+        *,
+        grace_s: float,
+        group: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> bool:
+        """Ask it to end, make it end after ``grace_s``, and say whether there was anything to end.
+
+        ``group``: the processes it started with it.
+        """
+        if not self.is_alive():
+            return False
+        group_id = os.getpgid(self.pid) if group else 0
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
+            self._signal(number, group_id)
+            give_up = clock() + patience_s
+            while self.is_alive() and clock() < give_up:
+                sleep(_POLL_S)
+            if not self.is_alive():
+                break
+        if group:
+            shim.signal_group(group_id, signal.SIGKILL)  # what it left running
+        return True
+
+    def _signal(self, number: int, group_id: int) -> None:
+        if group_id:
+            shim.signal_group(group_id, number)
+        elif self.is_alive():
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:  # it ended on its own at this moment
+                return
+
+
+class Up(BaseModel):
+    """What ``scanflow up`` started."""
+
+    model_config = ConfigDict(frozen=True)
+
+    server: UpProcess
+    tracker: UpProcess | None = None
+    """MLflow's own server; None: it was not wanted, is elsewhere, or is not installed."""
+
+    started: float
+    """Seconds since the epoch."""
+
+
+def up_file(home: Path) -> Path:
+    """Return where the note is."""
+    return home.expanduser().absolute() / "server" / "up.json"
+
+
+def read_up(home: Path) -> Up | None:
+    """Return the note of a home folder, whether or not what it names lives; None: there is none."""
+    try:
+        return Up.model_validate_json(up_file(home).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_up(home: Path, up: Up) -> None:
+    """Write the note, whole or not at all."""
+    path = up_file(home)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(up.model_dump_json(indent=2), encoding="utf-8")
+    draft.replace(path)
+
+
+def forget_up(home: Path) -> None:
+    """Remove the note."""
+    up_file(home).unlink(missing_ok=True)
+
+
+def birth_of(pid: int) -> str:
+    """Return when a process began, in the kernel's own clock; nothing where there is none, or it has ended."""
+    try:
+        return living_since(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+
+
+def living_since(stat: str) -> str:
+    """Return the time of birth in a line of ``/proc/PID/stat``, if it tells of a living process. Pure.
+
+    One that was killed holds on to its ports until the last of its threads is gone, though the first counts as ended.
+    """
+    fields = stat.rpartition(")")[2].split()  # a program's name may hold anything, also a bracket
+    if len(fields) <= _BIRTH or (fields[0] in _ENDED and int(fields[_THREADS]) <= 1):
+        return ""
+    return fields[_BIRTH]

@@ -1,0 +1,197 @@
+"""The remote deployer's services: every change is an operation on the server, watched from here."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scanflow.app.application import Application
+from scanflow.app.resources import AffinityMode
+from scanflow.backends.service_records import Explanation, Judgement, Progress, ServiceObserver, ServiceRecord
+from scanflow.deployer.asking import AsksServices
+from scanflow.deployer.remote_travel import packed
+from scanflow.deployer.services import online_workflow, refuse_while_loading
+from scanflow.errors import NotFoundError, UnavailableError
+from scanflow.transport import Server, error_of, path_of
+
+if TYPE_CHECKING:
+    from scanflow.transport import Message
+
+__all__ = ["RemoteServices", "new_key"]
+
+
+def new_key() -> str:
+    """Return the name of one wish, so that it is acted on once however often it is sent."""
+    return uuid.uuid4().hex
+
+
+def _unseen(_: object) -> None:
+    """Look at no progress."""
+
+
+class RemoteServices(AsksServices):
+    """Serves online workflows where a server is. See :class:`~scanflow.deployer.port.Deployer` for the contract."""
+
+    def __init__(self, server: Server, *, keys: Callable[[], str] = new_key) -> None:
+        """Ask ``server``; ``keys`` gives each wish its name."""
+        self._server = server
+        self._keys = keys
+
+    def deploy(
+        self,
+        app: Application,
+        workflow: str | None = None,
+        *,
+        instances: int | None = None,
+        cores: float | None = None,
+        affinity: AffinityMode | None = None,
+        port: int | None = None,
+        source: Path | None = None,
+        observe: ServiceObserver = _unseen,
+    ) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.deploy`."""
+        refuse_while_loading()
+        name = online_workflow(app, workflow).name
+        wish = {"instances": instances, "cores": cores, "affinity": affinity, "port": port}
+        body = packed(app, source) | {"workflow": name} | _given(wish)
+        return self._changed(name, path_of("services"), body, observe)
+
+    def services(self) -> list[ServiceRecord]:
+        """See :meth:`~scanflow.deployer.port.Deployer.services`."""
+        return [ServiceRecord.model_validate(one) for one in self._server.get(path_of("services"))]
+
+    def service(self, name: str) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.service`."""
+        return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
+
+    def scale(
+        self,
+        name: str,
+        *,
+        instances: int | None = None,
+        cores: float | None = None,
+        affinity: AffinityMode | None = None,
+        observe: ServiceObserver = _unseen,
+    ) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.scale`."""
+        wish = {"instances": instances, "cores": cores, "affinity": affinity}
+        return self._changed(name, path_of("services", name, "scale"), _given(wish), observe)
+
+    def traffic(
+        self,
+        name: str,
+        model: str,
+        *,
+        node: str | None = None,
+        weight: float = 0.0,
+        shadow: bool = False,
+        judgement: Judgement | None = None,
+        observe: ServiceObserver = _unseen,
+    ) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.traffic`."""
+        rule = None if judgement is None else judgement.model_dump(mode="json")
+        wish = {"model": model, "node": node, "weight": weight, "shadow": shadow, "judgement": rule}
+        return self._changed(name, path_of("services", name, "traffic"), _given(wish), observe)
+
+    def promote(
+        self, name: str, model: str | None = None, *, node: str | None = None, observe: ServiceObserver = _unseen
+    ) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.promote`."""
+        return self._changed(
+            name, path_of("services", name, "promote"), _given({"model": model, "node": node}), observe
+        )
+
+    def rollback(self, name: str, *, observe: ServiceObserver = _unseen) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.rollback`."""
+        return self._changed(name, path_of("services", name, "rollback"), {}, observe)
+
+    def explain(self, name: str) -> Explanation:
+        """See :meth:`~scanflow.deployer.port.Deployer.explain`."""
+        return Explanation.model_validate(self._server.get(path_of("services", name, "explain")))
+
+    def service_logs(
+        self, name: str, *, instance: str | None = None, follow: bool = False
+    ) -> Iterator[tuple[str, bytes]]:
+        """See :meth:`~scanflow.deployer.port.Deployer.service_logs`."""
+        told: Counter[str] = Counter()
+        known: dict[str, int] = {}
+        rest = b""
+
+        def anew() -> None:
+            nonlocal rest
+            rest = b""
+            known.update(told)
+
+        path = path_of("services", name, "logs")
+        for block in self._server.stream(path, reopened=anew, instance=instance, follow="true" if follow else None):
+            *lines, rest = (rest + block).split(b"\n")
+            for who, text in map(_written, filter(None, lines)):
+                before = known.get(who, 0)
+                fresh, known[who] = text[before:], max(0, before - len(text))
+                if fresh:
+                    told[who] += len(fresh)
+                    yield who, fresh
+
+    def delete(self, name: str, *, observe: ServiceObserver = _unseen) -> None:
+        """See :meth:`~scanflow.deployer.port.Deployer.delete`."""
+        begun = self._server.delete(path_of("services", name), key=self._keys())
+        self._ended(name, begun["operation"], observe)
+
+    def _changed(self, name: str, path: str, body: dict[str, Any], observe: ServiceObserver) -> ServiceRecord:
+        begun = self._server.post(path, body, key=self._keys())
+        return ServiceRecord.model_validate(self._ended(name, begun["operation"], observe)["result"])
+
+    def _ended(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
+        """Tell of an operation's progress, and return it when it has succeeded."""
+        try:
+            done = self._watched(name, operation, observe)
+        except NotFoundError as error:
+            raise UnavailableError(
+                f"The server no longer knows of the change of {name!r} that was begun; it was restarted meanwhile. "
+                f"See whether it came into effect: scanflow services {name}"
+            ) from error
+        if done["state"] == "succeeded":
+            return done
+        problem = done.get("problem") or {}
+        raise error_of(int(problem.get("status", 500)), json.dumps(problem).encode(), who="The server")
+
+    def _watched(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
+        for message in self._server.events(path_of("operations", operation, "events")):
+            if message.event == "done":
+                done: dict[str, Any] = json.loads(message.data)
+                return done
+            if message.event == "progress":
+                observe(_progress(name, message))
+        found: dict[str, Any] = self._server.get(path_of("operations", operation))
+        if found["state"] == "running":
+            raise UnavailableError(
+                f"The server stopped telling of the change of {name!r} before it had ended. "
+                f"See how it went: scanflow services {name}"
+            )
+        return found
+
+
+def _progress(name: str, message: Message) -> Progress:
+    """Read ``{"service", "text"}``, a JSON text, or plain words."""
+    try:
+        found = json.loads(message.data)
+    except ValueError:
+        found = message.data
+    if isinstance(found, dict):
+        return Progress(service=str(found.get("service", name)), text=str(found.get("text", "")))
+    return Progress(service=name, text=str(found))
+
+
+def _written(line: bytes) -> tuple[str, bytes]:
+    """Read ``{"who", "text"}``, whose text is in base 64 since nobody promises that it is text."""
+    found = json.loads(line)
+    return found["who"], base64.b64decode(found["text"])
+
+
+def _given(wish: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in wish.items() if value is not None}

@@ -1,0 +1,65 @@
+"""An application on its way to a server: what is sent of it, and what cannot be sent. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.application import Application
+from scanflow.app.files import dump_json
+from scanflow.app.steps import check_parameters
+from scanflow.app.workflow import Workflow
+from scanflow.errors import UsageError
+
+__all__ = ["packed", "with_changes"]
+
+
+def packed(app: Application | None, source: Path | None = None) -> dict[str, Any]:
+    """Return the part of a request that says which application is meant; nothing for None.
+
+    Functions travel by the names of their files, which the server loads them from; ``source`` is the file that the
+    application itself came from.
+
+    Raises:
+        UsageError: one of its steps is a function that no file of its own holds.
+    """
+    if app is None:
+        return {}
+    for workflow in app.workflows:
+        _check_functions(workflow)
+    # A relative folder is this process' business: the server has a working folder of its own.
+    absolute = app.replace(app_dir=str(Path(app.app_dir).absolute()))
+    return {
+        "application": json.loads(dump_json(absolute)),
+        "source": None if source is None else str(source.absolute()),
+    }
+
+
+def with_changes(app: Application, workflow: str | None, parameters: Mapping[str, Any]) -> tuple[Application, str]:
+    """Return the application with one workflow's parameters changed, and that workflow's name.
+
+    It is done on this side, where functions are at hand and tell which parameters they have, and of which types.
+
+    Raises:
+        NotFoundError: there is no such workflow, or no such parameter.
+        InvalidError: a parameter is not what the function takes.
+    """
+    batches = [one.name for one in app.workflows if one.type == "batch"]
+    chosen = app.workflow(batches[0] if workflow is None and len(batches) == 1 else workflow)
+    changed = chosen.with_parameters(parameters)
+    for node in changed.steps:
+        if node.target is not None and node.target.call is not None:
+            check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
+    return app.with_workflow(changed), chosen.name
+
+
+def _check_functions(workflow: Workflow) -> None:
+    for node in workflow.steps:
+        if node.target is not None and node.target.partition(":")[0] == "__main__":
+            raise UsageError(
+                f"The step {node.name!r} is a function of the running program or notebook, and a server cannot load it "
+                "from there. Put it into a file of its own, such as steps.py, and import it; or work inside this "
+                "process: Client()."
+            )

@@ -1,0 +1,94 @@
+"""The HTTP application: routes, problem documents, and the controllers that work as long as it does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+
+from scanflow_server.arbiter.make import make_engine
+from scanflow_server.context import Context
+from scanflow_server.control.agents import AgentsController
+from scanflow_server.control.loop import Controller, Loop
+from scanflow_server.control.operations import OperationsController, ServicesController
+from scanflow_server.control.runs import RunsController
+from scanflow_server.metrics import Counted, Meters
+from scanflow_server.problems import Problem, handle_problems
+from scanflow_server.routes import agents, applications, events, intents, labels, runs, services, system
+
+__all__ = ["BASE", "create_app"]
+
+BASE = "/api/v1"
+
+
+def create_app(context: Context, *, control: bool = True) -> FastAPI:
+    """Return the application of a server; ``control``: its controllers work while it does."""
+    engine = make_engine(context)
+    controllers: list[Controller] = [
+        RunsController(context),
+        OperationsController(context),
+        ServicesController(context),
+        AgentsController(context),
+    ]
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        if not control:
+            yield
+            return
+        loop = Loop(controllers, context.work)
+        loop.start()
+        engine.start()
+        try:
+            yield
+        finally:
+            await run_in_threadpool(engine.stop)
+            await run_in_threadpool(loop.stop)
+
+    app = FastAPI(
+        title="Scanflow",
+        version="1",
+        description="Runs, services, agents, and what they want: one team's control plane.",
+        openapi_url=f"{BASE}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.context = context
+    app.state.engine = engine
+    app.state.meters = Meters()
+    handle_problems(app)
+    app.include_router(system.root)
+    things = (runs, services, applications, events, agents, intents, labels)
+    for router in (system.api, *(module.router for module in things)):
+        app.include_router(router, prefix=BASE)
+    app.add_middleware(Counted, meters=app.state.meters, prefix=BASE)
+    _describe(app)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    module = route.endpoint.__module__.rpartition(".")[2]
+    return f"{module}_{route.name}"
+
+
+def _describe(app: FastAPI) -> None:
+    """Have the description say what is answered where something is wrong, also to what FastAPI itself refuses."""
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = make()
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            schemas["Problem"] = Problem.model_json_schema()
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI documents this as the way to change it

@@ -1,0 +1,228 @@
+"""The arbiter's one decision: is this done, now, and why or why not. Pure, whole, and the same in any order of arrival.
+
+Intents that wait for the same target are looked at together, the best first: the higher priority, then the earlier,
+then the smaller key. One that may act keeps the others from its fields, which are told by whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scanflow.agent.records import JSON, Action, Decision, Intent
+from scanflow_server.arbiter.budget import against_spending
+from scanflow_server.arbiter.cooldown import against_haste
+from scanflow_server.arbiter.foreign import FOREIGN_S, against_foreign
+from scanflow_server.arbiter.hysteresis import against_reversal
+from scanflow_server.arbiter.objection import Objection
+from scanflow_server.arbiter.owner import Owner, against_owner
+from scanflow_server.arbiter.words import overlapping, place_of, rank, strategy_name
+
+__all__ = ["RETRY_S", "World", "arbitrate", "arbitrate_all"]
+
+RETRY_S = 1.0
+"""After how long an intent is looked at again whose target is busy, in seconds; it is also when that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the arbiter knows of one target when it decides."""
+
+    now: float
+    history: Sequence[Action] = ()
+    """What was decided before: everything of the same key, and what was acted on by the same strategies or there."""
+
+    owners: Mapping[str, Owner] = field(default_factory=dict)
+    observed: Mapping[str, JSON] = field(default_factory=dict)
+    """What the target's fields are."""
+
+    last_written: Mapping[str, JSON] = field(default_factory=dict)
+    """What was last written into them from here."""
+
+    foreign_since: Mapping[str, float] = field(default_factory=dict)
+    """When a field was first seen to be other than written."""
+
+    foreign_s: float = FOREIGN_S
+    approved: Collection[str] = frozenset()
+    """The ids of the intents that a person has said yes to."""
+
+
+def arbitrate(
+    intent: Intent,
+    *,
+    now: float,
+    history: Sequence[Action] = (),
+    pending: Sequence[Intent] = (),
+    owners: Mapping[str, Owner] | None = None,
+    observed: Mapping[str, JSON] | None = None,
+    last_written: Mapping[str, JSON] | None = None,
+    foreign_since: Mapping[str, float] | None = None,
+    foreign_s: float = FOREIGN_S,
+    approved: Collection[str] = frozenset(),
+) -> Decision:
+    """Decide on one intent.
+
+    Args:
+        intent: What is wanted.
+        now: Seconds since the epoch.
+        history: What was decided before: see :class:`World`.
+        pending: What is wanted too, and has not begun. Only what is about the same target, or has the same key, counts.
+        owners: Whose the target's fields are.
+        observed: What its fields are.
+        last_written: What was last written into them from here.
+        foreign_since: When a field was first seen to be other than written; unset: now.
+        foreign_s: How long somebody else's value is left alone, in seconds.
+        approved: The ids of intents that a person has said yes to.
+    """
+    world = World(
+        now=now,
+        history=history,
+        owners=owners or {},
+        observed=observed or {},
+        last_written=last_written or {},
+        foreign_since=foreign_since or {},
+        foreign_s=foreign_s,
+        approved=approved,
+    )
+    rivals = [one for one in pending if one.id != intent.id]
+    near = [one for one in rivals if place_of(one) == place_of(intent) or _same_key(one, intent)]
+    return arbitrate_all([*near, intent], world)[intent.id]
+
+
+def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision]:
+    """Decide on all intents that wait for one target, by their ids."""
+    taken: list[Action] = []
+    seen: list[Action] = []
+    decisions: dict[str, Decision] = {}
+    for intent in sorted(intents, key=rank):
+        decision = _decide(intent, world, taken, seen)
+        decisions[intent.id] = decision
+        now_there = Action(id=intent.id, intent=intent, state="pending", decision=decision, began=None, ended=None)
+        seen.append(now_there)
+        if decision.verdict in {"act", "queue"}:
+            acting = decision.model_copy(update={"verdict": "act"})
+            taken.append(now_there.model_copy(update={"decision": acting}))
+    return decisions
+
+
+def _decide(intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action]) -> Decision:
+    objection = _first_objection(intent, world, taken, seen)
+    if objection is not None and objection.verdict == "duplicate":
+        return _decision(intent, world, objection)
+    if intent.id in world.approved:
+        return _decision(intent, world, _patient(objection))
+    if intent.autonomy == "observe":
+        return _noted(intent, world, objection, "observe", "The strategy only observes.")
+    if objection is not None and objection.verdict == "refuse":
+        return _decision(intent, world, objection)
+    if intent.autonomy == "suggest":
+        return _noted(intent, world, objection, "suggest", "The strategy only suggests; approve it to have it done.")
+    if intent.autonomy == "approve":
+        return _noted(intent, world, objection, "approve", "The strategy waits for a person's yes.")
+    return _decision(intent, world, objection)
+
+
+def _first_objection(intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action]) -> Objection | None:
+    now = world.now
+    past = [*(action for action in world.history if action.id != intent.id), *taken]
+    checks: tuple[Callable[[], Objection | None], ...] = (
+        lambda: _again(intent, [*world.history, *seen]),
+        lambda: against_owner(intent, world.owners, now),
+        lambda: _against_better(intent, taken),
+        lambda: None if intent.id in world.approved else _foreign(intent, world),
+        lambda: against_haste(intent, past, now),
+        lambda: against_reversal(intent, past, now),
+        lambda: against_spending(intent, past, now),
+        lambda: _busy(intent, world),
+    )
+    return next((objection for check in checks if (objection := check()) is not None), None)
+
+
+def _foreign(intent: Intent, world: World) -> Objection | None:
+    return against_foreign(
+        intent,
+        observed=world.observed,
+        last_written=world.last_written,
+        since=world.foreign_since,
+        now=world.now,
+        patience_s=world.foreign_s,
+    )
+
+
+def _again(intent: Intent, decided: Sequence[Action]) -> Objection | None:
+    for action in decided:
+        if action.id != intent.id and _same_key(action.intent, intent):
+            first = action.decision
+            return Objection(
+                f"The key {intent.key!r} was decided on before, as {action.id!r}: {first.verdict}. {first.reason}",
+                verdict="duplicate",
+                winner=action.id,
+            )
+    return None
+
+
+def _same_key(one: Intent, other: Intent) -> bool:
+    return (one.team, one.app, one.key) == (other.team, other.app, other.key)
+
+
+def _against_better(intent: Intent, taken: Sequence[Action]) -> Objection | None:
+    for action in taken:
+        if fields := overlapping(action.intent, intent):
+            return Objection(
+                f"{strategy_name(action.intent)} wants {fields[0]!r} of {intent.target!r} too and comes first: "
+                f"{_why_first(action.intent, intent)}.",
+                winner=action.id,
+            )
+    return None
+
+
+def _why_first(winner: Intent, loser: Intent) -> str:
+    if winner.priority != loser.priority:
+        return f"its priority is {winner.priority}, and this one's is {loser.priority}"
+    return "it wanted it earlier" if winner.at != loser.at else "of two at the same time the smaller key is taken"
+
+
+def _busy(intent: Intent, world: World) -> Objection | None:
+    for action in world.history:
+        if action.state == "running" and action.id != intent.id and place_of(action.intent) == place_of(intent):
+            return Objection(
+                f"{intent.target!r} is being changed by {action.id!r}; this one is next.",
+                verdict="queue",
+                winner=action.id,
+                retry_at=world.now + RETRY_S,
+            )
+    return None
+
+
+def _patient(objection: Objection | None) -> Objection | None:
+    """A person has said yes: what may pass is waited for rather than refused."""
+    if objection is None or objection.verdict != "refuse" or objection.retry_at is None:
+        return objection
+    return Objection(objection.reason, verdict="queue", winner=objection.winner, retry_at=objection.retry_at)
+
+
+def _decision(intent: Intent, world: World, objection: Objection | None) -> Decision:
+    if objection is None:
+        approved = "A person has approved it, and nothing" if intent.id in world.approved else "Nothing"
+        return Decision(intent=intent.id, verdict="act", reason=f"{approved} stands against it.", at=world.now)
+    return Decision(
+        intent=intent.id,
+        verdict=objection.verdict,
+        reason=objection.reason,
+        winner=objection.winner,
+        at=world.now,
+        retry_at=objection.retry_at,
+    )
+
+
+def _noted(intent: Intent, world: World, objection: Objection | None, verdict: str, why: str) -> Decision:
+    would = "It would be done now." if objection is None else f"It would not be done now: {objection.reason}"
+    return Decision.model_validate(
+        {
+            "intent": intent.id,
+            "verdict": verdict,
+            "reason": f"{why} {would}",
+            "winner": None if objection is None else objection.winner,
+            "at": world.now,
+        }
+    )

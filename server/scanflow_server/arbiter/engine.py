@@ -1,0 +1,238 @@
+"""The engine: it carries out what was decided, watches what that did, and takes back what made things worse.
+
+Everything it knows is in the store. Killed at any instant and started again, it goes on where it stood: what had begun
+is begun again with the same idempotency key and the inverse noted before, so that it is as if it was done once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Self
+
+from scanflow.agent.records import Action, Decision, Intent
+from scanflow.errors import ScanflowError
+from scanflow_server.arbiter.acting import Actor, Perform
+from scanflow_server.arbiter.desk import Desk
+from scanflow_server.arbiter.foreign import FOREIGN_S
+from scanflow_server.arbiter.guard import regressed
+from scanflow_server.arbiter.look import Look, Measure
+from scanflow_server.arbiter.owner import LEASE_S
+from scanflow_server.arbiter.words import place_of
+from scanflow_server.store import intents as kept
+from scanflow_server.store.base import Store
+from scanflow_server.store.intents import StoredAction
+
+__all__ = ["Engine"]
+
+_log = logging.getLogger(__name__)
+
+WORKERS = 4
+"""How many actions are carried out at the same time, of different targets."""
+
+LOOK_S = 1.0
+"""How often the engine looks for what is due, and guards for what they watch, in seconds."""
+
+
+def _unknown(_: str) -> None:
+    return None
+
+
+class Engine:
+    """Decides and acts. May be used by several threads; one store has one engine at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        perform: Perform,
+        *,
+        look: Look,
+        measure: Measure = _unknown,
+        alive: Callable[[str, str], bool] = lambda _app, _agent: False,
+        clock: Callable[[], float] = time.time,
+        lease_s: float = LEASE_S,
+        foreign_s: float = FOREIGN_S,
+        workers: int = WORKERS,
+    ) -> None:
+        """Decide and act on what is in ``store``.
+
+        Args:
+            store: The database, migrated.
+            perform: Carries out a primitive.
+            look: Says what the fields of a target are.
+            measure: Says what a guard's metric is.
+            alive: Whether an agent of an application is there; its strategies then keep the fields that they own.
+            clock: Seconds since the epoch.
+            lease_s: How long a strategy keeps a field whose agent is not known to be there, in seconds.
+            foreign_s: How long somebody else's value is left alone, in seconds.
+            workers: How many actions are carried out at the same time.
+        """
+        self._store, self._measure, self._clock, self._workers = store, measure, clock, workers
+        self.desk = Desk(store, look=look, clock=clock, alive=alive, foreign_s=foreign_s)
+        self._actor = Actor(store, perform, look=look, measure=measure, clock=clock, lease_s=lease_s)
+        self._changed = threading.Condition()
+        self._news = 0
+        self._busy: dict[str, str] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    # What is asked of it
+
+    def submit(self, intent: Intent) -> Decision:
+        """Decide on an intent; what is to be done is begun at once. See :meth:`Desk.submit`."""
+        decision = self.desk.submit(intent)
+        self._wake()
+        return decision
+
+    def approve(self, id: str, *, by: str, reason: str = "") -> Action:
+        """Take a person's yes. See :meth:`Desk.approve`."""
+        action = self.desk.approve(id, by=by, reason=reason)
+        self._wake()
+        return action
+
+    def refuse(self, id: str, *, by: str, reason: str = "") -> Action:
+        """Take a person's no. See :meth:`Desk.refuse`."""
+        return self.desk.refuse(id, by=by, reason=reason)
+
+    def revert(self, id: str, *, by: str, reason: str = "", timeout_s: float = 30.0) -> Action:
+        """Take an action back, and return it as it then is; after ``timeout_s`` it may still be on its way."""
+        self._actor.ask_back(id, by=by, reason=reason)
+        self._wake()
+        if self._thread is None:
+            self.settle()
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._get(id).reverting is None, timeout_s)
+        return self._get(id).action
+
+    # Its life
+
+    def start(self) -> None:
+        """Act from now on, in threads of its own; first of all on what an earlier one was killed over."""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="scanflow-engine", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Begin nothing more, and return when what has begun is done. What is not by then is gone on with at the next
+        start, as after a kill."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            self._thread = None
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy, timeout_s)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def settle(self) -> None:
+        """Do all that is due at this moment, here, and return: for tests, and for who has no thread to spare."""
+        while jobs := self._jobs():
+            for id, job in jobs:
+                self._do(id, job)
+
+    # Its work
+
+    def _run(self) -> None:
+        while not self._stopping:
+            with self._changed:
+                news = self._news
+            try:
+                for id, job in self._jobs():
+                    # A thread for each, which the end of the process ends: an executor's would hold that up.
+                    threading.Thread(target=self._do, args=(id, job), name=f"scanflow-{id}", daemon=True).start()
+            except ScanflowError as error:  # the database does not answer: it may again
+                _log.warning("%s", error)
+            with self._changed:
+                if self._news == news and not self._stopping:
+                    self._changed.wait(LOOK_S)
+
+    def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
+        """Return what is to be done now, at most one thing a target, and mark those targets as busy."""
+        now = self._clock()
+        with self._store.read() as connection:
+            found = kept.due(connection, ["pending", "running"])
+        jobs: list[tuple[str, Callable[[], None]]] = []
+        for stored in sorted(found, key=lambda one: one.action.state != "running"):
+            place = place_of(stored.intent)
+            with self._changed:
+                if len(self._busy) >= self._workers:
+                    break
+                if place in self._busy.values() or stored.id in self._busy:
+                    continue
+            job = self._job(stored, now)
+            if job is not None:
+                with self._changed:
+                    self._busy[stored.id] = place
+                jobs.append((stored.id, job))
+        return jobs
+
+    def _job(self, stored: StoredAction, now: float) -> Callable[[], None] | None:
+        action = stored.action
+        if stored.due is not None and now < stored.due:
+            return None
+        if stored.reverting is not None:
+            return partial(self._actor.take_back, stored.id)
+        if action.decision.verdict == "queue":
+            return partial(self._again, stored.intent)
+        if action.state in {"pending", "running"}:
+            return partial(self._actor.carry_out, stored.id)
+        return self._guarded(stored, now)
+
+    def _guarded(self, stored: StoredAction, now: float) -> Callable[[], None] | None:
+        guard = stored.intent.guard
+        if stored.guard_until is None or guard is None or stored.action.state != "succeeded":
+            return None
+        worse = regressed(guard, stored.guard_before, self._measure(guard.metric))
+        if worse is not None:
+            return partial(self._take_back, stored.id, worse)
+        return partial(self._actor.guard_ends, stored.id) if now >= stored.guard_until else None
+
+    def _take_back(self, id: str, worse: str) -> None:
+        try:
+            self._actor.ask_back(id, by="the guard", reason=worse)
+        except ScanflowError as error:  # somebody has written over it: there is nothing to take back any more
+            self._actor.guard_ends(id, f"{worse}, and it stays: {error}")
+            return
+        self._actor.take_back(id)
+
+    def _again(self, intent: Intent) -> None:
+        self.desk.again(intent)
+
+    def _do(self, id: str, job: Callable[[], None]) -> None:
+        place = self._busy.get(id)
+        try:
+            job()
+            with self._store.read() as connection:
+                waiting = [] if place is None else kept.waiting_at(connection, place)
+            queued = next((one for one in waiting if one.action.decision.verdict == "queue" and one.id != id), None)
+            if queued is not None:  # its turn may have come, before the moment that it was told
+                self.desk.again(queued.intent)
+        except ScanflowError as error:  # the database does not answer; what was begun is found again by its state
+            _log.warning("%s", error)
+        except Exception:  # noqa: BLE001  a defect must not end the engine, and is to be seen
+            _log.exception("The engine could not go on with %s", id)
+        finally:
+            with self._changed:
+                self._busy.pop(id, None)
+            self._wake()
+
+    def _get(self, id: str) -> StoredAction:
+        with self._store.read() as connection:
+            stored = kept.get(connection, id)
+        assert stored is not None
+        return stored
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._news += 1
+            self._changed.notify_all()

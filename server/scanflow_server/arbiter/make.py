@@ -1,0 +1,62 @@
+"""The engine of a server, made from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from sqlalchemy import select
+
+from scanflow.agent.records import Call, Intent
+from scanflow_server.arbiter.engine import Engine
+from scanflow_server.arbiter.look import measured, observed
+from scanflow_server.context import Context
+from scanflow_server.primitives.asked import AskedRuns, StoredApplications
+from scanflow_server.primitives.means import Done
+from scanflow_server.primitives.table import do
+from scanflow_server.store import agents
+from scanflow_server.store.tables import events
+
+__all__ = ["LIVES_S", "make_engine", "posted"]
+
+LIVES_S = 20.0
+"""For how long after its last word an agent is held to be there, in seconds; it says that it is every 5."""
+
+
+def make_engine(context: Context) -> Engine:
+    """Return the engine of a server. Start it when the store is migrated."""
+    applications, runs = StoredApplications(context), AskedRuns(context)
+
+    def perform(intent: Intent, call: Call, key: str, noted: Call | None, note: Callable[[Call], None]) -> Done:
+        return do(
+            context.deployer,
+            applications,
+            call,
+            app=intent.app,
+            team=intent.team,
+            key=key,
+            runs=runs,
+            noted=noted,
+            note=note,
+        )
+
+    def measure(metric: str) -> float | None:
+        found = measured(context.deployer, metric)
+        return posted(context, metric) if found is None else found
+
+    def alive(app: str, agent: str) -> bool:
+        with context.store.read() as connection:
+            found = agents.get(connection, app, agent)
+        return found is not None and found.seen is not None and context.clock() - found.seen < LIVES_S
+
+    look = partial(observed, context.deployer, applications)
+    return Engine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)
+
+
+def posted(context: Context, metric: str) -> float | None:
+    """Return a metric's newest value that an agent has posted: an event of type ``metric`` about it, with ``value``."""
+    query = select(events.c.data).where(events.c.type == "metric", events.c.subject == metric)
+    with context.store.read() as connection:
+        data = connection.execute(query.order_by(events.c.id.desc()).limit(1)).scalar()
+    value = data.get("value") if isinstance(data, dict) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,63 @@
+"""Why something was done, or was not: sample, trigger, rule, intent, decision, action, effect; a line or more each."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+
+from scanflow.agent.records import JSON, Action
+
+__all__ = ["why"]
+
+
+def why(action: Action, said: Sequence[tuple[float, str]] = ()) -> list[str]:
+    """Return the story of an action. ``said``: when what happened to it on its way."""
+    intent, sample = action.intent, action.intent.sample
+    lines = []
+    if sample is None:
+        lines += ["sample    none was told", "trigger   none was told"]
+    else:
+        value = f"failed: {sample.error}" if sample.error is not None else _short(sample.value)
+        lines += [
+            f"sample    {sample.sensor} of {sample.agent} at {_at(sample.at)}: {value} (in {sample.seconds:.3g} s)",
+            f"trigger   {sample.cause}",
+        ]
+    arguments = ", ".join(f"{name}={_short(value)}" for name, value in sorted(intent.arguments.items()))
+    lines += [
+        f"rule      {intent.rule or 'always'}",
+        f"intent    {intent.id}: {intent.primitive}({arguments}) on {intent.target}",
+        f"          by the strategy {intent.strategy} of {intent.agent}, priority {intent.priority}, {intent.autonomy}",
+        f"decision  {action.decision.verdict}: {action.decision.reason}",
+    ]
+    if action.decision.winner is not None:
+        lines.append(f"          against {action.decision.winner}")
+    began = "" if action.began is None else f", begun at {_at(action.began)}"
+    took = "" if action.began is None or action.ended is None else f", over after {action.ended - action.began:.3g} s"
+    lines.append(f"action    {action.state}{began}{took}")
+    lines += [f"          {_at(at)} {text}" for at, text in said]
+    lines.append(f"effect    {_effect(action)}")
+    return lines
+
+
+def _effect(action: Action) -> str:
+    if action.state == "reverted":
+        return f"taken back by {action.reverted_by}"
+    if action.error is not None:
+        return f"none: {action.error}" if action.state == "failed" else action.error
+    if action.state == "succeeded":
+        undone = "" if action.inverse is None else f"; undone by {action.inverse.primitive}"
+        return f"{_short(action.result)}{undone}"
+    return "none yet" if action.state in {"pending", "running"} else "none"
+
+
+def _at(at: float) -> str:
+    try:
+        return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # no year that a calendar has
+        return f"{at:g}"
+
+
+def _short(value: JSON) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,250 @@
+"""What is sent to the server and what it sends back, where no record of the library says it already."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import Header
+from fastapi import Path as InPath
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from scanflow.app.application import Application
+from scanflow.app.files import load_json
+from scanflow.app.resources import AffinityMode
+from scanflow.backends.service_records import Judgement
+from scanflow.errors import InvalidError
+
+__all__ = [
+    "AgentName",
+    "AgentView",
+    "AppBody",
+    "ApplicationView",
+    "Begun",
+    "DeployBody",
+    "Document",
+    "HereBody",
+    "Key",
+    "Name",
+    "Operation",
+    "PromoteBody",
+    "ResumeBody",
+    "RunBody",
+    "RunName",
+    "ScaleBody",
+    "SpinBody",
+    "Status",
+    "Text",
+    "TrackerStatus",
+    "TrafficBody",
+    "check_text",
+    "read_application",
+]
+
+_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_DEEPEST = 100
+
+
+def check_text(value: Any, depth: int = 0) -> Any:
+    """Refuse what cannot be kept and told again: half a character, an infinite number, a tree without end."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise InvalidError("A text holds the character 0. Remove it.")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidError(f"A text holds half of a character at {error.start}. Write it whole.") from None
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidError(f"{value!r} is no number that JSON has. Write null.")
+    elif isinstance(value, Mapping | list | tuple):
+        if depth > _DEEPEST:
+            raise InvalidError(f"It is nested deeper than {_DEEPEST} levels. Look for a bracket too many.")
+        for inner in value:
+            check_text(inner, depth + 1)
+            if isinstance(value, Mapping):
+                check_text(value[inner], depth + 1)
+    return value
+
+
+Document = Annotated[dict[str, Any], AfterValidator(check_text)]
+"""A JSON object of a user's."""
+
+Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
+Key = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[ -~]+$"),
+]
+"""A wish's own name: sent again with the same name, it is not acted on again."""
+
+Name = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
+AgentName = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
+RunName = Annotated[str, InPath(pattern=r"^(@latest(-[0-9]{1,6})?|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", max_length=100)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class AppBody(_Body):
+    """An application."""
+
+    application: Document
+    """As ``scanflow.app.files.dump_json`` writes it: ``schema``, ``name``, ``workflows`` and so on."""
+
+    source: Text | None = None
+    """The file it came from, as the server finds it."""
+
+
+class RunBody(AppBody):
+    """A run that is wanted."""
+
+    workflow: Text | None = None
+    """Which of its workflows; null: the only batch workflow."""
+
+    parameters: Document = Field(default_factory=dict)
+    """Changes: ``epochs`` for every step that has it, ``train.epochs`` for one."""
+
+
+class ResumeBody(_Body):
+    """What a run goes on with; nothing: what its file says now."""
+
+    application: Document | None = None
+    source: Text | None = None
+
+
+class SpinBody(ResumeBody):
+    """A step that is to be run anew."""
+
+    step: Text
+    parameters: Document = Field(default_factory=dict)
+
+
+class DeployBody(AppBody):
+    """A service that is wanted."""
+
+    workflow: Text | None = None
+    instances: int | None = Field(default=None, ge=0, le=100_000)
+    cores: float | None = Field(default=None, gt=0, le=100_000)
+    affinity: AffinityMode | None = None
+    port: int | None = Field(default=None, ge=1, le=65535)
+
+
+class ScaleBody(_Body):
+    """How a service is to be cut; null: as it is."""
+
+    instances: int | None = Field(default=None, ge=0, le=100_000)
+    cores: float | None = Field(default=None, gt=0, le=100_000)
+    affinity: AffinityMode | None = None
+
+
+class TrafficBody(_Body):
+    """A version of a model that is to be tried."""
+
+    model: Text
+    node: Text | None = None
+    weight: float = Field(default=0.0, ge=0, le=1)
+    shadow: bool = False
+    judgement: Judgement | None = None
+
+
+class PromoteBody(_Body):
+    """Which version is to answer everything; nothing: the one that is tried."""
+
+    model: Text | None = None
+    node: Text | None = None
+
+
+class Begun(_Body):
+    """An operation that was begun."""
+
+    operation: str
+
+
+class Operation(_Body):
+    """A change of a service on its way."""
+
+    id: str
+    kind: str
+    service: str
+    state: Literal["running", "succeeded", "failed"]
+    progress: list[str]
+    result: dict[str, Any] | None = None
+    """The service as it then was."""
+
+    problem: dict[str, Any] | None = None
+    """Why it failed."""
+
+
+class ApplicationView(_Body):
+    """An application as it is kept."""
+
+    name: str
+    team: str
+    environment: str
+    application: dict[str, Any]
+    source: str | None
+    revision: int
+    updated: float
+
+
+class AgentView(_Body):
+    """An agent, and how it stands."""
+
+    name: str
+    app: str
+    team: str
+    state: Literal["starting", "running", "silent", "stopping", "stopped"]
+    """``silent``: it should be there, and has not said so for a while."""
+
+    url: str | None = None
+    pid: int | None = None
+    started: float | None = None
+    restarts: int = 0
+
+
+class HereBody(_Body):
+    """Where an agent says that it is."""
+
+    url: Annotated[str, AfterValidator(check_text), Field(pattern=r"^https?://[!-~]+$", max_length=500)]
+    pid: int = Field(ge=1, le=2**31 - 1)
+
+
+class TrackerStatus(_Body):
+    """The tracker, as far as it can be known without asking it for anything."""
+
+    url: str | None
+    ready: bool
+
+
+class Status(_Body):
+    """The server, and what there is."""
+
+    version: str
+    home: str
+    database: str
+    tracker: TrackerStatus
+    started: float
+    pid: int
+    agents: list[AgentView]
+    counts: dict[str, int]
+
+
+def read_application(document: Mapping[str, Any], source: str | None = None) -> Application:
+    """Return the application that was sent, its folder absolute.
+
+    Raises:
+        InvalidError: it is none, or its folder is relative to nothing.
+    """
+    app = load_json(json.dumps(document))
+    folder = Path(app.app_dir)
+    if not folder.is_absolute():
+        if source is None or not Path(source).is_absolute():
+            raise InvalidError(
+                f"The application's app_dir {str(app.app_dir)!r} is relative, and the server has no folder that it "
+                "could start from. Send an absolute app_dir, or the absolute path of its file as 'source'."
+            )
+        app = app.replace(app_dir=str(Path(source).parent / folder))
+    return app

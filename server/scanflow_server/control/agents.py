@@ -1,0 +1,171 @@
+"""The controller of agents: those that are wanted run, each as a process of its own, and those that are not, end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scanflow.agent.records import Event
+from scanflow_server.bodies import AgentView
+from scanflow_server.context import Context
+from scanflow_server.control.processes import Processes
+from scanflow_server.jobs import Job
+from scanflow_server.store import agents, events
+from scanflow_server.store.agents import StoredAgent
+
+__all__ = ["SILENT_S", "AgentsController", "end_agent", "view_of"]
+
+_log = logging.getLogger(__name__)
+
+SILENT_S = 15.0
+"""After so long without a word an agent is silent; it says every 5 s where it is."""
+
+GRACE_S = 10.0
+"""So long an agent that is asked to end may take."""
+
+
+class AgentsController:
+    """Keeps the agents that are wanted running."""
+
+    period_s = 0.5
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        program: Sequence[str] = ("-m", "scanflow_agents"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``program`` is what an agent's process runs, with the agent's folder as its argument."""
+        self._context, self._program, self._clock = context, program, clock
+        self._processes = Processes(context.work.ring)
+        self._ending: dict[Job, float] = {}
+        self._states: dict[tuple[str, str], str] = {}
+
+    def tick(self) -> None:
+        """Look at every agent."""
+        with self._context.store.read() as connection:
+            known = agents.listed(connection)
+        for one in known:
+            if one.document is not None:
+                self._look(one, self._context.agent_job(one.app, one.name))
+            self._tell(one)
+
+    def _look(self, one: StoredAgent, job: Job) -> None:
+        alive = job.alive
+        if alive and (not one.wanted or not self._is_as_wanted(one, job)):
+            self._end(job)
+        elif alive:
+            self._ending.pop(job, None)
+        elif one.wanted:
+            self._ending.pop(job, None)
+            self._start(one, job)
+
+    def _start(self, one: StoredAgent, job: Job) -> None:
+        again = self._is_as_wanted(one, job)
+        if not again:
+            _prepare(self._context, one, job)
+            self._processes.forget(job)
+        command = [sys.executable, "-P", *self._program, str(_folder(job))]
+        if self._processes.start(job, self._context.environ, command=command) and again:
+            with self._context.store.write() as connection:
+                agents.restarted(connection, one.app, one.name)
+
+    def _is_as_wanted(self, one: StoredAgent, job: Job) -> bool:
+        """Say whether its process was, or would be, told what holds now."""
+        try:
+            return (job.path / "told").read_text(encoding="utf-8") == _mark(self._context, one)
+        except FileNotFoundError:
+            return False
+
+    def _end(self, job: Job) -> None:
+        since = self._ending.setdefault(job, self._clock())
+        end_agent(job, hard=self._clock() - since > GRACE_S)
+
+    def _tell(self, one: StoredAgent) -> None:
+        state, place = view_of(self._context, one).state, (one.app, one.name)
+        before = self._states.get(place)
+        self._states[place] = state
+        if state == "silent" and before not in {None, "silent"}:
+            happened = Event(
+                at=self._context.clock(),
+                type="agent.missed",
+                app=one.app,
+                subject=f"agent/{one.name}",
+                data={"seen": one.seen},
+            )
+            with self._context.store.write() as connection:
+                events.append(connection, [happened])
+
+
+def end_agent(job: Job, *, hard: bool = False) -> None:
+    """Ask an agent's process to end, or make it."""
+    pid = job.pid
+    if pid is not None:
+        try:
+            os.kill(pid, signal.SIGKILL if hard else signal.SIGTERM)
+        except ProcessLookupError:  # it has just ended by itself
+            return
+
+
+def view_of(context: Context, one: StoredAgent) -> AgentView:
+    """Return an agent as it is told."""
+    heard = one.seen is not None and context.clock() - one.seen <= SILENT_S
+    job = context.agent_job(one.app, one.name)
+    ours = one.document is not None
+    pid = job.pid if ours else one.pid
+    alive = pid is not None if ours else heard
+    there = heard and (not ours or one.pid == pid)
+    if not one.wanted and ours:
+        state = "stopping" if alive else "stopped"
+    elif there:
+        state = "running"
+    elif one.seen is None or (ours and one.pid != pid):
+        state = "starting"
+    else:
+        state = "silent"
+    return AgentView.model_validate(
+        {
+            "name": one.name,
+            "app": one.app,
+            "team": one.team,
+            "state": state,
+            "url": one.url if there else None,
+            "pid": pid if alive else None,
+            "started": one.started if there else None,
+            "restarts": one.restarts,
+        }
+    )
+
+
+def _folder(job: Job) -> Path:
+    """The agent's own folder: what it keeps there outlives its processes."""
+    return job.path / "host"
+
+
+def _prepare(context: Context, one: StoredAgent, job: Job) -> None:
+    """Write what the agent's process reads when it starts."""
+    _folder(job).mkdir(parents=True, exist_ok=True)
+    spec = {
+        "application": one.document,
+        "source": one.source,
+        "agent": one.name,
+        "server": context.url or None,
+        "home": str(context.settings.home),
+        "tracker_uri": context.settings.library.tracker_uri,
+    }
+    texts = {_folder(job) / "agent.json": json.dumps(spec), job.path / "told": _mark(context, one)}
+    for path, text in texts.items():
+        draft = path.with_suffix(".part")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+
+
+def _mark(context: Context, one: StoredAgent) -> str:
+    return f"{one.generation} {context.url}"  # an agent that knows another address of ours would never be heard

@@ -1,0 +1,68 @@
+"""The loop that lets controllers look, each in a thread of its own, until the server ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from scanflow.errors import ScanflowError
+from scanflow_server.bell import Bell
+
+__all__ = ["Controller", "Loop"]
+
+_log = logging.getLogger(__name__)
+
+_BREATH_S = 0.01
+"""Between two looks, however often somebody rings."""
+
+
+class Controller(Protocol):
+    """Something that is to be brought about again and again."""
+
+    period_s: float
+    """How often it looks when nobody rings."""
+
+    def tick(self) -> None:
+        """Look, and do what is to be done now; what cannot be done now is done at a later look."""
+        ...
+
+
+class Loop:
+    """Controllers at work."""
+
+    def __init__(self, controllers: Sequence[Controller], bell: Bell) -> None:
+        self._controllers, self._bell = controllers, bell
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin."""
+        for one in self._controllers:
+            thread = threading.Thread(target=self._look, args=(one,), name=type(one).__name__, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End after the looks that are under way."""
+        self._over.set()
+        self._bell.ring()
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _look(self, controller: Controller) -> None:
+        complaint = ""
+        while not self._over.is_set():
+            rang = self._bell.rang
+            try:
+                controller.tick()
+                complaint = ""
+            except ScanflowError as error:  # what does not answer now may answer at the next look
+                if complaint != str(error):
+                    _log.warning("%s: %s", type(controller).__name__, error)
+                complaint = str(error)
+            except Exception:  # noqa: BLE001  the edge of a loop that has to go on
+                _log.exception("%s failed, and looks again", type(controller).__name__)
+            self._over.wait(_BREATH_S)
+            self._bell.wait(rang, controller.period_s)

@@ -1,0 +1,121 @@
+"""The controller of services: changes that were asked for are made, one after the other for each service."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from scanflow.agent.records import Event
+from scanflow.backends.service_records import ServiceRecord
+from scanflow.errors import InternalError, ScanflowError
+from scanflow.transport.problems import problem_of
+from scanflow_server.context import Context
+from scanflow_server.control.processes import MOST_STARTS, Processes
+from scanflow_server.jobs import Job, Lines
+from scanflow_server.store import events, operations
+from scanflow_server.store.operations import StoredOperation
+
+__all__ = ["OperationsController", "ServicesController", "progress_of"]
+
+_log = logging.getLogger(__name__)
+
+_UNWELL = frozenset({"degraded", "backup", "failed"})
+
+
+class OperationsController:
+    """Has every change of a service made."""
+
+    period_s = 0.2
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._processes = Processes(context.work.ring)
+
+    def tick(self) -> None:
+        """Look at every change that has not ended."""
+        with self._context.store.read() as connection:
+            running = operations.running(connection)
+        busy: set[str] = set()
+        for one in running:
+            if one.service in busy:
+                continue  # an earlier change of that service comes first
+            busy.add(one.service)
+            self._look(one, self._context.operation_job(one.id))
+
+    def _look(self, one: StoredOperation, job: Job) -> None:
+        if job.alive:
+            return
+        if (result := job.result) is not None:
+            self._note(one, job, result)
+        elif job.starts >= MOST_STARTS:
+            error = InternalError(f"The process that should {one.kind} {one.service!r} died. See its log: {job.log}")
+            job.end_unheld({"result": None, "problem": problem_of(error)[1]})
+        else:
+            job.prepare(self._order(one))
+            self._processes.start(job, self._context.environ)
+
+    def _order(self, one: StoredOperation) -> dict[str, Any]:
+        return {
+            "what": "operation",
+            "kind": one.kind,
+            "service": one.service,
+            "request": one.request,
+            "settings": self._context.told_settings,
+        }
+
+    def _note(self, one: StoredOperation, job: Job, result: dict[str, Any]) -> None:
+        record, problem = result.get("result"), result.get("problem")
+        data: dict[str, Any] = {"operation": one.id, "kind": one.kind}
+        if problem is not None:
+            data["error"] = problem["detail"]
+        elif record is not None:
+            data |= {"generation": record["generation"], "instances": record["shape"]["instances"]}
+        at = self._context.clock()
+        with self._context.store.write() as connection:
+            progress = progress_of(job)
+            if operations.end(connection, one.id, at=at, progress=progress, result=record, problem=problem):
+                type = "service.changed" if problem is None else "service.unchanged"
+                happened = Event(at=at, type=type, app=one.app, subject=f"service/{one.service}", data=data)
+                events.append(connection, [happened])
+        self._processes.forget(job)
+
+
+class ServicesController:
+    """Sees to it that every service has a supervisor, and tells when one is not well, and when it is again."""
+
+    period_s = 1.0
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._states: dict[str, str] = {}
+
+    def tick(self) -> None:
+        """Look at every service."""
+        found: dict[str, str] = {}
+        for record in self._context.deployer.services():
+            one = record
+            if one.state == "unsupervised":
+                try:
+                    one = self._context.deployer.service(record.name)  # whoever asks for it, gives it a supervisor
+                except ScanflowError as error:
+                    _log.warning("The service %r has no supervisor: %s", record.name, error)
+            found[one.name] = one.state
+            self._tell(one, self._states.get(one.name))
+        self._states = found
+
+    def _tell(self, record: ServiceRecord, before: str | None) -> None:
+        if record.state == before or (record.state not in _UNWELL and before not in _UNWELL):
+            return
+        type = "service.unready" if record.state in _UNWELL else "service.ready"
+        data: dict[str, Any] = {"state": record.state, "before": before, "error": record.error}
+        happened = Event(
+            at=self._context.clock(), type=type, app=record.app, subject=f"service/{record.name}", data=data
+        )
+        with self._context.store.write() as connection:
+            events.append(connection, [happened])
+
+
+def progress_of(job: Job) -> list[str]:
+    """Return what an operation told so far."""
+    return [str(json.loads(line)["text"]) for line in Lines(job.lines).fresh()]

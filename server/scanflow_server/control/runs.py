@@ -1,0 +1,138 @@
+"""The controller of runs: what was asked for is entered, driven, stopped, and noted when it has ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from scanflow.agent.records import Event
+from scanflow.app.files import load_json
+from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
+from scanflow.names import RunName
+from scanflow.transport.problems import problem_of
+from scanflow_server.context import Context
+from scanflow_server.control.processes import MOST_STARTS, Processes
+from scanflow_server.jobs import Job
+from scanflow_server.store import events, runs
+from scanflow_server.store.runs import WantedRun
+
+__all__ = ["RunsController", "ensure_entered", "order_of"]
+
+_log = logging.getLogger(__name__)
+
+
+class RunsController:
+    """Brings about what is wanted of runs."""
+
+    period_s = 0.2
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._processes = Processes(context.work.ring)
+
+    def tick(self) -> None:
+        """Look at every run that is not known to have ended."""
+        with self._context.store.read() as connection:
+            wanted = runs.active(connection)
+        free = self._context.settings.max_runs
+        for run in wanted:
+            job = self._context.run_job(run.name, run.drive)
+            alive = job.alive
+            free -= alive
+            try:
+                free -= self._look(run, job, alive=alive, may_start=free > 0)
+            except UnavailableError:
+                raise
+            except ScanflowError as error:  # it cannot be entered, and never will be
+                _log.warning("The run %r cannot be driven: %s", run.name, error)
+                job.path.mkdir(parents=True, exist_ok=True)
+                job.end_unheld({"record": None, "problem": problem_of(error)[1]})
+
+    def _look(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
+        """Do what is next for one run; say whether a process was started for it."""
+        if not alive and (result := job.result) is not None:
+            self._note(run, job, result)
+            return False
+        ensure_entered(self._context, run)
+        if run.stop:
+            self._stop(run, job, alive=alive)
+            return False
+        if alive:
+            return False
+        if job.starts >= MOST_STARTS:
+            self._give_up(run, job)
+            return False
+        if not may_start:
+            return False
+        if self._context.deployer.show(run.name).state == "running" and run.asked.action != "resume":
+            return False  # somebody else drives it: see how that ends
+        job.prepare(order_of(self._context, run))
+        return self._processes.start(job, self._context.environ)
+
+    def _stop(self, run: WantedRun, job: Job, *, alive: bool) -> None:
+        # Asked again at each look: a drive that was only just beginning may not have heard it.
+        try:
+            record = self._context.deployer.stop(run.name)
+        except UsageError:
+            record = self._context.deployer.show(run.name)  # it has ended
+        if not alive and record.state != "running":
+            job.path.mkdir(parents=True, exist_ok=True)
+            job.end_unheld({"record": record.model_dump(mode="json"), "problem": None})
+
+    def _give_up(self, run: WantedRun, job: Job) -> None:
+        error = InternalError(
+            f"The run {run.name!r} was begun {job.starts} times, and each time the process that drives it died. "
+            f"See its log: {job.log}"
+        )
+        record = self._context.deployer.give_up(run.name, str(error))
+        job.end_unheld({"record": record.model_dump(mode="json"), "problem": problem_of(error)[1]})
+
+    def _note(self, run: WantedRun, job: Job, result: dict[str, Any]) -> None:
+        """Note how a drive has ended, and tell of it, once."""
+        record = result.get("record") or {"state": "failed"}
+        problem = result.get("problem")
+        outcome = "failed" if problem is not None and record["state"] != "stopped" else str(record["state"])
+        data = {
+            "workflow": run.workflow,
+            "drive": run.drive,
+            "action": run.asked.action,
+            "seconds": record.get("seconds"),
+            "error": problem["detail"] if problem else record.get("error"),
+        }
+        with self._context.store.write() as connection:
+            if runs.settle(connection, run.name, run.drive, outcome=outcome, problem=problem):
+                happened = Event(
+                    at=self._context.clock(), type=f"run.{outcome}", app=run.app, subject=f"run/{run.name}", data=data
+                )
+                events.append(connection, [happened])
+        self._processes.forget(job)
+
+
+def ensure_entered(context: Context, run: WantedRun) -> None:
+    """Enter a run in the backend's journal, if it is not there."""
+    given = run.definition
+    if given is None:
+        return
+    try:
+        context.deployer.show(run.name)
+    except NotFoundError:
+        app = None if given.get("application") is None else load_json(json.dumps(given["application"]))
+        name, parameters = RunName(run.name), given["parameters"]
+        if run.asked.action == "spin":
+            context.deployer.enter_spin(given["step"], run=given["of"], app=app, parameters=parameters, name=name)
+        elif app is not None:
+            source = None if run.source is None else Path(run.source)
+            context.deployer.enter(app, run.workflow, parameters=parameters, source=source, name=name)
+
+
+def order_of(context: Context, run: WantedRun) -> dict[str, Any]:
+    """Return what the process that drives a run is told."""
+    return {
+        "what": "run",
+        "run": run.name,
+        "action": run.asked.action,
+        "application": run.asked.application,
+        "settings": context.told_settings,
+    }

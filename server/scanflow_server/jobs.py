@@ -1,0 +1,187 @@
+"""Work that a process of its own does, which outlives the server: a folder says what is to be done and how it ended.
+
+The folder's lock is held by that process from before it starts until it is gone, however it goes: the server takes the
+lock and hands it on. So there is never a second one, and a server that starts anew sees what still works.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scanflow.backends.local.locks import is_held, try_lock
+
+__all__ = ["Job", "Lines"]
+
+_PROGRAM = "scanflow_server.driver"
+_NOTED = 'echo $$ > "$0"; exec "$@"'
+"""A shell that writes its own process id down, and becomes the program: so it is known whoever is killed when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece of work, by its folder."""
+
+    path: Path
+
+    @property
+    def lines(self) -> Path:
+        """What it tells on its way: one JSON document a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What its process writes."""
+        return self.path / "log"
+
+    def prepare(self, order: Mapping[str, Any]) -> None:
+        """Write down what is to be done, if it is not yet."""
+        if not (self.path / "job.json").exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            _write(self.path / "job.json", order)
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What is to be done."""
+        return _read(self.path / "job.json") or {}
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """How it ended; None: it has not."""
+        return _read(self.path / "ended.json")
+
+    @property
+    def begun(self) -> dict[str, Any] | None:
+        """What its process noted before it began to change anything."""
+        return _read(self.path / "begun.json")
+
+    @property
+    def starts(self) -> int:
+        """How often a process was started for it."""
+        try:
+            return (self.path / "starts").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process lives."""
+        return is_held(self.path / "lock")
+
+    def begin(self, note: Mapping[str, Any]) -> dict[str, Any]:
+        """Note what was so before anything is changed, or return what an earlier process noted."""
+        if (before := self.begun) is not None:
+            return before
+        _write(self.path / "begun.json", note)
+        return dict(note)
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        """Write down how it ended; only whoever holds the lock does."""
+        _write(self.path / "ended.json", result)
+
+    def end_unheld(self, result: Mapping[str, Any]) -> bool:
+        """Write down how it ended where no process works on it; say whether that was so."""
+        with (self.path / "lock").open("ab") as lock:
+            if not try_lock(lock.fileno(), fcntl.LOCK_EX) or self.result is not None:
+                return False
+            self.end(result)
+            return True
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, as long as that lives."""
+        try:
+            found = int((self.path / "pid").read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return found if self.alive else None
+
+    def start(
+        self, environ: Mapping[str, str], *, command: Sequence[str] | None = None
+    ) -> subprocess.Popen[bytes] | None:
+        """Start its process, unless there is one or it has ended; the process goes on when this one ends.
+
+        ``command`` is what to start; None: what does a run or an operation. It holds the lock by an open file that it
+        need not know of.
+        """
+        with (self.path / "lock").open("ab") as lock:
+            if not try_lock(lock.fileno(), fcntl.LOCK_EX) or self.result is not None:
+                return None
+            with (self.path / "starts").open("ab") as starts:
+                starts.write(b".")
+            with self.log.open("ab") as log:
+                usual = [sys.executable, "-P", "-m", _PROGRAM, str(self.path), str(lock.fileno())]
+                return subprocess.Popen(
+                    ["/bin/sh", "-c", _NOTED, str(self.path / "pid"), *(command or usual)],
+                    pass_fds=[lock.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    cwd="/",
+                    env=dict(environ),
+                )
+
+
+class Lines:
+    """A file of JSON documents, one a line: written by one process, read by any while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def append(self, text: str) -> None:
+        """Add one document."""
+        with self._path.open("ab") as file:
+            # A line that was cut off by a kill is ended first, so that only that one is lost.
+            torn = file.tell() > 0 and not _ends_well(self._path)
+            os.write(file.fileno(), (b"\n" if torn else b"") + text.encode() + b"\n")
+
+    def fresh(self) -> Iterator[str]:
+        """Yield the whole documents that were added since the last look."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                while line := file.readline():
+                    if not line.endswith(b"\n"):
+                        return
+                    self._position += len(line)
+                    if _is_json(line):
+                        yield line.decode()[:-1]
+        except FileNotFoundError:
+            return
+
+
+def _ends_well(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(json.dumps(document), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found

@@ -1,0 +1,70 @@
+"""What the server counts of itself, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["Counted", "Meters"]
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Meters:
+    """The meters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "scanflow_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "scanflow_http_request_seconds",
+            "Time until an answer began.",
+            ["method", "route"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.things = Gauge("scanflow_things", "What there is, by kind.", ["kind"], registry=self.registry)
+
+    def text(self, counts: dict[str, int]) -> bytes:
+        """Return all of them, with how many there are of what."""
+        for kind, count in counts.items():
+            self.things.labels(kind).set(count)
+        return generate_latest(self.registry)
+
+
+class Counted:
+    """Counts requests on their way through. ASGI middleware."""
+
+    def __init__(
+        self, app: ASGIApp, *, meters: Meters, prefix: str = "", clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """``prefix`` is where the application includes its routers."""
+        self._app, self._meters, self._prefix, self._clock = app, meters, prefix, clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on, and note how long it took until its answer began."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = self._clock()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._note(scope, message["status"], self._clock() - began)
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = scope.get("route")
+        path = str(getattr(route, "path", "unknown"))  # never the address itself: there are endlessly many of those
+        if route is not None and not scope["path"].startswith(path.partition("{")[0]):
+            path = self._prefix + path  # an included router's route knows nothing of where it was included
+        method = scope["method"] if route is not None else "unknown"
+        self._meters.requests.labels(method, path, str(status)).inc()
+        self._meters.seconds.labels(method, path).observe(seconds)

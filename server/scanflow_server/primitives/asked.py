@@ -1,0 +1,86 @@
+"""The means of primitives inside a server: what it is asked for is written down, and done by processes of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.application import Application
+from scanflow.app.files import load_json
+from scanflow.backends.records import RunRecord
+from scanflow.errors import NotFoundError
+from scanflow_server import asking
+from scanflow_server.context import Context
+from scanflow_server.primitives.means import Kept
+from scanflow_server.store import applications
+from scanflow_server.store.applications import StoredApplication
+
+__all__ = ["AskedRuns", "StoredApplications"]
+
+
+class AskedRuns:
+    """Runs that the server drives. See :class:`~scanflow_server.primitives.means.Runs`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def begin(
+        self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
+    ) -> RunRecord:
+        """Begin a run."""
+        return asking.ask_run(self._context, app, workflow, parameters=parameters, source=source, key=key or None)
+
+    def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
+        """Begin a run of one step."""
+        return asking.ask_spin(self._context, step, run=run, app=app, parameters=parameters, key=key or None)
+
+    def stop(self, run: str) -> RunRecord:
+        """Ask a run to stop."""
+        return asking.ask_stop(self._context, run)
+
+    def show(self, run: str) -> RunRecord:
+        """Return a run."""
+        return asking.shown(self._context, run)
+
+    def newest(self, *, limit: int) -> list[RunRecord]:
+        """Return the newest runs first."""
+        return asking.shown_runs(self._context, limit=limit)
+
+
+class StoredApplications:
+    """Applications in the server's database. See :class:`~scanflow_server.primitives.means.Applications`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def get(self, app: str, team: str) -> Kept:
+        """Return one."""
+        with self._context.store.read() as connection:
+            found = applications.get(connection, app, team)
+        if found is None:
+            raise NotFoundError(
+                f"The application {app!r} of the team {team!r} is not known here. It is kept from its first run, "
+                "deployment or agent on."
+            )
+        return _kept(found)
+
+    def put(self, application: Application, *, source: Path | None = None) -> Kept:
+        """Keep it as its newest revision."""
+        with self._context.store.write() as connection:
+            return _kept(
+                applications.put(
+                    connection,
+                    name=application.name,
+                    team=application.team,
+                    document=asking.document_of(application),
+                    source=None if source is None else str(source),
+                    at=self._context.clock(),
+                )
+            )
+
+
+def _kept(found: StoredApplication) -> Kept:
+    source = None if found.source is None else Path(found.source)
+    return Kept(application=load_json(json.dumps(found.document)), source=source, revision=found.revision)

@@ -1,0 +1,223 @@
+"""Primitives on what is wanted of a batch workflow and its steps: parameters, cores and memory, affinity.
+
+They hold for the next run; what runs goes on as it was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from scanflow.agent.acts import Kind
+from scanflow.app.executor import Executor
+from scanflow.app.workflow import Workflow
+from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
+from scanflow_server.primitives.arguments import Arguments, OfExecutor, OfWorkflow, Placed, read
+from scanflow_server.primitives.means import Done, Means
+
+__all__ = [
+    "update_batch_affinity",
+    "update_batch_resource",
+    "update_executor_affinity",
+    "update_executor_resource",
+    "upgrade_batch",
+    "upgrade_executor",
+]
+
+_RESOURCES = ("cpu", "memory", "gpu")
+
+
+class Granted(Arguments):
+    """What a step may use; what is left out stays as it is, and null takes a limit away."""
+
+    cpu: float | str | None = None
+    memory: int | str | None = None
+    gpu: int | None = None
+
+
+class UpgradeBatch(OfWorkflow):
+    """Arguments of ``upgrade_workflow`` for a batch workflow."""
+
+    kind: Kind | None = None
+    parameters: dict[str, Any] = Field(min_length=1)
+    """``epochs`` for every step that has it, ``train.epochs`` for one."""
+
+
+class UpgradeExecutor(OfExecutor):
+    """Arguments of ``upgrade_executor``."""
+
+    parameters: dict[str, Any] = Field(min_length=1)
+
+
+class UpdateAffinity(OfWorkflow):
+    """Arguments of ``update_workflow_affinity`` for a batch workflow: one for all steps, or one for each of some."""
+
+    kind: Kind | None = None
+    affinity: Placed = None
+    executors: dict[str, Placed] | None = None
+
+
+class UpdateExecutorAffinity(OfExecutor):
+    """Arguments of ``update_executor_affinity``."""
+
+    affinity: Placed = None
+
+
+class UpdateResource(OfWorkflow, Granted):
+    """Arguments of ``update_workflow_resource`` for a batch workflow: the same for all steps, or for each of some."""
+
+    kind: Kind | None = None
+    executors: dict[str, Granted] | None = None
+
+
+class UpdateExecutorResource(OfExecutor, Granted):
+    """Arguments of ``update_executor_resource``."""
+
+
+def upgrade_batch(means: Means, given: Mapping[str, Any]) -> Done:
+    """Set parameters of a batch workflow for its later runs, the address of a model among them."""
+    asked = read(UpgradeBatch, "upgrade_workflow", given)
+    _, workflow = means.workflow(asked.workflow)
+    changed = workflow.with_parameters(asked.parameters)
+    before: dict[str, Any] = {}
+    for step in workflow.steps:
+        after = changed.node(step.name).parameters
+        written = _written(step)["parameters"]
+        before |= {f"{step.name}.{name}": written[name] for name, old in step.parameters.items() if after[name] != old}
+    inverse = means.noted
+    if before:
+        inverse = means.undo("upgrade_workflow", {"workflow": workflow.name, "parameters": before})
+        means.keep(changed)
+    return Done({"workflow": workflow.name, "before": before}, inverse)
+
+
+def upgrade_executor(means: Means, given: Mapping[str, Any]) -> Done:
+    """Set parameters of one step."""
+    asked = read(UpgradeExecutor, "upgrade_executor", given)
+    _, workflow = means.workflow(asked.workflow)
+    step = _step(workflow, asked.executor)
+    if unknown := [name for name in asked.parameters if name not in step.settable]:
+        raise NotFoundError(
+            f"The step {step.name!r} has no parameter {unknown[0]!r}.{did_you_mean(unknown[0], step.settable)}"
+        )
+    before = {name: _written(step)["parameters"][name] for name in asked.parameters}
+    where = {"workflow": workflow.name, "executor": step.name}
+    undone = {**where, "parameters": before}
+    changed = step.replace(parameters={**step.parameters, **asked.parameters})
+    return _keep_steps(means, workflow, "upgrade_executor", {step.name: changed}, undone, {**where, "before": before})
+
+
+def update_batch_affinity(means: Means, given: Mapping[str, Any]) -> Done:
+    """Say where the steps of a batch workflow may run."""
+    asked = read(UpdateAffinity, "update_workflow_affinity", given)
+    _, workflow = means.workflow(asked.workflow)
+    wanted = {step.name: asked.affinity for step in workflow.steps} if asked.executors is None else asked.executors
+    before = {name: _written(_step(workflow, name)).get("affinity") for name in wanted}
+    changed = {name: _step(workflow, name).replace(affinity=value) for name, value in wanted.items()}
+    undone = {"workflow": workflow.name, "executors": before}
+    return _keep_steps(
+        means, workflow, "update_workflow_affinity", changed, undone, {"workflow": workflow.name, "before": before}
+    )
+
+
+def update_executor_affinity(means: Means, given: Mapping[str, Any]) -> Done:
+    """Say where one step may run."""
+    asked = read(UpdateExecutorAffinity, "update_executor_affinity", given)
+    _, workflow = means.workflow(asked.workflow)
+    step = _step(workflow, asked.executor)
+    where = {"workflow": workflow.name, "executor": step.name}
+    before = {"affinity": _written(step).get("affinity")}
+    undone = {**where, **before}
+    return _keep_steps(
+        means,
+        workflow,
+        "update_executor_affinity",
+        {step.name: step.replace(affinity=asked.affinity)},
+        undone,
+        {**where, "before": before},
+    )
+
+
+def update_batch_resource(means: Means, given: Mapping[str, Any]) -> Done:
+    """Say how many cores and how much memory the steps of a batch workflow may use."""
+    asked = read(UpdateResource, "update_workflow_resource", given)
+    _, workflow = means.workflow(asked.workflow)
+    if asked.executors is None:
+        each: dict[str, Arguments] = {step.name: asked for step in workflow.steps}
+    else:
+        each = dict(asked.executors)
+    wanted = {name: _granted(one, "update_workflow_resource") for name, one in each.items()}
+    before = {name: _resources(_step(workflow, name)) for name in wanted}
+    changed = {name: _with_resources(_step(workflow, name), grant) for name, grant in wanted.items()}
+    undone = {"workflow": workflow.name, "executors": before}
+    return _keep_steps(
+        means, workflow, "update_workflow_resource", changed, undone, {"workflow": workflow.name, "before": before}
+    )
+
+
+def update_executor_resource(means: Means, given: Mapping[str, Any]) -> Done:
+    """Say how many cores and how much memory one step may use."""
+    asked = read(UpdateExecutorResource, "update_executor_resource", given)
+    _, workflow = means.workflow(asked.workflow)
+    step = _step(workflow, asked.executor)
+    grant = _granted(asked, "update_executor_resource")
+    before = {name: value for name, value in _resources(step).items() if name in grant}
+    where = {"workflow": workflow.name, "executor": step.name}
+    undone = {**where, **before}
+    return _keep_steps(
+        means,
+        workflow,
+        "update_executor_resource",
+        {step.name: _with_resources(step, grant)},
+        undone,
+        {**where, "before": before},
+    )
+
+
+def _keep_steps(
+    means: Means,
+    workflow: Workflow,
+    primitive: str,
+    changed: Mapping[str, Executor],
+    undone: Mapping[str, Any],
+    result: dict[str, Any],
+) -> Done:
+    inverse = means.undo(primitive, undone)
+    means.keep(_with_steps(workflow, changed))
+    return Done(result, inverse)
+
+
+def _with_steps(workflow: Workflow, changed: Mapping[str, Executor]) -> Workflow:
+    return workflow.replace(nodes=tuple(changed.get(node.name, node) for node in workflow.nodes))
+
+
+def _step(workflow: Workflow, name: str) -> Executor:
+    node = workflow.node(name)
+    if not isinstance(node, Executor):
+        raise UnsupportedError(
+            f"{name!r} of the workflow {workflow.name!r} is no step of a batch one. Change the workflow as a whole."
+        )
+    return node
+
+
+def _written(step: Executor) -> dict[str, Any]:
+    """Return a step as it is written down, references included."""
+    return step.model_dump(mode="json")
+
+
+def _resources(step: Executor) -> dict[str, Any]:
+    return {name: _written(step)["resources"].get(name) for name in _RESOURCES}
+
+
+def _granted(asked: Arguments, primitive: str) -> dict[str, Any]:
+    grant = {name: getattr(asked, name) for name in _RESOURCES if name in asked.model_fields_set}
+    grant = {name: value for name, value in grant.items() if name != "gpu" or value is not None}
+    if not grant:
+        raise UsageError(f"{primitive} was given nothing to change. Give it 'cpu', 'memory' or 'gpu'.")
+    return grant
+
+
+def _with_resources(step: Executor, grant: Mapping[str, Any]) -> Executor:
+    return step.replace(resources=step.resources.replace(**grant))

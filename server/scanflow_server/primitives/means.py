@@ -1,0 +1,124 @@
+"""What a primitive works with: who runs and serves, the applications as they are wanted, and whom it acts for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from scanflow.agent.records import Call
+from scanflow.app.application import Application
+from scanflow.app.workflow import Workflow
+from scanflow.backends.records import RunRecord
+from scanflow.deployer import Deployer
+
+__all__ = ["Applications", "Done", "Kept", "Means", "Runs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An application as it is wanted now."""
+
+    application: Application
+    source: Path | None = None
+    """The file it came from."""
+
+    revision: int = 1
+    """Counts its changes."""
+
+
+class Applications(Protocol):
+    """Where applications are kept as they are wanted. Safe to be called from several threads."""
+
+    def get(self, app: str, team: str) -> Kept:
+        """Return one application.
+
+        Raises:
+            NotFoundError: it is not known.
+        """
+        ...
+
+    def put(self, application: Application, *, source: Path | None = None) -> Kept:
+        """Keep an application as its newest revision. One that is as it was makes no new one."""
+        ...
+
+
+class Runs(Protocol):
+    """Who begins runs. The same key begins one run, however often it is asked for and whoever was killed meanwhile."""
+
+    def begin(
+        self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
+    ) -> RunRecord:
+        """Begin a run of a workflow, and return it as it then stands."""
+        ...
+
+    def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
+        """Begin a run of one step on what it was given in a past run."""
+        ...
+
+    def stop(self, run: str) -> RunRecord:
+        """Ask a run to stop."""
+        ...
+
+    def show(self, run: str) -> RunRecord:
+        """Return a run with its tasks, also one that was begun this instant."""
+        ...
+
+    def newest(self, *, limit: int) -> list[RunRecord]:
+        """Return the newest runs first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a primitive did."""
+
+    result: dict[str, Any]
+    inverse: Call | None = None
+    """What would undo it; None: nothing does."""
+
+
+def _nothing(_: Call) -> None:
+    """Keep no note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Everything that one call of a primitive may use."""
+
+    deployer: Deployer
+    applications: Applications
+    runs: Runs
+    app: str
+    team: str
+    key: str
+    """The idempotency key of what it is done for."""
+
+    noted: Call | None = None
+    """The inverse that an earlier try has noted, if there was one that was cut off in the middle."""
+
+    note: Callable[[Call], None] = _nothing
+    """Is given the inverse before anything is changed, so that it is known whatever happens then."""
+
+    def kept(self) -> Kept:
+        """Return the application that it is done for."""
+        return self.applications.get(self.app, self.team)
+
+    def workflow(self, name: str) -> tuple[Kept, Workflow]:
+        """Return that application, and one workflow of it."""
+        kept = self.kept()
+        return kept, kept.application.workflow(name)
+
+    def keep(self, changed: Workflow) -> None:
+        """Replace a workflow of that application, as it is wanted from now on."""
+        kept = self.kept()
+        self.applications.put(kept.application.with_workflow(changed), source=kept.source)
+
+    def undo(self, primitive: str, arguments: Mapping[str, Any]) -> Call:
+        """Note what undoes the change that comes now, and return it; what an earlier try has noted stays."""
+        if self.noted is not None:
+            return self.noted
+        inverse = Call(primitive=primitive, arguments=dict(arguments))
+        self.note(inverse)
+        return inverse

@@ -1,0 +1,170 @@
+"""Primitives on runs of batch workflows: begin and stop them, as a whole or one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from scanflow.app.application import Application
+from scanflow.app.parameters import plain
+from scanflow.backends.records import RunRecord, RunStarted
+from scanflow.deployer import Deployer
+from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
+from scanflow_server.primitives.arguments import Arguments, OfExecutor, OfWorkflow, read
+from scanflow_server.primitives.means import Done, Means
+
+__all__ = ["InlineRuns", "run_executor", "run_workflow", "stop_executor", "stop_workflow"]
+
+LATEST = "@latest"
+RECENT_RUNS = 200
+"""Among how many of the newest runs the running ones of a workflow are looked for."""
+
+
+class InlineRuns:
+    """Runs driven by the caller, to their end, and remembered by their keys for as long as this process lives."""
+
+    def __init__(self, deployer: Deployer) -> None:
+        self._deployer = deployer
+        self._names: dict[str, str] = {}
+
+    def begin(
+        self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
+    ) -> RunRecord:
+        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        if key in self._names:
+            return self._deployer.show(self._names[key])
+        return self._deployer.run(
+            app, workflow, parameters=parameters, source=source, observe=lambda event: self._heard(key, event)
+        )
+
+    def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
+        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        if key in self._names:
+            return self._deployer.show(self._names[key])
+        return self._deployer.spin(
+            step, run=run, app=app, parameters=parameters, observe=lambda event: self._heard(key, event)
+        )
+
+    def stop(self, run: str) -> RunRecord:
+        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        return self._deployer.stop(run)
+
+    def show(self, run: str) -> RunRecord:
+        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        return self._deployer.show(run)
+
+    def newest(self, *, limit: int) -> list[RunRecord]:
+        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        return self._deployer.runs(limit=limit)
+
+    def _heard(self, key: str, event: object) -> None:
+        if isinstance(event, RunStarted):
+            self._names[key] = event.run
+
+
+class RunWorkflow(OfWorkflow):
+    """Arguments of ``run_workflow``."""
+
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class StopWorkflow(Arguments):
+    """Arguments of ``stop_workflow``: one run, or all of a workflow that go on."""
+
+    workflow: str | None = None
+    run: str | None = None
+
+
+class RunExecutor(OfExecutor):
+    """Arguments of ``run_executor``."""
+
+    run: str = LATEST
+    """The past run; ``@latest`` is the workflow's newest."""
+
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class StopExecutor(OfExecutor):
+    """Arguments of ``stop_executor``."""
+
+    run: str = LATEST
+
+
+def run_workflow(means: Means, given: Mapping[str, Any]) -> Done:
+    """Begin a run of a batch workflow, with parameters of its own."""
+    asked = read(RunWorkflow, "run_workflow", given)
+    kept, workflow = means.workflow(asked.workflow)
+    parameters = plain(asked.parameters, "the parameters of run_workflow")
+    workflow.with_parameters(parameters)
+    record = means.runs.begin(
+        kept.application, asked.workflow, parameters=parameters, source=kept.source, key=means.key
+    )
+    return Done(_told(record), means.undo("stop_workflow", {"run": record.name}))
+
+
+def stop_workflow(means: Means, given: Mapping[str, Any]) -> Done:
+    """Stop one run, or all running ones of a workflow. What has ended already stays as it is."""
+    asked = read(StopWorkflow, "stop_workflow", given)
+    records = _runs_of(means, asked.workflow) if asked.run is None else [means.runs.show(asked.run)]
+    stopped = [means.runs.stop(one.name) for one in records if one.state in {"running", "interrupted"}]
+    return Done({"runs": [one.name for one in records], "stopped": [one.name for one in stopped]})
+
+
+def run_executor(means: Means, given: Mapping[str, Any]) -> Done:
+    """Run one step anew, on what it was given in a past run."""
+    asked = read(RunExecutor, "run_executor", given)
+    kept, workflow = means.workflow(asked.workflow)
+    past = _past_run(means, asked)
+    workflow.node(asked.executor)
+    record = means.runs.spin(
+        kept.application, asked.executor, run=past.name, parameters=asked.parameters, key=means.key
+    )
+    return Done(_told(record), means.undo("stop_workflow", {"run": record.name}))
+
+
+def stop_executor(means: Means, given: Mapping[str, Any]) -> Done:
+    """Stop one step of a run. The embedded backend stops whole runs: it can where nothing else of it is running."""
+    asked = read(StopExecutor, "stop_executor", given)
+    past = _past_run(means, asked)
+    record = means.runs.show(past.name)
+    if asked.executor not in (steps := {task.step for task in record.tasks}):
+        raise NotFoundError(
+            f"The run {record.name!r} has no step {asked.executor!r}.{did_you_mean(asked.executor, steps)}"
+        )
+    running = {task.step for task in record.tasks if task.state == "running"}
+    if asked.executor not in running:
+        return Done({"run": record.name, "executor": asked.executor, "stopped": False})
+    if others := sorted(running - {asked.executor}):
+        raise UnsupportedError(
+            f"stop_executor: the embedded backend stops whole runs, and {', '.join(others)} of the run {record.name!r} "
+            f"would end with {asked.executor!r}. Wait for them, or stop the run: stop_workflow"
+        )
+    means.runs.stop(record.name)
+    return Done({"run": record.name, "executor": asked.executor, "stopped": True})
+
+
+def _told(record: RunRecord) -> dict[str, Any]:
+    return {"run": record.name, "workflow": record.workflow, "state": record.state}
+
+
+def _runs_of(means: Means, workflow: str | None) -> list[RunRecord]:
+    if workflow is None:
+        raise UsageError("Neither 'run' nor 'workflow' was given. Name the run, or the workflow whose runs are meant.")
+    means.workflow(workflow)
+    mine = (means.app, means.team, workflow)
+    return [one for one in means.runs.newest(limit=RECENT_RUNS) if (one.app, one.team, one.workflow) == mine]
+
+
+def _past_run(means: Means, asked: RunExecutor | StopExecutor) -> RunRecord:
+    if asked.run != LATEST:
+        found = means.runs.show(asked.run)
+        if (found.app, found.team, found.workflow) != (means.app, means.team, asked.workflow):
+            raise UsageError(f"The run {found.name!r} is not one of the workflow {asked.workflow!r}. Name another.")
+        return found
+    runs = _runs_of(means, asked.workflow)
+    if not runs:
+        raise NotFoundError(f"The workflow {asked.workflow!r} has not been run yet. Run it first: run_workflow")
+    return runs[0]

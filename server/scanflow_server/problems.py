@@ -1,0 +1,109 @@
+"""Whatever goes wrong with a request becomes a problem document (RFC 9457), here and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from scanflow.errors import InvalidError, ScanflowError
+from scanflow.transport.problems import PROBLEM_JSON, problem_of
+
+__all__ = ["PROBLEMS", "Problem", "handle_problems", "problem_response", "problems"]
+
+_log = logging.getLogger(__name__)
+_MOST_SHOWN = 5
+
+
+class Problem(BaseModel):
+    """What went wrong with a request (RFC 9457)."""
+
+    type: str
+    """``urn:scanflow:error:`` and the name of the error's class, or ``about:blank`` where HTTP's own words suffice."""
+
+    title: str
+    status: int
+    detail: str
+
+
+_WORDS = {
+    400: "The request needs a change; the detail says which.",
+    404: "There is nothing of that name.",
+    409: "Somebody else is at it already.",
+    422: "A value cannot be accepted.",
+    500: "A defect of the server; its log has the details.",
+    503: "Something outside does not answer. It may pass: try again.",
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the description of a route's problems."""
+    return {
+        status: {
+            "description": _WORDS[status],
+            "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in statuses
+    }
+
+
+PROBLEMS = problems(400, 404, 409, 422, 500, 503)
+"""All that a route may answer when something is wrong."""
+
+
+def problem_response(error: Exception) -> Response:
+    """Return the answer that tells of an error."""
+    status, document = problem_of(error)
+    return _response(status, document, {"retry-after": "1"} if status == 503 else None)
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Have the application answer every error with a problem document."""
+    app.add_exception_handler(ScanflowError, _ours)
+    app.add_exception_handler(RequestValidationError, _unreadable)
+    app.add_exception_handler(HTTPException, _plain)
+    app.add_exception_handler(Exception, _defect)
+
+
+async def _ours(request: Request, error: Exception) -> Response:
+    if problem_of(error)[0] >= 500:
+        _log.warning("%s %s: %s", request.method, request.url.path, error)
+    return problem_response(error)
+
+
+async def _unreadable(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return problem_response(InvalidError(_told(error.errors())))
+
+
+async def _plain(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    document = {"type": "about:blank", "title": error.detail, "status": error.status_code, "detail": error.detail}
+    return _response(error.status_code, document, dict(error.headers or {}))
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem_response(error)
+
+
+def _told(errors: Sequence[Any]) -> str:
+    lines = []
+    for one in errors[:_MOST_SHOWN]:
+        where = ".".join(str(part) for part in one["loc"] if part != "body") or "the body"
+        lines.append(f"{where}: {one['msg'].removeprefix('Value error, ')}")
+    more = len(errors) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more else "") + "."
+
+
+def _response(status: int, document: dict[str, Any], headers: dict[str, str] | None) -> Response:
+    # Escaped as ASCII, so that no text whatever can make the answer itself fail.
+    body = json.dumps(document).encode("ascii")
+    return Response(body, status, headers, PROBLEM_JSON)

@@ -1,0 +1,89 @@
+"""Agents: wanted, looked at, and where each says that it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from scanflow.agent.records import Event
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow_server import asking
+from scanflow_server.bodies import AgentView, AppBody, HereBody, Name, read_application
+from scanflow_server.context import Context, Given
+from scanflow_server.control.agents import end_agent, view_of
+from scanflow_server.problems import PROBLEMS
+from scanflow_server.store import agents as stored
+from scanflow_server.store import applications, events
+from scanflow_server.store.agents import StoredAgent
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
+
+
+@router.get("")
+def agents(context: Given) -> list[AgentView]:
+    """List all agents, by application and name."""
+    with context.store.read() as connection:
+        known = stored.listed(connection)
+    return [view_of(context, one) for one in known]
+
+
+@router.get("/{app}/{agent}")
+def agent(context: Given, app: Name, agent: Name) -> AgentView:
+    """Show one agent."""
+    return view_of(context, _known(context, app, agent))
+
+
+@router.put("/{app}/{agent}")
+def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
+    """Have an agent of an application running from now on; with another application than before, it is started anew."""
+    made = read_application(body.application, body.source)
+    if made.name != app:
+        raise InvalidError(f"The application is named {made.name!r}, and was sent as {app!r}. Send it to its own name.")
+    names = [one.name for one in made.agents]
+    if agent not in names:
+        raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
+    document = asking.document_of(made)
+    with context.store.write() as connection:
+        applications.put(
+            connection, name=app, team=made.team, document=document, source=body.source, at=context.clock()
+        )
+        one = stored.put(connection, app=app, name=agent, team=made.team, document=document, source=body.source)
+    context.work.ring()
+    return view_of(context, one)
+
+
+@router.delete("/{app}/{agent}")
+def stop(context: Given, app: Name, agent: Name) -> AgentView:
+    """Have an agent ended; what it has kept is kept."""
+    one = _known(context, app, agent)
+    with context.store.write() as connection:
+        stored.unwant(connection, app, agent)
+    if one.document is not None:
+        end_agent(context.agent_job(app, agent))  # at once, since this server may be about to end too
+    context.work.ring()
+    return view_of(context, _known(context, app, agent))
+
+
+@router.post("/{app}/{agent}/here", status_code=204)
+def here(context: Given, app: Name, agent: Name, body: HereBody) -> Response:
+    """Take note of where an agent is; it says so every 5 s."""
+    at = context.clock()
+    with context.store.write() as connection:
+        if stored.here(connection, app=app, name=agent, url=body.url, pid=body.pid, at=at):
+            data: dict[str, Any] = {"url": body.url, "pid": body.pid}
+            events.append(
+                connection, [Event(at=at, type="agent.started", app=app, subject=f"agent/{agent}", data=data)]
+            )
+    return Response(status_code=204)
+
+
+def _known(context: Context, app: str, name: str) -> StoredAgent:
+    with context.store.read() as connection:
+        found = stored.get(connection, app, name)
+        if found is None:
+            names = [f"{one.app}/{one.name}" for one in stored.listed(connection)]
+            raise NotFoundError(f"There is no agent {app}/{name}.{did_you_mean(f'{app}/{name}', names)}")
+    return found

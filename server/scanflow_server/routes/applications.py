@@ -1,0 +1,64 @@
+"""Applications as they are kept."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.names import environment_name
+from scanflow_server import asking
+from scanflow_server.bodies import AppBody, ApplicationView, Name, read_application
+from scanflow_server.context import Given
+from scanflow_server.problems import PROBLEMS
+from scanflow_server.store import applications as stored
+from scanflow_server.store.applications import StoredApplication
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/applications", tags=["applications"], responses=PROBLEMS)
+
+Team = Annotated[str | None, Query(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+
+
+@router.get("")
+def applications(context: Given) -> list[ApplicationView]:
+    """List the applications that were ever sent, by name."""
+    with context.store.read() as connection:
+        return [_view(one) for one in stored.listed(connection)]
+
+
+@router.get("/{app}")
+def application(context: Given, app: Name, team: Team = None) -> ApplicationView:
+    """Show one; where several teams have one of that name, the newest."""
+    with context.store.read() as connection:
+        found = stored.get(connection, app, team)
+    if found is None:
+        raise NotFoundError(f"There is no application {app!r}. It is kept from its first run, deployment or agent on.")
+    return _view(found)
+
+
+@router.put("/{app}")
+def put(context: Given, app: Name, body: AppBody) -> ApplicationView:
+    """Keep an application as it is now. What is running stays as it is."""
+    made = read_application(body.application, body.source)
+    if made.name != app:
+        raise InvalidError(f"The application is named {made.name!r}, and was sent as {app!r}. Send it to its own name.")
+    document = asking.document_of(made)
+    with context.store.write() as connection:
+        return _view(
+            stored.put(connection, name=app, team=made.team, document=document, source=body.source, at=context.clock())
+        )
+
+
+def _view(one: StoredApplication) -> ApplicationView:
+    return ApplicationView(
+        name=one.name,
+        team=one.team,
+        environment=environment_name(one.name, one.team),
+        application=one.document,
+        source=one.source,
+        revision=one.revision,
+        updated=one.updated,
+    )

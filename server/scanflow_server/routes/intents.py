@@ -1,0 +1,143 @@
+"""What agents want: taken in, decided on, looked at, and a person's word on it.
+
+Needs ``app.state.engine`` (:class:`~scanflow_server.arbiter.engine.Engine`), and ``app.state.store``
+(:class:`~scanflow_server.store.base.Store`) or ``app.state.context`` with a store.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict
+from scanflow.errors import InvalidError, UnavailableError
+from scanflow_server.arbiter.desk import not_found
+from scanflow_server.arbiter.engine import Engine
+from scanflow_server.arbiter.why import why as story
+from scanflow_server.bodies import Text, check_text
+from scanflow_server.problems import PROBLEMS
+from scanflow_server.routes.labels import store_of
+from scanflow_server.store import intents as kept
+from scanflow_server.store.base import Store
+from scanflow_server.store.intents import StoredAction
+
+__all__ = ["Why", "Word", "router"]
+
+router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
+
+_LONGEST = 128
+_LONGEST_KEY = 1024
+_HIGHEST = 1_000_000
+_ID = re.compile(r"[!-.0-~]{1,128}")
+
+
+class Word(BaseModel):
+    """What a person says to an intent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    by: Annotated[Text, Field(min_length=1, max_length=_LONGEST)]
+    """Who says it."""
+
+    reason: Text = ""
+
+
+class Why(BaseModel):
+    """Why an action was done, or was not."""
+
+    model_config = ConfigDict(frozen=True)
+
+    lines: list[str]
+    """Sample, trigger, rule, intent, decision, action, effect."""
+
+    action: Action
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine | None = getattr(request.app.state, "engine", None)
+    if engine is None:
+        raise UnavailableError("This server carries out no actions at this moment. Try again.")
+    return engine
+
+
+WithEngine = Annotated[Engine, Depends(_engine)]
+WithStore = Annotated[Store, Depends(store_of)]
+Id = Annotated[str, Path(min_length=1, max_length=_LONGEST, pattern=r"^[!-.0-~]+$")]
+
+
+@router.post("")
+def want(engine: WithEngine, intent: Intent) -> Decision:
+    """Take an intent in, and say what is done about it. The same key again is told what was decided first."""
+    _check(intent)
+    return engine.submit(intent)
+
+
+@router.get("")
+def intents(
+    store: WithStore,
+    state: ActionState | None = None,
+    verdict: Verdict | None = None,
+    app: Annotated[str | None, Query(max_length=_LONGEST, pattern=r"^[!-~]+$")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[Action]:
+    """List what was wanted and what became of it, the newest first. What waits for a yes: ``verdict=approve``."""
+    with store.read() as connection:
+        return kept.listed(connection, state=state, verdict=verdict, app=app, limit=limit)
+
+
+@router.get("/{id}")
+def intent(store: WithStore, id: Id) -> Action:
+    """Show one, and what became of it."""
+    return _get(store, id).action
+
+
+@router.get("/{id}/why")
+def why(store: WithStore, id: Id) -> Why:
+    """Say why it was done, or was not."""
+    action = _get(store, id).action
+    with store.read() as connection:
+        said = kept.said(connection, id)
+    return Why(lines=story(action, said), action=action)
+
+
+@router.post("/{id}/approve")
+def approve(engine: WithEngine, id: Id, word: Word) -> Action:
+    """Say yes to it: it is done as soon as nothing else stands against it."""
+    return engine.approve(id, by=word.by, reason=word.reason)
+
+
+@router.post("/{id}/refuse")
+def refuse(engine: WithEngine, id: Id, word: Word) -> Action:
+    """Say no to it."""
+    return engine.refuse(id, by=word.by, reason=word.reason)
+
+
+@router.post("/{id}/revert")
+def revert(engine: WithEngine, id: Id, word: Word) -> Action:
+    """Take it back, by its inverse."""
+    return engine.revert(id, by=word.by, reason=word.reason)
+
+
+def _check(intent: Intent) -> None:
+    """Refuse what could not be kept, or not be found again."""
+    check_text(intent.model_dump(mode="json"))
+    if not _ID.fullmatch(intent.id):
+        raise InvalidError(f"The id {intent.id!r:.60} cannot be part of an address. Use letters, digits and -._:@+=~.")
+    texts = {name: getattr(intent, name) for name in ("app", "team", "agent", "strategy", "target", "key")}
+    for name, text in [*texts.items(), *(("field", one) for one in intent.fields)]:
+        longest = _LONGEST_KEY if name == "key" else _LONGEST
+        if not 1 <= len(text) <= longest:
+            raise InvalidError(f"The {name} {text!r:.60} has to have 1 to {longest} characters.")
+    if abs(intent.priority) > _HIGHEST or abs(intent.budget or 0) > _HIGHEST:
+        raise InvalidError(f"The priority and the budget have to be between {-_HIGHEST} and {_HIGHEST}.")
+
+
+def _get(store: Store, id: str) -> StoredAction:
+    with store.read() as connection:
+        stored = kept.get(connection, id)
+    if stored is None:
+        raise not_found(id)
+    return stored

@@ -1,0 +1,141 @@
+"""Runs: asked for, gone on with, stopped, looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query
+from fastapi import Path as InPath
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from scanflow.app.plan import Plan
+from scanflow.backends.records import RunRecord
+from scanflow_server import asking
+from scanflow_server.bodies import Key, ResumeBody, RunBody, RunName, SpinBody, read_application
+from scanflow_server.context import Given
+from scanflow_server.following import Source, follow
+from scanflow_server.problems import PROBLEMS
+from scanflow_server.streams import EVENTS, events_response
+from scanflow_server.watching import run_events
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS)
+
+Task = Annotated[str, InPath(pattern=r"^[a-z0-9][-a-z0-9]*(\.[0-9]{1,9})?$", max_length=80)]
+_BYTES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "What was written.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.post("", status_code=201)
+def run(context: Given, body: RunBody, key: Key = None) -> RunRecord:
+    """Check a workflow and have it run, in a process of its own."""
+    app = read_application(body.application, body.source)
+    source = None if body.source is None else Path(body.source)
+    return asking.ask_run(context, app, body.workflow, parameters=body.parameters, source=source, key=key)
+
+
+@router.post("/plan")
+def plan(context: Given, body: RunBody) -> Plan:
+    """Check a workflow and tell what running it would do."""
+    app = read_application(body.application, body.source)
+    return context.deployer.plan(app, body.workflow, parameters=body.parameters)
+
+
+@router.get("")
+def runs(context: Given, limit: Annotated[int, Query(ge=1, le=10_000)] = 20) -> list[RunRecord]:
+    """List the newest runs first, without their tasks."""
+    return asking.shown_runs(context, limit=limit)
+
+
+@router.get("/{run}")
+def show(context: Given, run: RunName) -> RunRecord:
+    """Show a run with its tasks; ``@latest`` is the newest, ``@latest-1`` the one before."""
+    return asking.shown(context, run)
+
+
+@router.post("/{run}/resume")
+def resume(context: Given, run: RunName, body: ResumeBody | None = None, key: Key = None) -> RunRecord:
+    """Have a run gone on with from where it stands; what finished is kept."""
+    given = body or ResumeBody()
+    app = None if given.application is None else read_application(given.application, given.source)
+    return asking.ask_resume(context, run, app=app, key=key)
+
+
+@router.post("/{run}/spin", status_code=201)
+def spin(context: Given, run: RunName, body: SpinBody, key: Key = None) -> RunRecord:
+    """Have one step run anew on the inputs it had in a past run, as a run of its own."""
+    app = None if body.application is None else read_application(body.application, body.source)
+    return asking.ask_spin(context, body.step, run=run, app=app, parameters=body.parameters, key=key)
+
+
+@router.post("/{run}/stop")
+def stop(context: Given, run: RunName) -> RunRecord:
+    """Ask a run to stop; it can be gone on with later."""
+    return asking.ask_stop(context, run)
+
+
+@router.get("/{run}/events", response_class=StreamingResponse, responses=EVENTS)
+async def events(
+    context: Given, run: RunName, last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None
+) -> Response:
+    """Tell what happens in a run, from the beginning of its newest drive to its end.
+
+    Each event is numbered, and holds one of the backend's records as JSON. ``problem`` events hold a problem document:
+    the run could not be driven at all. Another drive begins its own numbers with ``DRIVE-``.
+    """
+    record = await run_in_threadpool(asking.shown, context, run)
+    return events_response(run_events(context, record.name, last=last_event_id))
+
+
+@router.get("/{run}/steps/{step}/outputs")
+def outputs(context: Given, run: RunName, step: Task) -> dict[str, Any] | list[dict[str, Any]]:
+    """Show what a step left for later ones; what JSON has no word for, as text."""
+    found = context.deployer.outputs(run, step)
+    return [_plain(one) for one in found] if isinstance(found, list) else _plain(found)
+
+
+@router.get("/{run}/tasks/{task}/logs", response_class=StreamingResponse, responses=_BYTES)
+async def logs(
+    context: Given,
+    run: RunName,
+    task: Task,
+    stream: Literal["stdout", "stderr"] = "stdout",
+    attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    follow_on: Annotated[bool, Query(alias="follow")] = False,
+) -> Response:
+    """Show what a task wrote; with ``follow``, until it has ended."""
+    deployer = context.deployer
+    record = await run_in_threadpool(deployer.show, run)
+    path = await run_in_threadpool(deployer.log_file, record.name, task, stream=stream, attempt=attempt)
+
+    def look() -> tuple[list[Source], bool]:
+        ended = not follow_on or deployer.task_ended(record.name, task)
+        return [("", path)], ended
+
+    async def blocks() -> AsyncIterator[bytes]:
+        async for _, block in follow(look):
+            yield block
+
+    return StreamingResponse(blocks(), media_type="application/octet-stream")
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a step's output: the rest is told as its text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in value]
+    return str(value)

@@ -1,0 +1,121 @@
+"""How the server itself is: alive, ready, counted, described."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel
+from sqlalchemy import text
+
+from scanflow.deployer.remote_home import read_up
+from scanflow.errors import ScanflowError, UnavailableError
+from scanflow_server.bodies import Status, TrackerStatus
+from scanflow_server.context import Context, Given
+from scanflow_server.control.agents import view_of
+from scanflow_server.problems import PROBLEMS, problems
+from scanflow_server.store import agents, events, operations, runs
+
+__all__ = ["api", "root"]
+
+root = APIRouter(tags=["system"])
+api = APIRouter(tags=["system"], responses=PROBLEMS)
+
+
+class Health(BaseModel):
+    """The server answers."""
+
+    status: str
+
+
+@root.get("/healthz")
+async def healthz() -> Health:
+    """Say that the process is alive."""
+    return Health(status="alive")
+
+
+@root.get("/readyz", responses=problems(503))
+def readyz(context: Given) -> Health:
+    """Say whether the server can do its work, or why not."""
+    wrong = [reason for reason in (_database(context), _home(context)) if reason]
+    if wrong:
+        raise UnavailableError(" ".join(wrong))
+    return Health(status="ready")
+
+
+@root.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(503)},
+)
+def metrics(context: Given, request: Request) -> Response:
+    """Tell what is counted, for Prometheus."""
+    body = request.app.state.meters.text(_counts(context))
+    return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@api.get("/status")
+def status(context: Given) -> Status:
+    """Tell what this server is, and what there is."""
+    with context.store.read() as connection:
+        known = agents.listed(connection)
+    return Status(
+        version=_version(),
+        home=str(context.settings.home),
+        database=context.store.address,
+        tracker=_tracker(context),
+        started=context.started,
+        pid=os.getpid(),
+        agents=[view_of(context, one) for one in known],
+        counts=_counts(context),
+    )
+
+
+def _counts(context: Context) -> dict[str, int]:
+    with context.store.read() as connection:
+        counts = {
+            "runs_active": runs.count_active(connection),
+            "operations_running": len(operations.running(connection)),
+            "agents": len(agents.listed(connection)),
+            "events": events.newest(connection),
+        }
+    return counts | {"services": len(context.deployer.services())}
+
+
+def _tracker(context: Context) -> TrackerStatus:
+    given = context.settings.library.tracker_uri
+    if given is not None:
+        return TrackerStatus(url=_without_password(given), ready=True)
+    up = read_up(context.settings.home)
+    beside = None if up is None else up.tracker
+    return TrackerStatus(url=None if beside is None else beside.url, ready=beside is not None and beside.is_alive())
+
+
+def _without_password(address: str) -> str:
+    scheme, slashes, rest = address.partition("://")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else address
+
+
+def _database(context: Context) -> str:
+    try:
+        with context.store.read() as connection:
+            connection.execute(text("SELECT 1 FROM events LIMIT 1"))
+    except ScanflowError as error:
+        return str(error)
+    return ""
+
+
+def _home(context: Context) -> str:
+    folder = context.settings.folder
+    if os.access(folder, os.W_OK):
+        return ""
+    return f"The folder {str(folder)!r} cannot be written. Fix its permissions."
+
+
+def _version() -> str:
+    try:
+        return version("scanflow")
+    except PackageNotFoundError:  # a checkout that is only on the path
+        return "0"

@@ -1,0 +1,74 @@
+"""What the server can be told, from the environment and the command line, read once where it starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from scanflow.errors import InvalidError
+from scanflow.settings import Settings
+
+__all__ = ["ServerSettings"]
+
+PORT = 46666
+
+
+class ServerSettings(BaseModel):
+    """Settings of one server, each read from a variable of the environment; an empty one counts as unset."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    library: Settings = Field(default_factory=Settings)
+    """What is set for the library: the home folder, the tracker, the slots."""
+
+    host: str = "127.0.0.1"
+    """``SCANFLOW_SERVER_HOST``: where it listens. Whoever reaches it may run programs as this user: keep it on this
+    machine."""
+
+    port: int = Field(default=PORT, ge=0, le=65535)
+    """``SCANFLOW_SERVER_PORT``. 0: any that is free; the log says which."""
+
+    database_url: SecretStr | None = None
+    """``SCANFLOW_DATABASE_URL``: where what is wanted is kept, ``sqlite:////a/file.db`` or
+    ``postgresql://user:password@host/database``. A database belongs to one home. Unset: a SQLite file inside it."""
+
+    max_runs: int = Field(default_factory=lambda: max(4, 2 * (os.cpu_count() or 1)), ge=1)
+    """``SCANFLOW_MAX_RUNS``: how many runs are driven at once; more of them wait. Each takes a process of 60 MB."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read the settings from ``environ`` (default: this process' own).
+
+        Raises:
+            InvalidError: a variable has a value that its field cannot take; the message names the variable.
+        """
+        source = os.environ if environ is None else environ
+        names = {"host": "SERVER_HOST", "port": "SERVER_PORT", "database_url": "DATABASE_URL", "max_runs": "MAX_RUNS"}
+        found = {field: text for field, name in names.items() if (text := source.get(f"SCANFLOW_{name}", ""))}
+        try:
+            return cls.model_validate({"library": Settings.from_environment(source), **found})
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = f"SCANFLOW_{names[str(first['loc'][0])]}"
+            raise InvalidError(f"The environment variable {name} is not usable: {first['msg']}.") from error
+
+    @property
+    def home(self) -> Path:
+        """The home folder, absolute."""
+        return self.library.home.expanduser().absolute()
+
+    @property
+    def folder(self) -> Path:
+        """Where the server keeps its own things."""
+        return self.home / "server"
+
+    @property
+    def database(self) -> str:
+        """The address of the database, with its password where it has one: never to be shown."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.folder / 'scanflow.db'}"

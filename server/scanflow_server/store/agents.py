@@ -1,0 +1,90 @@
+"""Agents: which are wanted here, and where each says that it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, insert, select, update
+
+from scanflow_server.store.tables import agents
+
+__all__ = ["StoredAgent", "get", "here", "listed", "put", "restarted", "unwant"]
+
+
+class StoredAgent(BaseModel):
+    """One agent of an application."""
+
+    model_config = ConfigDict(frozen=True)
+
+    app: str
+    name: str
+    team: str = "default"
+    document: dict[str, Any] | None = None
+    """Its application. None: somebody else runs it, and it only says where it is."""
+
+    source: str | None = None
+    wanted: bool = False
+    """Whether this server is to keep it running."""
+
+    generation: int = 0
+    """Counts how often it was asked for with another application."""
+
+    url: str | None = None
+    pid: int | None = None
+    started: float | None = None
+    seen: float | None = None
+    restarts: int = 0
+
+
+def get(connection: Connection, app: str, name: str) -> StoredAgent | None:
+    """Return one of them."""
+    row = connection.execute(select(agents).where(_is(app, name))).mappings().first()
+    return None if row is None else StoredAgent.model_validate(dict(row))
+
+
+def listed(connection: Connection) -> list[StoredAgent]:
+    """Return all, by application and name."""
+    rows = connection.execute(select(agents).order_by(agents.c.app, agents.c.name)).mappings()
+    return [StoredAgent.model_validate(dict(row)) for row in rows]
+
+
+def put(
+    connection: Connection, *, app: str, name: str, team: str, document: dict[str, Any], source: str | None
+) -> StoredAgent:
+    """Want an agent, of this application; asked for again as it is, nothing changes."""
+    before = get(connection, app, name)
+    wanted: dict[str, Any] = {"team": team, "document": document, "source": source, "wanted": True}
+    if before is None:
+        after = StoredAgent(app=app, name=name, generation=1, **wanted)
+        connection.execute(insert(agents).values(after.model_dump(mode="json")))
+        return after
+    same = before.wanted and (before.document, before.source) == (document, source)
+    after = before.model_copy(update={**wanted, "generation": before.generation + (0 if same else 1)})
+    connection.execute(update(agents).where(_is(app, name)).values(**wanted, generation=after.generation))
+    return after
+
+
+def unwant(connection: Connection, app: str, name: str) -> None:
+    """Want an agent no more."""
+    connection.execute(update(agents).where(_is(app, name)).values(wanted=False))
+
+
+def here(connection: Connection, *, app: str, name: str, url: str, pid: int, at: float) -> bool:
+    """Note where an agent says that it is; say whether it is another process than the last that said so."""
+    before = get(connection, app, name)
+    if before is None:
+        connection.execute(insert(agents).values(StoredAgent(app=app, name=name).model_dump(mode="json")))
+    news = before is None or before.pid != pid or before.url != url
+    began = at if news or before is None else before.started
+    connection.execute(update(agents).where(_is(app, name)).values(url=url, pid=pid, seen=at, started=began))
+    return news
+
+
+def restarted(connection: Connection, app: str, name: str) -> None:
+    """Count an agent that had to be started again."""
+    connection.execute(update(agents).where(_is(app, name)).values(restarts=agents.c.restarts + 1))
+
+
+def _is(app: str, name: str) -> Any:
+    return (agents.c.app == app) & (agents.c.name == name)

@@ -1,0 +1,144 @@
+"""The door to the database: SQLite in a file, or PostgreSQL by its address; both behave alike.
+
+Whoever writes is alone: :meth:`Store.write` is one transaction, and they come one after the other. So what one reads in
+it holds until it is committed, and events are seen in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from scanflow.errors import InvalidError, UnavailableError
+
+__all__ = ["Store", "metadata", "open_store", "translated"]
+
+BUSY_TIMEOUT_S = 30.0
+CONNECTIONS = 50
+_WRITERS = 4_666_601
+"""The advisory lock of PostgreSQL that one writer at a time holds."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+"""All tables. A table that is added here needs a migration: ``store/migrations``."""
+
+
+class Store:
+    """One server's database. May be used by several threads."""
+
+    def __init__(self, engine: Engine, *, changed: Callable[[], None] = lambda: None) -> None:
+        """``changed`` is called after each transaction that wrote."""
+        self.engine = engine
+        self.changed = changed
+
+    @property
+    def address(self) -> str:
+        """Where it is, without its password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Look at one state of the database.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        with translated(self.engine), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Change the database: all that is done inside is kept, or none of it.
+
+        Raises:
+            UnavailableError: the database does not answer, or is full.
+        """
+        with translated(self.engine), self.engine.connect() as plain:
+            connection = plain.execution_options(scanflow_writes=True)
+            with connection.begin():
+                if self.engine.dialect.name == "postgresql":
+                    connection.execute(text(f"SELECT pg_advisory_xact_lock({_WRITERS})"))
+                yield connection
+        self.changed()
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.engine.dispose()
+
+
+def open_store(address: str, *, changed: Callable[[], None] = lambda: None) -> Store:
+    """Return the database at ``address``; nothing is asked of it yet.
+
+    Raises:
+        InvalidError: no database is written so, or none of this kind is known.
+    """
+    url = _url(address)
+    if url.drivername.startswith("sqlite"):
+        if url.database is None or url.database in {"", ":memory:"}:
+            raise InvalidError("A database in memory would be lost with the server. Name a file: sqlite:////a/file.db")
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}}
+    else:
+        options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}
+    engine = create_engine(url, pool_size=5, max_overflow=CONNECTIONS - 5, pool_timeout=BUSY_TIMEOUT_S, **options)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+    return Store(engine, changed=changed)
+
+
+def _url(address: str) -> URL:
+    try:
+        url = make_url(address)
+    except ArgumentError as error:
+        raise InvalidError(
+            "SCANFLOW_DATABASE_URL is no address of a database. Write sqlite:////a/file.db or "
+            "postgresql://user:password@host/database."
+        ) from error
+    if url.drivername in {"postgres", "postgresql", "postgresql+psycopg"}:
+        return url.set(drivername="postgresql+psycopg")
+    if url.drivername in {"sqlite", "sqlite+pysqlite"}:
+        return url
+    raise InvalidError(
+        f"The database of kind {url.drivername!r} is not supported. Write sqlite:////a/file.db or "
+        "postgresql://user:password@host/database."
+    )
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    """Set a new connection up; transactions are begun by :func:`_begin`, not by the driver."""
+    connection.isolation_level = None
+    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that may write takes the lock at once: one that began by reading could not get it any more.
+    writes = connection.get_execution_options().get("scanflow_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextmanager
+def translated(engine: Engine) -> Iterator[None]:
+    """Turn what a database has to complain of into our errors: a full disk, a lock, a server that is down."""
+    try:
+        yield
+    except (DBAPIError, PoolTimeoutError) as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise UnavailableError(
+            f"The database {engine.url.render_as_string(hide_password=True)!r} cannot be used: {reason}. "
+            "Check that it runs and that its disk has space."
+        ) from error

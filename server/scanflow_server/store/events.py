@@ -1,0 +1,42 @@
+"""The list of what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, func, insert, select
+
+from scanflow.agent.records import Event
+from scanflow_server.store.tables import events
+
+__all__ = ["after", "append", "newest"]
+
+
+def append(connection: Connection, happened: Iterable[Event]) -> list[Event]:
+    """List events, and return them with their numbers. Inside :meth:`~scanflow_server.store.base.Store.write` only:
+    numbers are then seen in their order."""
+    listed = []
+    for one in happened:
+        values = one.model_dump(exclude={"id"}, mode="json")
+        id = connection.execute(insert(events).values(values).returning(events.c.id)).scalar_one()
+        listed.append(one.model_copy(update={"id": id}))
+    return listed
+
+
+def after(
+    connection: Connection, id: int, *, type: str | None = None, app: str | None = None, limit: int = 100
+) -> list[Event]:
+    """Return the first events listed after that one; ``type`` may end in ``.*`` or ``*``: all that begin so."""
+    query = select(events).where(events.c.id > id).order_by(events.c.id).limit(limit)
+    if type is not None:
+        start = type.removesuffix("*")
+        same = events.c.type.startswith(start, autoescape=True) if type.endswith("*") else events.c.type == type
+        query = query.where(same)
+    if app is not None:
+        query = query.where(events.c.app == app)
+    return [Event.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def newest(connection: Connection) -> int:
+    """Return the number of the newest event; 0 where there is none."""
+    return int(connection.execute(select(func.max(events.c.id))).scalar_one() or 0)

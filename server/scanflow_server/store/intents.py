@@ -1,0 +1,279 @@
+"""Intents and what became of them; who owns which field of what; and what was said of each on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    and_,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from scanflow.agent import records
+from scanflow.agent.records import Action, Intent
+from scanflow_server.arbiter.words import place_of, strategy_of
+from scanflow_server.store.base import metadata
+
+__all__ = [
+    "StoredAction",
+    "StoredField",
+    "add",
+    "by_key",
+    "due",
+    "fields_at",
+    "get",
+    "history_for",
+    "listed",
+    "put",
+    "put_field",
+    "said",
+    "say",
+    "waiting_at",
+]
+
+_NAME = 128
+_JSON = JSON(none_as_null=True)
+_COUNTED = BigInteger().with_variant(Integer, "sqlite")
+
+intents = Table(
+    "intents",
+    metadata,
+    Column("number", _COUNTED, primary_key=True, autoincrement=True),
+    Column("id", String(_NAME), nullable=False, unique=True),
+    Column("app", String(_NAME), nullable=False),
+    Column("team", String(_NAME), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("place", Text, nullable=False, index=True),
+    Column("strategy", Text, nullable=False, index=True),
+    Column("state", String(16), nullable=False, index=True),
+    Column("verdict", String(16), nullable=False),
+    Column("decided", Float, nullable=False),
+    Column("document", _JSON, nullable=False),  # the Action
+    Column("approved_by", Text),
+    Column("due", Float),  # when it is to be looked at again
+    Column("tries", Integer, nullable=False),
+    Column("guard_before", Float),
+    Column("guard_until", Float),
+    Column("reverting", Text),  # by whom it is being taken back at this moment
+    UniqueConstraint("app", "team", "key"),
+    sqlite_autoincrement=True,
+)
+"""Everything that an agent wanted, once for each key."""
+
+fields = Table(
+    "fields",
+    metadata,
+    Column("place", String(512), primary_key=True),
+    Column("field", String(256), primary_key=True),
+    Column("strategy", Text),
+    Column("app", String(_NAME)),
+    Column("agent", String(_NAME)),
+    Column("intent", String(_NAME)),
+    Column("priority", Integer, nullable=False),
+    Column("until", Float, nullable=False),
+    Column("written", _JSON),  # {"value": ...}; none where it cannot be seen
+    Column("foreign_value", _JSON),
+    Column("foreign_since", Float),
+)
+"""Who wrote a field last, and what; and since when it is something else."""
+
+trail = Table(
+    "trail",
+    metadata,
+    Column("number", _COUNTED, primary_key=True, autoincrement=True),
+    Column("intent", String(_NAME), nullable=False, index=True),
+    Column("at", Float, nullable=False),
+    Column("text", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""What happened to an intent, in words, in its order."""
+
+
+class StoredAction(BaseModel):
+    """An action, and what only the engine needs to know of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    action: Action
+    approved_by: str | None = None
+    due: float | None = None
+    tries: int = 0
+    """How often it was begun."""
+
+    guard_before: float | None = None
+    """The guard's metric before it began."""
+
+    guard_until: float | None = None
+    """Until when the guard watches; None: it does not, or no more."""
+
+    reverting: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The intent's id."""
+        return self.action.id
+
+    @property
+    def intent(self) -> Intent:
+        """What is wanted."""
+        return self.action.intent
+
+    def changed(self, *, action: Mapping[str, Any] | None = None, **changes: Any) -> StoredAction:
+        """Return it with fields of the action, and of itself, replaced."""
+        after = self.action.model_copy(update=dict(action or {}))
+        return self.model_copy(update={"action": after, **changes})
+
+
+class StoredField(BaseModel):
+    """One field of a target, as it was last written from here."""
+
+    model_config = ConfigDict(frozen=True)
+
+    field: str
+    strategy: str | None = None
+    app: str | None = None
+    agent: str | None = None
+    intent: str | None = None
+    priority: int = 0
+    until: float = 0.0
+    written: dict[str, records.JSON] | None = None
+    foreign_value: dict[str, records.JSON] | None = None
+    foreign_since: float | None = None
+
+
+def get(connection: Connection, id: str) -> StoredAction | None:
+    """Return one of them."""
+    return _one(connection, intents.c.id == id)
+
+
+def by_key(connection: Connection, intent: Intent) -> StoredAction | None:
+    """Return what was decided on for the intent's key."""
+    same = and_(intents.c.app == intent.app, intents.c.team == intent.team, intents.c.key == intent.key)
+    return _one(connection, same)
+
+
+def listed(
+    connection: Connection,
+    *,
+    state: str | None = None,
+    verdict: str | None = None,
+    app: str | None = None,
+    limit: int = 100,
+) -> list[Action]:
+    """Return the newest first."""
+    query = select(intents.c.document).order_by(intents.c.number.desc()).limit(limit)
+    for column, value in ((intents.c.state, state), (intents.c.verdict, verdict), (intents.c.app, app)):
+        if value is not None:
+            query = query.where(column == value)
+    return [Action.model_validate(document) for document in connection.execute(query).scalars()]
+
+
+def history_for(connection: Connection, wanted: Iterable[Intent], *, since: float) -> list[Action]:
+    """Return what was acted on since then at the places of these intents, or by their strategies, oldest first."""
+    among = list(wanted)
+    near = or_(
+        intents.c.place.in_({place_of(one) for one in among}),
+        intents.c.strategy.in_({strategy_of(one) for one in among}),
+    )
+    recent = or_(intents.c.decided >= since, intents.c.state == "running")
+    query = select(intents.c.document).where(near, recent, intents.c.verdict == "act").order_by(intents.c.number)
+    return [Action.model_validate(document) for document in connection.execute(query).scalars()]
+
+
+def waiting_at(connection: Connection, place: str) -> list[StoredAction]:
+    """Return what is decided to be done at a place and has not begun, or waits for its turn there."""
+    waits = and_(intents.c.place == place, intents.c.state == "pending", intents.c.verdict.in_(["act", "queue"]))
+    return _all(connection, waits)
+
+
+def due(connection: Connection, states: Collection[str]) -> list[StoredAction]:
+    """Return what the engine has to do with: what may begin, what runs, what is guarded or being taken back."""
+    acts = and_(intents.c.state.in_(states), intents.c.verdict.in_(["act", "queue"]))
+    return _all(connection, or_(acts, intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None)))
+
+
+def add(connection: Connection, stored: StoredAction) -> None:
+    """Keep a new one."""
+    connection.execute(insert(intents).values(_values(stored)))
+
+
+def put(connection: Connection, stored: StoredAction) -> None:
+    """Keep a changed one."""
+    connection.execute(update(intents).where(intents.c.id == stored.id).values(_values(stored)))
+
+
+def fields_at(connection: Connection, place: str) -> dict[str, StoredField]:
+    """Return the known fields of a target, by name."""
+    rows = connection.execute(select(fields).where(fields.c.place == place)).mappings()
+    return {row["field"]: StoredField.model_validate(_without(row, "place")) for row in rows}
+
+
+def put_field(connection: Connection, place: str, one: StoredField) -> None:
+    """Keep a field of a target."""
+    is_it = and_(fields.c.place == place, fields.c.field == one.field)
+    values = one.model_dump(mode="json")
+    if connection.execute(update(fields).where(is_it).values(values)).rowcount == 0:
+        connection.execute(insert(fields).values(place=place, **values))
+
+
+def say(connection: Connection, id: str, at: float, text: str) -> None:
+    """Note what happened to an intent."""
+    connection.execute(insert(trail).values(intent=id, at=at, text=text))
+
+
+def said(connection: Connection, id: str) -> Sequence[tuple[float, str]]:
+    """Return what happened to an intent, in its order."""
+    query = select(trail.c.at, trail.c.text).where(trail.c.intent == id).order_by(trail.c.number)
+    return [(float(at), str(text)) for at, text in connection.execute(query)]
+
+
+def _values(stored: StoredAction) -> dict[str, Any]:
+    action = stored.action
+    return {
+        "id": action.id,
+        "app": action.intent.app,
+        "team": action.intent.team,
+        "key": action.intent.key,
+        "place": place_of(action.intent),
+        "strategy": strategy_of(action.intent),
+        "state": action.state,
+        "verdict": action.decision.verdict,
+        "decided": action.decision.at if action.began is None else action.began,
+        "document": action.model_dump(mode="json"),
+        **stored.model_dump(mode="json", exclude={"action"}),
+    }
+
+
+def _one(connection: Connection, which: Any) -> StoredAction | None:
+    row = connection.execute(select(intents).where(which)).mappings().first()
+    return None if row is None else _stored(row)
+
+
+def _all(connection: Connection, which: Any) -> list[StoredAction]:
+    rows = connection.execute(select(intents).where(which).order_by(intents.c.number)).mappings()
+    return [_stored(row) for row in rows]
+
+
+def _stored(row: RowMapping) -> StoredAction:
+    own = {name: row[name] for name in StoredAction.model_fields if name != "action"}
+    return StoredAction(action=Action.model_validate(row["document"]), **own)
+
+
+def _without(row: RowMapping, name: str) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != name}

@@ -1,0 +1,41 @@
+"""Idempotency keys: a write that is sent again with the same key is not done again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from scanflow.errors import InvalidError
+from scanflow_server.store.tables import keys
+
+__all__ = ["find", "fingerprint", "keep"]
+
+
+def fingerprint(request: Any) -> str:
+    """Return the same short text for the same request."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def find(connection: Connection, key: str | None, kind: str, mark: str) -> str | None:
+    """Return what was made for this key; None: nothing yet, or there is no key.
+
+    Raises:
+        InvalidError: the key was used for another request.
+    """
+    if key is None:
+        return None
+    row = connection.execute(select(keys).where(keys.c.key == key)).mappings().first()
+    if row is None:
+        return None
+    if (row["kind"], row["fingerprint"]) != (kind, mark):
+        raise InvalidError(f"The idempotency key {key!r:.80} was used for another request. Make a new key for each.")
+    return str(row["target"])
+
+
+def keep(connection: Connection, key: str | None, kind: str, mark: str, *, target: str, at: float) -> None:
+    """Note what was made for this key."""
+    if key is not None:
+        connection.execute(insert(keys).values(key=key, kind=kind, target=target, fingerprint=mark, at=at))

@@ -1,0 +1,82 @@
+"""How the database is brought from any earlier shape to today's: one module a step, in ``versions``."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from scanflow.errors import UsageError
+from scanflow_server.store.base import Store, translated
+
+__all__ = ["head", "migrate"]
+
+_LOCK = 4_666_602
+"""The advisory lock of PostgreSQL that one migration at a time holds."""
+
+
+def head() -> str:
+    """Return the name of the newest step."""
+    return str(_script()[1].get_current_head())
+
+
+def migrate(store: Store) -> None:
+    """Bring the database to today's shape. Of several that do it at once, one does it and the others wait.
+
+    Raises:
+        UsageError: a newer server has changed the database already.
+        UnavailableError: the database does not answer.
+    """
+    config, script = _script()
+    with translated(store.engine), _alone(store), store.engine.connect() as plain:
+        connection = plain.execution_options(scanflow_writes=True)
+
+        def steps(revision: Any, _context: Any) -> Any:
+            known = {one.revision for one in script.walk_revisions()}
+            if found := sorted(set(revision) - known):
+                raise UsageError(
+                    f"The database {store.address!r} was changed by a newer scanflow (its step {found[0]!r} is not "
+                    "known). Install that version, or name another database: SCANFLOW_DATABASE_URL"
+                )
+            return script._upgrade_revs("head", revision)
+
+        with EnvironmentContext(config, script, fn=steps) as environment:
+            environment.configure(connection=connection, transactional_ddl=True)
+            with environment.begin_transaction():
+                environment.run_migrations()
+        connection.commit()
+
+
+def _script() -> tuple[Config, ScriptDirectory]:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config, ScriptDirectory.from_config(config)
+
+
+@contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    """Let only one process at a time inside."""
+    if store.engine.dialect.name == "sqlite":
+        with Path(f"{store.engine.url.database}.lock").open("a") as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            yield
+        return
+    with store.engine.connect() as connection:
+        _lock(connection, "pg_advisory_lock")
+        try:
+            yield
+        finally:
+            _lock(connection, "pg_advisory_unlock")
+
+
+def _lock(connection: Connection, function: str) -> None:
+    connection.execute(text(f"SELECT {function}({_LOCK})"))
+    connection.commit()

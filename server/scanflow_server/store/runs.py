@@ -1,0 +1,103 @@
+"""Runs that somebody asked for: what each is to do next, and whether it has done it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, func, insert, select, update
+
+from scanflow_server.store.tables import runs
+
+__all__ = ["Asked", "WantedRun", "active", "add", "count_active", "drive_again", "get", "settle", "stop"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Asked(_Record):
+    """What a drive is to do."""
+
+    action: Literal["run", "resume", "spin"]
+    """``run`` and ``spin`` begin with the run, ``resume`` goes on with one that had ended or stood still."""
+
+    application: dict[str, Any] | None = None
+    """Of a resume: what it goes on with. None: what its file says now."""
+
+
+class WantedRun(_Record):
+    """One run that somebody asked for."""
+
+    name: str
+    app: str
+    team: str
+    workflow: str
+    created: float
+    definition: dict[str, Any] | None = None
+    """What to enter in the backend's journal, if it is not there yet; None where it was there before us."""
+
+    source: str | None = None
+    drive: int = 1
+    asked: Asked
+    stop: bool = False
+    active: bool = True
+    """Whether its newest drive is not known to have ended."""
+
+    outcome: str | None = None
+    problem: dict[str, Any] | None = None
+
+
+def add(connection: Connection, run: WantedRun) -> None:
+    """Note a run that was not asked for before."""
+    connection.execute(insert(runs).values(run.model_dump(mode="json")))
+
+
+def get(connection: Connection, name: str) -> WantedRun | None:
+    """Return one run, if this server was ever asked for it."""
+    row = connection.execute(select(runs).where(runs.c.name == name)).mappings().first()
+    return None if row is None else WantedRun.model_validate(dict(row))
+
+
+def active(connection: Connection) -> list[WantedRun]:
+    """Return those whose newest drive is not known to have ended, the oldest first."""
+    rows = connection.execute(select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name)).mappings()
+    return [WantedRun.model_validate(dict(row)) for row in rows]
+
+
+def count_active(connection: Connection) -> int:
+    """Return how many those are."""
+    return int(connection.execute(select(func.count()).select_from(runs).where(runs.c.active)).scalar_one())
+
+
+def drive_again(connection: Connection, name: str, asked: Asked) -> None:
+    """Ask for one more drive of a run."""
+    connection.execute(
+        update(runs)
+        .where(runs.c.name == name)
+        .values(
+            drive=runs.c.drive + 1,
+            asked=asked.model_dump(mode="json"),
+            stop=False,
+            active=True,
+            outcome=None,
+            problem=None,
+        )
+    )
+
+
+def stop(connection: Connection, name: str) -> None:
+    """Ask for the newest drive of a run to be stopped, if it goes on."""
+    connection.execute(update(runs).where(runs.c.name == name, runs.c.active).values(stop=True))
+
+
+def settle(
+    connection: Connection, name: str, drive: int, *, outcome: str, problem: dict[str, Any] | None = None
+) -> bool:
+    """Note that a drive has ended; say whether that is news."""
+    done = connection.execute(
+        update(runs)
+        .where(runs.c.name == name, runs.c.drive == drive, runs.c.active)
+        .values(active=False, outcome=outcome, problem=problem)
+    )
+    return done.rowcount == 1

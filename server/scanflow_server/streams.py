@@ -1,0 +1,52 @@
+"""Answers that go on while something happens: server-sent events, with a word now and then when nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from fastapi.responses import StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+
+__all__ = ["EVENTS", "PING", "event", "events_response", "pinged"]
+
+PING_S: Final = 15.0
+PING: Final = KEEPALIVE_COMMENT
+
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Server-sent events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+"""The description of an answer by server-sent events."""
+
+
+def event(data: str, *, name: str | None = None, id: str | None = None) -> bytes:
+    """Return one server-sent event."""
+    return format_sse_event(data_str=data, event=name, id=id)
+
+
+def events_response(events: AsyncIterator[bytes]) -> StreamingResponse:
+    """Return an answer of server-sent events."""
+    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+    return StreamingResponse(pinged(events), media_type="text/event-stream", headers=headers)
+
+
+async def pinged(blocks: AsyncIterator[bytes], *, every_s: float = PING_S) -> AsyncIterator[bytes]:
+    """Yield the blocks, and a comment whenever there was none for a while, so that nobody takes the peer for dead."""
+    coming: asyncio.Future[bytes] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(blocks))
+            done, _ = await asyncio.wait({coming}, timeout=every_s)
+            if not done:
+                yield PING
+                continue
+            try:
+                block = coming.result()
+            except StopAsyncIteration:
+                return
+            coming = None
+            yield block
+    finally:
+        if coming is not None:
+            coming.cancel()

@@ -1,0 +1,146 @@
+"""What happens in a run or an operation, as it happens: read from what its process writes, or seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted, TaskEnded, TaskStarted
+from scanflow.errors import NotFoundError
+from scanflow_server.context import Context
+from scanflow_server.control.operations import progress_of
+from scanflow_server.jobs import Job, Lines
+from scanflow_server.store import operations, runs
+from scanflow_server.store.operations import StoredOperation
+from scanflow_server.store.runs import WantedRun
+from scanflow_server.streams import event
+
+__all__ = ["changes", "operation_events", "run_events", "stored_operation"]
+
+_POLL_S = 0.1
+
+
+async def run_events(context: Context, run: str, *, last: str | None = None) -> AsyncIterator[bytes]:
+    """Yield a run's events, from the beginning of its newest drive or from after the event ``last``."""
+    known = await run_in_threadpool(_wanted, context, run)
+    if known is None:
+        async for one in _watched(context, run):
+            yield event(one.model_dump_json(), name=one.kind)
+        return
+    prefix, passed, number = f"{known.drive}-", 0, 0
+    if last is not None and last.startswith(prefix) and last.removeprefix(prefix).isdecimal():
+        passed = int(last.removeprefix(prefix))
+    job = context.run_job(run, known.drive)
+    async for text in _told(job):
+        number += 1
+        if number > passed:
+            yield event(text, name=str(json.loads(text)["kind"]), id=f"{prefix}{number}")
+    result = await run_in_threadpool(_result, job)
+    if result.get("problem") is not None:
+        number += 1
+        if number > passed:
+            yield event(json.dumps(result["problem"]), name="problem", id=f"{prefix}{number}")
+    if result.get("record") is not None:
+        ended = RunEnded.model_validate({"run": run, "record": result["record"]})
+        yield event(ended.model_dump_json(), name=ended.kind, id=f"{prefix}{number + 1}")
+
+
+async def operation_events(context: Context, id: str, *, last: int = 0) -> AsyncIterator[tuple[str, str, str]]:
+    """Yield the name, the number and the text of each event of an operation until it has ended."""
+    one, number = await run_in_threadpool(stored_operation, context, id), 0
+    if one.state == "running":
+        async for text in _told(context.operation_job(id)):
+            number += 1
+            if number > last:
+                yield "progress", str(number), text
+    while (one := await run_in_threadpool(stored_operation, context, id)).state == "running":
+        await context.news.heard(context.news.rang, _POLL_S)
+    for text in (one.progress or [])[number:]:
+        number += 1
+        if number > last:
+            yield "progress", str(number), json.dumps({"text": text})
+
+
+def stored_operation(context: Context, id: str) -> StoredOperation:
+    """Return an operation with what it told so far.
+
+    Raises:
+        NotFoundError: there is none of that id.
+    """
+    with context.store.read() as connection:
+        one = operations.get(connection, id)
+    if one is None:
+        raise NotFoundError(f"There is no operation {id!r}. See what is deployed: scanflow services")
+    if one.state == "running":
+        return one.model_copy(update={"progress": progress_of(context.operation_job(id))})
+    return one
+
+
+async def _told(job: Job) -> AsyncIterator[str]:
+    """Yield the lines that a job's process writes, until it has ended."""
+    lines = Lines(job.lines)
+
+    def look() -> tuple[bool, list[str]]:
+        over = job.result is not None  # asked first: what is written until then is read after it
+        return over, list(lines.fresh())
+
+    while True:
+        over, fresh = await run_in_threadpool(look)
+        for text in fresh:
+            yield text
+        if over:
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _result(job: Job) -> dict[str, Any]:
+    return job.result or {}
+
+
+def _wanted(context: Context, run: str) -> WantedRun | None:
+    """Return a run that this server drives or has driven last."""
+    with context.store.read() as connection:
+        known = runs.get(connection, run)
+    if known is not None and not known.active and context.deployer.show(run).state == "running":
+        return None  # somebody else goes on with it
+    return known
+
+
+async def _watched(context: Context, run: str) -> AsyncIterator[Event]:
+    """Yield the events of a run that another process drives, as far as they can be seen from outside."""
+    before: RunRecord | None = None
+    while True:
+        now = await run_in_threadpool(context.deployer.show, run)
+        for one in changes(before, now):
+            yield one
+        if now.state != "running":
+            yield RunEnded(run=now.name, record=now)
+            return
+        before = now
+        await asyncio.sleep(2 * _POLL_S)
+
+
+def changes(before: RunRecord | None, now: RunRecord) -> list[Event]:
+    """Return what must have happened in a run between two looks at it. Pure."""
+    known = {} if before is None else {task.task: task for task in before.tasks}
+    width = Counter(task.step for task in now.tasks)
+    left = Counter(task.step for task in now.tasks if task.state not in {"succeeded", "skipped"})
+    found: list[Event] = []
+    if before is None:
+        found.append(RunStarted(run=now.name, folder=now.folder, steps=len(width)))
+    for task in now.tasks:
+        old = known.get(task.task)
+        if old == task or task.state == "pending":
+            continue
+        if task.attempts and (old is None or old.attempts < task.attempts):
+            found.append(
+                TaskStarted(run=now.name, task=task.task, step=task.step, width=width[task.step], attempt=task.attempts)
+            )
+        if task.state != "running":
+            found.append(TaskEnded(run=now.name, record=task, width=width[task.step], left=left[task.step]))
+    return found

@@ -1,0 +1,127 @@
+"""The remote deployer against a real server, which has a home of its own for each test: every promise, over HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scanflow.app.application import Application
+from scanflow.backends.records import Event, TaskEnded, TaskStarted
+from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer
+from scanflow.deployer.remote_home import read_up
+from scanflow.settings import Settings
+from scanflow.testing.deployer import DeployerContract
+from scanflow_client import plane
+from tests.serving import unused_port
+from tests.waiting import until
+
+GATED = """
+import pathlib
+import time
+import scanflow as sf
+
+
+@sf.step
+def first() -> int:
+    print("first", flush=True)
+    return 1
+
+
+@sf.step
+def second(before: int) -> int:
+    print("waiting", flush=True)
+    give_up = time.monotonic() + 60
+    while not pathlib.Path("open").exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
+    with pathlib.Path("times").open("a") as file:
+        file.write("x")
+    print("done", flush=True)
+    return before + 1
+
+
+one = first.bind()
+app = sf.Application(name="gated", workflows=[sf.Workflow(name="w", nodes=[one, second.bind(one)])])
+"""
+
+
+@pytest.fixture
+def url(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server with this test's home. It is stopped at the end."""
+    monkeypatch.setenv("SCANFLOW_SLOTS", "2")
+    settings = Settings(home=home)
+    yield plane.up(settings, port=unused_port(), tracker=False).up.server.url
+    plane.down(settings)
+
+
+class TestRemoteDeployer(DeployerContract):
+    @pytest.fixture
+    def deployer(self, url: str) -> Deployer:
+        return RemoteDeployer(url)
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> tuple[Application, Path]:
+    """An application whose second step waits for a file ``open`` beside it, and its file."""
+    from scanflow.loading import load_application
+
+    path = tmp_path / "gated_app.py"
+    path.write_text(GATED, encoding="utf-8")
+    return load_application(str(path))[0], path
+
+
+def test_a_run_whose_server_is_killed_in_the_middle_is_watched_to_its_end_by_the_next(
+    url: str, home: Path, gated: tuple[Application, Path]
+) -> None:
+    app, source = gated
+    seen: list[Event] = []
+    ended: list[str] = []
+
+    def run() -> None:
+        ended.append(RemoteDeployer(url).run(app, source=source, observe=seen.append).state)
+
+    watcher = threading.Thread(target=run, daemon=True)
+    watcher.start()
+    until(lambda: any(isinstance(one, TaskStarted) and one.step == "second" for one in seen), "the second step runs")
+    up = read_up(home)
+    assert up is not None
+    os.kill(up.server.pid, signal.SIGKILL)
+    until(lambda: not up.server.is_alive(), "the server is gone")
+    again = plane.up(Settings(home=home), tracker=False)
+    assert (again.server, again.up.server.url) == (True, url)
+    (source.parent / "open").touch()
+    watcher.join(timeout=60)
+    assert ended == ["succeeded"]
+    assert [one.record.task for one in seen if isinstance(one, TaskEnded)] == ["first", "second"]
+    assert (source.parent / "times").read_text() == "x"
+
+
+def test_a_log_is_followed_until_its_task_has_ended(url: str, gated: tuple[Application, Path]) -> None:
+    app, source = gated
+    deployer = RemoteDeployer(url)
+    seen: list[Event] = []
+    watcher = threading.Thread(target=lambda: deployer.run(app, source=source, observe=seen.append), daemon=True)
+    watcher.start()
+    until(lambda: any(isinstance(one, TaskStarted) and one.step == "second" for one in seen), "the second step runs")
+    blocks = deployer.logs("@latest", "second", follow=True)
+    told = next(blocks)
+    assert told == b"waiting\n"
+    (source.parent / "open").touch()
+    assert told + b"".join(blocks) == b"waiting\ndone\n"
+    watcher.join(timeout=60)
+
+
+def test_what_the_server_did_is_seen_without_it_and_the_other_way_round(
+    url: str, home: Path, gated: tuple[Application, Path]
+) -> None:
+    app, source = gated
+    (source.parent / "open").touch()
+    over_there = RemoteDeployer(url).run(app, source=source)
+    here = EmbeddedDeployer(Settings(home=home)).run(app, source=source)
+    for deployer in (RemoteDeployer(url), EmbeddedDeployer(Settings(home=home))):
+        assert [one.name for one in deployer.runs()] == [here.name, over_there.name]
+        assert deployer.show(over_there.name) == over_there

@@ -1,0 +1,92 @@
+"""A private PostgreSQL for tests: started in a folder of its own, heard by nobody else, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+__all__ = ["Postgres", "private_postgres"]
+
+_USERS = ("postgres", "nobody")
+_TIMEOUT_S = 60
+_SETTINGS = "-c listen_addresses= -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=200"
+
+
+class Postgres:
+    """One server of PostgreSQL, by the folder of its socket."""
+
+    def __init__(self, folder: Path, user: str) -> None:
+        self._folder, self._user = folder, user
+        self._numbers = count(1)
+
+    def address(self, database: str) -> str:
+        """Where one of its databases is."""
+        return f"postgresql://{self._user}@/{database}?host={self._folder}"
+
+    def new_database(self) -> str:
+        """Make an empty database, and return its address."""
+        name = f"test{next(self._numbers)}"
+        with psycopg.connect(self.address("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self.address(name)
+
+
+@contextmanager
+def private_postgres() -> Iterator[Postgres]:
+    """Start one, or skip the test where PostgreSQL is not installed."""
+    programs = _programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    user = _unprivileged() if os.getuid() == 0 else None
+    folder = Path(tempfile.mkdtemp(prefix="scanflow-pg-"))  # not pytest's: that one is for this user only
+    if user is not None:
+        shutil.chown(folder, user)
+    try:
+        _run(user, [str(programs / "initdb"), "-D", str(folder / "data"), "-A", "trust", "-U", "scanflow", "-N"])
+        control = [str(programs / "pg_ctl"), "-D", str(folder / "data"), "-w", "-t", str(_TIMEOUT_S)]
+        _run(user, [*control, "-l", str(folder / "log"), "-o", f"{_SETTINGS} -k {folder}", "start"])
+        try:
+            yield Postgres(folder, "scanflow")
+        finally:
+            _run(user, [*control, "-m", "immediate", "stop"])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _programs() -> Path | None:
+    """Return the folder of the newest PostgreSQL's programs."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    found.sort(key=lambda path: int(path.parent.name) if path.parent.name.isdecimal() else 0)
+    if found:
+        return found[-1]
+    there = shutil.which("initdb")
+    return None if there is None else Path(there).parent
+
+
+def _unprivileged() -> str:
+    for name in _USERS:
+        if subprocess.run(["id", name], capture_output=True, check=False).returncode == 0:
+            return name
+    pytest.skip(f"PostgreSQL does not run as root, and there is no user {' or '.join(_USERS)} to run it as.")
+
+
+def _run(user: str | None, command: Sequence[str]) -> None:
+    """Run a program of PostgreSQL's, as another user where this one is root."""
+    other = [] if user is None else ["runuser", "-u", user, "--"]
+    log = tempfile.TemporaryFile()  # noqa: SIM115  a pipe would be held open by the server that is started
+    done = subprocess.run(
+        [*other, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", timeout=_TIMEOUT_S, check=False
+    )
+    log.seek(0)
+    said = log.read().decode(errors="replace")
+    log.close()
+    assert done.returncode == 0, f"{' '.join(command)} failed:\n{said}"

@@ -1,0 +1,221 @@
+"""Intents and labels over HTTP, and actions on a service that really serves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from scanflow.agent.records import Call
+from scanflow.app.files import dump_json
+from scanflow.loading import load_application
+from scanflow.settings import Settings
+from scanflow_server.arbiter.engine import Engine
+from scanflow_server.arbiter.make import make_engine
+from scanflow_server.context import Context, make_context
+from scanflow_server.primitives.asked import StoredApplications
+from scanflow_server.problems import handle_problems
+from scanflow_server.routes import intents, labels
+from scanflow_server.settings import ServerSettings
+from scanflow_server.store.migrations import migrate
+from tests.unit.server.arbiter.making import intent
+from tests.waiting import until
+
+APP = """
+import scanflow as sf
+
+
+class Echo:
+    def predict(self, inputs):
+        return inputs
+
+
+app = sf.Application(
+    name="mnist",
+    team="tests",
+    workflows=[
+        sf.Workflow(name="serve", type="online", nodes=[sf.Service(name="echo", implementation="mnist_app.py:Echo")]),
+        sf.Workflow(
+            name="train",
+            nodes=[sf.Executor(name="fit", mainfile="fit.py", parameters={"epochs": 1})],
+        ),
+    ],
+)
+"""
+
+
+@pytest.fixture
+def context(home: Path, tmp_path: Path) -> Iterator[Context]:
+    (tmp_path / "mnist_app.py").write_text(APP, encoding="utf-8")
+    (tmp_path / "fit.py").write_text("print('fitting')\n", encoding="utf-8")
+    context = make_context(ServerSettings(library=Settings(home=home, slots=2)))
+    migrate(context.store)
+    app, path, _ = load_application(str(tmp_path / "mnist_app.py"))
+    StoredApplications(context).put(app, source=path)
+    yield context
+    context.store.close()
+
+
+@pytest.fixture
+def engine(context: Context) -> Iterator[Engine]:
+    with make_engine(context) as engine:
+        yield engine
+
+
+@pytest.fixture
+def client(context: Context, engine: Engine) -> Iterator[httpx.Client]:
+    app = FastAPI()
+    app.state.engine, app.state.store = engine, context.store
+    handle_problems(app)
+    app.include_router(intents.router, prefix="/api/v1")
+    app.include_router(labels.router, prefix="/api/v1")
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started, "the server listens")
+        port = server.servers[0].sockets[0].getsockname()[1]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/", timeout=60) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def wanted(id: str, primitive: str, target: str, field: str, /, **arguments: Any) -> dict[str, Any]:
+    given = {"primitive": primitive, "target": target, "fields": [field], "arguments": arguments}
+    return intent(id, **given).model_dump(mode="json")
+
+
+def epochs(id: str, count: int, **changes: Any) -> dict[str, Any]:
+    arguments = {"workflow": "train", "kind": "batch", "parameters": {"epochs": count}}
+    return {**wanted(id, "upgrade_workflow", "workflow/train", "parameters", **arguments), **changes}
+
+
+def ended(client: httpx.Client, id: str) -> dict[str, Any]:
+    until(lambda: client.get(f"/api/v1/intents/{id}").json()["ended"] is not None, f"the action {id} is over")
+    answer: dict[str, Any] = client.get(f"/api/v1/intents/{id}").json()
+    return answer
+
+
+def parameters(context: Context) -> Any:
+    return StoredApplications(context).get("mnist", "tests").application.workflow("train").node("fit").parameters
+
+
+def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx.Client, context: Context) -> None:
+    decision = client.post("/api/v1/intents", json=epochs("i1", 5))
+    assert (decision.status_code, decision.json()["verdict"]) == (200, "act")
+    assert ended(client, "i1")["state"] == "succeeded"
+    assert parameters(context) == {"epochs": 5}
+    assert client.post("/api/v1/intents", json=epochs("i2", 6, key="planner/scale/i1")).json()["verdict"] == "duplicate"
+    why = client.get("/api/v1/intents/i1/why").json()
+    assert [line.split()[0] for line in why["lines"] if line[0] != " "][-1] == "effect"
+    assert why["action"]["id"] == "i1"
+    back = client.post("/api/v1/intents/i1/revert", json={"by": "ann", "reason": "too slow"}).json()
+    assert (back["state"], back["reverted_by"], parameters(context)) == ("reverted", "ann", {"epochs": 1})
+
+
+def test_a_person_says_yes_or_no(client: httpx.Client, context: Context) -> None:
+    for id in ("i1", "i2"):
+        client.post("/api/v1/intents", json=epochs(id, 7, autonomy="approve"))
+    waiting = client.get("/api/v1/intents", params={"verdict": "approve", "state": "pending"}).json()
+    assert [one["id"] for one in waiting] == ["i2", "i1"]
+    assert client.post("/api/v1/intents/i2/refuse", json={"by": "bob"}).json()["decision"]["verdict"] == "refuse"
+    assert client.post("/api/v1/intents/i1/approve", json={"by": "ann"}).json()["decision"]["verdict"] == "act"
+    assert ended(client, "i1")["state"] == "succeeded"
+    assert parameters(context) == {"epochs": 7}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "/intents/nobody", None, 404, "There is no intent 'nobody'"),
+        ("GET", "/intents/nobody/why", None, 404, "There is no intent 'nobody'"),
+        ("POST", "/intents/nobody/approve", {"by": "ann"}, 404, "There is no intent 'nobody'"),
+        ("POST", "/intents", epochs("i1", 2, primitive="walk"), 404, "There is no primitive 'walk'"),
+        ("POST", "/intents", epochs("i1", 2, fields=["model"]), 422, "does not say that it writes 'parameters'"),
+        ("POST", "/intents", epochs("i1", 2, key=""), 422, "The key '' has to have 1 to"),
+        ("POST", "/intents", {"id": "i1"}, 422, "app: Field required"),
+        ("POST", "/labels/nobody", {"label": 1, "by": "ann"}, 404, "Nothing with the id 'nobody'"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(
+    client: httpx.Client, method: str, path: str, body: Any, status: int, words: str
+) -> None:
+    answer = client.request(method, f"/api/v1{path}", json=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert words in answer.json()["detail"]
+
+
+def test_a_workflow_is_run_and_the_same_intent_after_a_kill_finds_the_first_run(
+    client: httpx.Client, context: Context
+) -> None:
+    client.post("/api/v1/intents", json=wanted("i1", "run_workflow", "workflow/train", "running", workflow="train"))
+    done = ended(client, "i1")
+    assert done["state"] == "succeeded"
+    assert done["inverse"] == {"primitive": "stop_workflow", "arguments": {"run": done["result"]["run"]}}
+    from scanflow_server.primitives.asked import AskedRuns
+    from scanflow_server.primitives.table import do
+
+    call = Call(primitive="run_workflow", arguments={"workflow": "train"})
+    means: dict[str, Any] = {"app": "mnist", "team": "tests", "key": "intent/i1", "runs": AskedRuns(context)}
+    again = do(context.deployer, StoredApplications(context), call, **means)
+    assert again.result["run"] == done["result"]["run"]
+
+
+def test_a_service_is_deployed_duplicated_guarded_and_taken_back(client: httpx.Client, context: Context) -> None:
+    deploy = wanted("i1", "deploy_workflow", "service/serve", "running", workflow="serve")
+    client.post("/api/v1/intents", json=deploy)
+    assert ended(client, "i1")["state"] == "succeeded"
+    assert context.deployer.metadata("serve")["name"] == "serve"
+    more = wanted("i2", "duplicate_workflow_instance", "service/serve", "replicas", workflow="serve")
+    guard = {"metric": "lag", "worse": "higher", "by": 0.0, "within_s": 600.0}
+    event = {"at": 1.0, "type": "metric", "app": "mnist", "subject": "lag", "data": {"value": 1.0}}
+    post(context, event)
+    client.post("/api/v1/intents", json={**more, "guard": guard})
+    assert ended(client, "i2")["state"] == "succeeded"
+    assert context.deployer.service("serve").shape.instances == 2
+    post(context, {**event, "data": {"value": 2.0}})
+    until(lambda: client.get("/api/v1/intents/i2").json()["state"] == "reverted", "the guard has taken it back")
+    assert context.deployer.service("serve").shape.instances == 1
+    context.deployer.scale("serve", instances=2)  # somebody else does
+    refused = client.post("/api/v1/intents", json={**more, "id": "i3", "key": "planner/scale/i3"}).json()
+    assert (refused["verdict"], "it is 2, and 1 was written here last" in refused["reason"]) == ("refuse", True)
+
+
+def post(context: Context, event: dict[str, Any]) -> None:
+    from scanflow.agent.records import Event
+    from scanflow_server.store import events
+
+    with context.store.write() as connection:
+        events.append(connection, [Event.model_validate(event)])
+
+
+def test_labels_are_asked_for_once_and_given_once(client: httpx.Client) -> None:
+    items = [
+        {"id": "a/1", "run": "r1", "data": {"image": "1.png"}, "guess": 3, "score": 0.2},
+        {"id": "b", "score": 0.9},
+    ]
+    assert client.post("/api/v1/labels", json={"app": "mnist", "items": items}).status_code == 201
+    client.post("/api/v1/labels", json={"app": "mnist", "items": items})
+    waiting = client.get("/api/v1/labels", params={"app": "mnist", "state": "wanted"}).json()
+    assert [one["id"] for one in waiting] == ["b", "a/1"]
+    given = client.post("/api/v1/labels/a/1", json={"label": 5, "by": "ann"}).json()
+    assert (given["state"], given["label"], given["by"], given["guess"]) == ("given", 5, "ann", 3)
+    assert client.post("/api/v1/labels/a/1", json={"label": 5, "by": "bob"}).json()["by"] == "ann"
+    other = client.post("/api/v1/labels/a/1", json={"label": 6, "by": "bob"})
+    assert (other.status_code, "labelled 5 already, by 'ann'" in other.json()["detail"]) == (400, True)
+    again = client.post("/api/v1/labels", json={"app": "mnist", "items": items}).json()
+    assert [one["state"] for one in again] == ["given", "wanted"]
+
+
+def test_the_stored_application_is_what_was_sent(context: Context, tmp_path: Path) -> None:
+    kept = StoredApplications(context).get("mnist", "tests")
+    sent = load_application(str(tmp_path / "mnist_app.py"))[0]
+    assert (dump_json(kept.application), kept.revision) == (dump_json(sent), 1)

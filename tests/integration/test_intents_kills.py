@@ -1,0 +1,95 @@
+"""The engine is killed at random moments, again and again: nothing is lost and nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from scanflow_server.arbiter.desk import Desk
+from scanflow_server.store import intents as kept
+from scanflow_server.store.base import Store, open_store
+from scanflow_server.store.migrations import migrate
+from tests.unit.server.arbiter.making import intent
+from tests.waiting import until
+
+COUNT = 40
+KILLS = 6
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from scanflow.agent.records import Call
+from scanflow_server.arbiter.engine import Engine
+from scanflow_server.primitives.means import Done
+from scanflow_server.store.base import open_store
+
+address, folder = sys.argv[1], Path(sys.argv[2])
+
+def perform(intent, call, key, noted, note):
+    # A thing that is done by replacing a value, as those of services are: done when it is what is wanted.
+    place = folder / str(call.arguments["workflow"])
+    before = place.read_text() if place.exists() else "0"
+    inverse = noted or Call(primitive=call.primitive, arguments={**call.arguments, "instances": int(before)})
+    if noted is None:
+        note(inverse)
+    time.sleep(0.005)
+    if before != str(call.arguments["instances"]):
+        with (folder / "done.log").open("a") as log:
+            log.write(f"{key}\\n")
+        place.write_text(str(call.arguments["instances"]))
+    time.sleep(0.005)
+    return Done({"before": inverse.arguments["instances"]}, inverse)
+
+engine = Engine(open_store(address), perform, look=lambda intent: {}, workers=2)
+engine.start()
+print("started", flush=True)
+time.sleep(300)
+"""
+
+
+def states(store: Store) -> Counter[str]:
+    with store.read() as connection:
+        return Counter(one.state for one in kept.listed(connection, limit=1000))
+
+
+def enough_done(store: Store, enough: int) -> bool:
+    return states(store)["succeeded"] >= enough
+
+
+def test_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(home: Path, tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path / 'server.db'}"
+    store = open_store(address)
+    migrate(store)
+    desk = Desk(store, look=lambda _: {}, clock=lambda: 1000.0)
+    for number in range(COUNT):
+        arguments = {"workflow": f"serve-{number}", "instances": 3}
+        wanted = intent(f"i{number}", arguments=arguments, target=f"service/serve-{number}")
+        assert desk.submit(wanted).verdict == "act"
+    rng = random.Random(7)
+    for kill in range(KILLS + 1):
+        child = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, address, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline() == "started\n"
+            enough = COUNT if kill == KILLS else min(COUNT, states(store)["succeeded"] + rng.randrange(1, 6))
+            until(partial(enough_done, store, enough), f"{enough} actions are done")
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+    assert states(store) == {"succeeded": COUNT}
+    done = Counter((tmp_path / "done.log").read_text().split())
+    assert done.keys() == {f"intent/i{number}" for number in range(COUNT)}
+    # What was cut off between its log's line and its value is logged again; its value is the same, as is its inverse.
+    assert all((tmp_path / f"serve-{number}").read_text() == "3" for number in range(COUNT))
+    assert done.total() - COUNT <= 2 * KILLS
+    with store.read() as connection:
+        for action in kept.listed(connection, limit=1000):
+            assert action.result == {"before": 0}
+    store.close()

@@ -1,0 +1,363 @@
+"""The server as a process: runs and services that outlive it, and what it finds when it is started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server import ServerProcess, body_of
+from tests.waiting import until
+
+APP = """
+import os, pathlib, time
+import scanflow as sf
+
+def note(what):
+    with open(os.environ["TEST_LEDGER"], "a") as ledger:
+        ledger.write(what + "\\n")
+
+@sf.step
+def first(word: str = "one") -> str:
+    note("first " + word)
+    return word
+
+@sf.step
+def second(word: str) -> str:
+    note("second begins")
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    if pathlib.Path("fail").exists():
+        raise ValueError("told to fail")
+    note("second ends")
+    return word.upper()
+
+begun = first.bind()
+app = sf.Application(name="waiting", team="tests", workflows=[sf.Workflow(name="w", nodes=[begun, second.bind(begun)])])
+"""
+SERVING = """
+import scanflow as sf
+node = sf.Service(name="multiply", implementation="model.py:Multiply", parameters={"by": BY})
+served = sf.Workflow(name="multiply", type="online", nodes=[node])
+app = sf.Application(name="serving", team="tests", workflows=[served])
+"""
+MODEL = """
+class Multiply:
+    def __init__(self, by=2):
+        self.by = by
+        print("multiplying by", by, flush=True)
+    def predict(self, X):
+        return X * self.by
+"""
+
+
+@pytest.fixture
+def server(home: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(home, environ={"TEST_LEDGER": str(tmp_path / "ledger")})
+    process.start()
+    yield process
+    process.close()
+    (tmp_path / "go").touch()  # what still waits ends by itself
+    for pid in (home / "server").glob("runs/*/*/pid"):
+        until(partial(_is_gone, pid), "what drives runs has ended")
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> dict[str, Any]:
+    """What asks for a run whose second step waits for a file ``go``."""
+    (tmp_path / "app.py").write_text(APP)
+    return body_of(tmp_path / "app.py")
+
+
+def _is_gone(pid: Path) -> bool:
+    return not _lives(int(pid.read_text() or "0"))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ledger(folder: Path) -> list[str]:
+    return (folder / "ledger").read_text().splitlines() if (folder / "ledger").exists() else []
+
+
+def begun(folder: Path) -> None:
+    until(lambda: "second begins" in ledger(folder), "the second step begins")
+
+
+def driver_of(home: Path, run: str, drive: int = 1) -> int:
+    return int((home / "server" / "runs" / run / str(drive) / "pid").read_text() or "0")
+
+
+def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "go").touch()
+    name = server.api.post("/runs", json=body).json()["name"]
+    events = server.run_events(name)
+    assert [kind for kind, _ in events] == ["run-started", *["task-started", "task-ended"] * 2, "run-ended"]
+    assert events[-1][1]["record"] == server.api.get(f"/runs/{name}").json()
+    assert server.api.get(f"/runs/{name}/steps/second/outputs").json() == {"result": "ONE"}
+    assert server.run_events(name, **{"Last-Event-ID": "1-5"}) == events[5:]
+    until(lambda: server.outcomes() == {name: ["run.started", "run.succeeded"]}, "its end is noted")
+    assert "mlflow" not in _loaded(server)
+
+
+def _loaded(server: ServerProcess) -> str:
+    """Return the files that the server has mapped: what it has imported is among them, where that is no pure Python."""
+    return Path(f"/proc/{server.api.get('/status').json()['pid']}/maps").read_text()
+
+
+def test_a_run_goes_on_while_the_server_is_away_and_is_noted_once(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path
+) -> None:
+    name = server.api.post("/runs", json=body).json()["name"]
+    begun(tmp_path)
+    server.kill()
+    (tmp_path / "go").touch()
+    until(lambda: "second ends" in ledger(tmp_path), "the step ends without a server")
+    server.start()
+    assert [kind for kind, _ in server.run_events(name)][-1] == "run-ended"
+    until(lambda: server.outcomes() == {name: ["run.started", "run.succeeded"]}, "its end is noted")
+    assert Counter(ledger(tmp_path)) == Counter(["first one", "second begins", "second ends"])
+
+
+def test_a_run_whose_driver_is_killed_is_gone_on_with(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path, home: Path
+) -> None:
+    name = server.api.post("/runs", json=body).json()["name"]
+    begun(tmp_path)
+    first = driver_of(home, name)
+    os.kill(first, signal.SIGKILL)
+    lines = home / "server" / "runs" / name / "1" / "events.jsonl"
+    until(lambda: '"adopted":true' in lines.read_text(), "another drives it")
+    assert server.api.get(f"/runs/{name}").json()["state"] == "running"
+    (tmp_path / "go").touch()
+    events = server.run_events(name)
+    assert events[-1][1]["record"]["state"] == "succeeded"
+    assert [event["adopted"] for kind, event in events if kind == "task-started"][-1]
+    assert Counter(ledger(tmp_path)) == Counter(["first one", "second begins", "second ends"])
+    until(lambda: server.outcomes() == {name: ["run.started", "run.succeeded"]}, "its end is noted")
+
+
+@pytest.mark.parametrize("driven", [True, False])
+def test_a_run_is_stopped_whether_or_not_somebody_drives_it_and_gone_on_with(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path, home: Path, driven: bool
+) -> None:
+    name = server.api.post("/runs", json=body).json()["name"]
+    begun(tmp_path)
+    if not driven:
+        os.kill(driver_of(home, name), signal.SIGKILL)
+    assert server.api.post(f"/runs/{name}/stop").status_code == 200
+    assert server.run_events(name)[-1][1]["record"]["state"] == "stopped"
+    until(lambda: server.outcomes() == {name: ["run.started", "run.stopped"]}, "its end is noted")
+    assert server.api.post(f"/runs/{name}/stop").status_code == 400
+    (tmp_path / "go").touch()
+    assert server.api.post(f"/runs/{name}/resume").json()["state"] == "running"
+    assert server.run_events(name)[-1][1]["record"]["state"] == "succeeded"
+    assert Counter(ledger(tmp_path))["first one"] == 1
+
+
+def test_a_run_that_was_stopped_before_it_began_never_begins(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path
+) -> None:
+    name = server.api.post("/runs", json=body).json()["name"]
+    server.api.post(f"/runs/{name}/stop")
+    assert server.run_events(name)[-1][1]["record"]["state"] == "stopped"
+    assert "second ends" not in ledger(tmp_path)
+
+
+def test_a_failed_run_is_told_to_have_failed_and_resumed_with_what_its_file_says_now(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "go").touch()
+    (tmp_path / "fail").touch()
+    name = server.api.post("/runs", json=body).json()["name"]
+    record = server.run_events(name)[-1][1]["record"]
+    assert record["state"] == "failed"
+    assert "ValueError: told to fail" in record["tasks"][-1]["failure"]["cause"]
+    until(lambda: server.outcomes() == {name: ["run.started", "run.failed"]}, "its end is noted")
+    (tmp_path / "app.py").write_text(APP + "\nraise RuntimeError('half written')\n")
+    server.api.post(f"/runs/{name}/resume")
+    told = server.run_events(name)
+    assert [kind for kind, _ in told] == ["problem", "run-ended"]
+    assert told[0][1]["type"] == "urn:scanflow:error:UsageError"
+    assert "half written" in told[0][1]["detail"]
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "fail").unlink()
+    until(lambda: server.api.post(f"/runs/{name}/resume").status_code == 200, "it may be gone on with")
+    assert server.run_events(name)[-1][1]["record"]["state"] == "succeeded"
+    assert Counter(ledger(tmp_path))["first one"] == 1
+
+
+def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_with(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path
+) -> None:
+    from scanflow.loading import load_application
+    from scanflow_server.asking import document_of
+
+    app = load_application(str(tmp_path / "app.py"))[0]
+    changed = app.with_workflow(app.workflow().with_parameters({"first.word": "two"}))
+    (tmp_path / "go").touch()
+    (tmp_path / "fail").touch()
+    asked = {**body, "application": document_of(changed), "parameters": {"first.word": "two"}}
+    name = server.api.post("/runs", json=asked).json()["name"]
+    assert server.run_events(name)[-1][1]["record"]["state"] == "failed"
+    (tmp_path / "fail").unlink()
+    plain = {"application": body["application"], "source": body["source"]}
+    until(lambda: server.api.post(f"/runs/{name}/resume", json=plain).status_code == 200, "it may be gone on with")
+    assert server.run_events(name)[-1][1]["record"]["state"] == "succeeded"
+    assert server.api.get(f"/runs/{name}/steps/second/outputs").json() == {"result": "TWO"}
+    assert ledger(tmp_path)[0] == "first two"
+
+
+def test_one_step_is_spun_on_the_inputs_it_had(server: ServerProcess, body: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    name = server.api.post("/runs", json=body).json()["name"]
+    server.run_events(name)
+    asked = {"step": "second", "parameters": {"word": "other"}}
+    spun = server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"]
+    assert server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"] == spun
+    assert server.run_events(spun)[-1][1]["record"]["state"] == "succeeded"
+    assert server.api.get(f"/runs/{spun}/steps/second/outputs").json() == {"result": "OTHER"}
+    assert Counter(ledger(tmp_path))["first one"] == 1
+
+
+def test_what_a_step_writes_is_followed_until_it_ends(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(
+        APP.replace('note("second begins")', 'note("second begins"); print("here", flush=True)')
+    )
+    name = server.api.post("/runs", json=body).json()["name"]
+    begun(tmp_path)
+    with server.api.stream("GET", f"/runs/{name}/tasks/second/logs", params={"follow": True}) as reply:
+        blocks = reply.iter_bytes()
+        assert next(blocks) == b"here\n"
+        (tmp_path / "go").touch()
+        assert b"".join(blocks) == b""
+
+
+def test_a_home_has_one_server(server: ServerProcess, home: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scanflow_server", "--home", str(home), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "runs already: process" in done.stderr
+    assert server.answers()
+
+
+def test_a_port_that_is_taken_is_said_to_be(server: ServerProcess, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scanflow_server", "--home", str(tmp_path / "other"), "--port", str(server.port)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"127.0.0.1:{server.port} cannot be listened on" in done.stderr
+
+
+def test_a_server_that_is_asked_to_end_cuts_streams_off_and_leaves_runs_alone(
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path, home: Path
+) -> None:
+    name = server.api.post("/runs", json=body).json()["name"]
+    begun(tmp_path)
+    with server.api.stream("GET", f"/runs/{name}/events") as reply:
+        lines = reply.iter_lines()
+        assert next(lines) == "event: run-started"
+        assert server.end() == 0
+        with pytest.raises(httpx.TransportError):  # an end that looks like one would be taken for the run's
+            list(lines)
+    assert _lives(driver_of(home, name))
+    server.start()
+
+
+def serving(folder: Path, by: int) -> dict[str, Any]:
+    (folder / "model.py").write_text(MODEL)
+    path = folder / f"serving_{by}.py"
+    path.write_text(SERVING.replace("BY", str(by)))
+    return body_of(path)
+
+
+def answer(url: str) -> Any:
+    body = {"inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [3]}]}
+    return httpx.post(f"{url}/v2/models/multiply/infer", json=body, timeout=30).json()["outputs"][0]["data"]
+
+
+def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerProcess, tmp_path: Path) -> None:
+    done = server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
+    assert (done["state"], done["result"]["state"]) == ("succeeded", "ready"), done
+    assert any("ready" in text for text in done["progress"])
+    assert answer(done["result"]["url"]) == [6]
+    assert [one["name"] for one in server.api.get("/services").json()] == ["multiply"]
+    assert server.api.get("/services/multiply/explain").json()["service"] == "multiply"
+    assert b"who" in server.api.get("/services/multiply/logs").content
+    scaled = server.operation(server.api.post("/services/multiply/scale", json={"instances": 2}))
+    assert scaled["result"]["shape"]["instances"] == 2
+    again = server.operation(server.api.post("/services", json=serving(tmp_path, 5)))
+    assert answer(again["result"]["url"]) == [15]
+    back = server.operation(server.api.post("/services/multiply/rollback"))
+    assert back["state"] == "succeeded", back
+    assert answer(done["result"]["url"]) == [6]
+    failed = server.operation(server.api.post("/services/multiply/promote"))
+    assert (failed["state"], failed["problem"]["status"]) == ("failed", 400)
+    gone = server.operation(server.api.delete("/services/multiply"))
+    assert (gone["state"], gone["result"]) == ("succeeded", None)
+    assert server.api.get("/services").json() == []
+    kinds = [one["data"]["kind"] for one in server.api.get("/events", params={"type": "service.changed"}).json()]
+    assert kinds == ["deploy", "scale", "deploy", "rollback", "delete"]
+
+
+def test_a_change_goes_on_while_the_server_is_away_and_is_made_once_though_its_process_is_killed(
+    server: ServerProcess, tmp_path: Path, home: Path
+) -> None:
+    server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
+    server.operation(server.api.post("/services", json=serving(tmp_path, 5)))
+    before = server.api.get("/services/multiply").json()["generation"]
+    id = server.api.post("/services/multiply/rollback").json()["operation"]
+    folder = home / "server" / "operations" / id
+    until((folder / "begun.json").exists, "the change begins")
+    until(lambda: server.api.get("/services/multiply").json()["generation"] > before, "the change is asked for")
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    server.kill()
+    server.start()
+    until(lambda: server.api.get(f"/operations/{id}").json()["state"] != "running", "the operation ends")
+    found = server.api.get(f"/operations/{id}").json()
+    assert found["state"] == "succeeded", found
+    assert found["result"]["generation"] == before + 1
+    assert answer(found["result"]["url"]) == [6]
+
+
+def test_a_service_whose_supervisor_died_gets_another(server: ServerProcess, tmp_path: Path, home: Path) -> None:
+    import psutil
+
+    server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
+
+    def supervisors() -> list[int]:
+        wanted = str(home / "services" / "multiply")
+        found = [p for p in psutil.process_iter(["cmdline"]) if wanted in (p.info["cmdline"] or [])]
+        return [p.pid for p in found if any("supervisor" in part for part in p.info["cmdline"])]
+
+    until(supervisors, "there is a supervisor")
+    (first,) = supervisors()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: supervisors() and supervisors() != [first], "there is another one")
+    until(lambda: server.api.get("/services").json()[0]["state"] == "ready", "the service is supervised")

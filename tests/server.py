@@ -1,0 +1,113 @@
+"""A server as a process of its own, for tests: started, asked, killed, started again on the same home and port."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from scanflow.app.files import dump_json
+from scanflow.loading import load_application
+from tests.waiting import until
+
+__all__ = ["ServerProcess", "body_of", "free_port"]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def body_of(source: Path, **more: Any) -> dict[str, Any]:
+    """Return what asks for something of the application in a file."""
+    app, path, _ = load_application(str(source))
+    return {"application": json.loads(dump_json(app)), "source": str(path), **more}
+
+
+class ServerProcess:
+    """One server; what it was asked for goes on whether it lives or not."""
+
+    def __init__(self, home: Path, *, environ: Mapping[str, str] | None = None) -> None:
+        self.home, self.port = home, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = home.parent / "server.log"
+        self._environ = {**os.environ, "SCANFLOW_SLOTS": "2", **(environ or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.api = httpx.Client(base_url=f"{self.url}/api/v1", timeout=60)
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, and wait until it answers."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "scanflow_server", "--home", str(self.home), "--port", str(self.port)],
+                env=self._environ,
+                stdout=log,
+                stderr=log,
+            )
+        if wait:
+            until(self.answers, f"the server answers; its log: {self.log}")
+
+    def answers(self) -> bool:
+        """Say whether it is ready."""
+        assert self._process is not None
+        code = self._process.poll()
+        assert code is None, f"The server ended with {code}:\n{self.log.read_text()}"
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        """Kill it: it gets no chance to tidy up."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(30)
+            self._process = None
+
+    def end(self) -> int:
+        """Ask it to end, and return its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        code = self._process.wait(30)
+        self._process = None
+        return code
+
+    def close(self) -> None:
+        """Kill it, if it lives, and let go of it."""
+        self.kill()
+        self.api.close()
+
+    def run_events(self, run: str, **headers: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the events of a run, until its stream ends."""
+        with self.api.stream("GET", f"/runs/{run}/events", headers=headers) as reply:
+            assert reply.status_code == 200, reply.read()
+            lines = list(reply.iter_lines())
+        names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+        documents = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+        return list(zip(names, documents, strict=True))
+
+    def operation(self, begun: httpx.Response) -> dict[str, Any]:
+        """Return an operation once it has ended."""
+        assert begun.status_code == 202, begun.text
+        path = f"/operations/{begun.json()['operation']}"
+        until(lambda: self.api.get(path).json()["state"] != "running", "the operation ends")
+        found: dict[str, Any] = self.api.get(path).json()
+        return found
+
+    def outcomes(self) -> dict[str, list[str]]:
+        """Return what happened to each run, in order."""
+        found: dict[str, list[str]] = {}
+        for one in self.api.get("/events", params={"type": "run.*", "limit": 10_000}).json():
+            found.setdefault(one["subject"].removeprefix("run/"), []).append(one["type"])
+        return found

@@ -1,0 +1,36 @@
+"""A server's application behind a real port, in a thread of the test."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from scanflow_server.app import create_app
+from scanflow_server.context import Context
+from tests.waiting import until
+
+__all__ = ["answering"]
+
+
+@contextmanager
+def answering(context: Context, *, control: bool = False) -> Iterator[str]:
+    """Answer on a free port while inside; gives the address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        context.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        config = uvicorn.Config(
+            create_app(context, control=control), log_config=None, access_log=False, timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            until(lambda: server.started, "the server answers")
+            yield context.url
+        finally:
+            server.should_exit = True
+            thread.join(30)

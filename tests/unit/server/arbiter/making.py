@@ -1,0 +1,32 @@
+"""Intents and actions as the tests of the arbiter need them, with everything given that a test does not care about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scanflow.agent.records import Action, Call, Decision, Intent
+
+__all__ = ["action", "intent"]
+
+
+def intent(id: str = "i1", **changes: Any) -> Intent:
+    given: dict[str, Any] = {
+        "id": id,
+        "app": "mnist",
+        "team": "tests",
+        "agent": "planner",
+        "strategy": "scale",
+        "primitive": "update_workflow_replica",
+        "arguments": {"workflow": "serve", "instances": 2},
+        "target": "service/serve",
+        "fields": ("replicas",),
+        "key": f"planner/scale/{id}",
+        "at": 100.0,
+    }
+    return Intent.model_validate({**given, **changes})
+
+
+def action(of: Intent, *, began: float, inverse: Call | None = None, verdict: str = "act", **changes: Any) -> Action:
+    decision = Decision.model_validate({"intent": of.id, "verdict": verdict, "reason": "It was so.", "at": began})
+    given = {"id": of.id, "intent": of, "decision": decision, "inverse": inverse}
+    return Action.model_validate({**given, "state": "succeeded", "began": began, "ended": began, **changes})

@@ -1,0 +1,72 @@
+"""A world for the engine: a clock that is moved by hand, and targets that only remember what was done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scanflow.agent.records import Call, Intent
+from scanflow.errors import UnavailableError
+from scanflow_server.arbiter.engine import Engine
+from scanflow_server.primitives.means import Done
+from scanflow_server.store.base import Store
+
+__all__ = ["KilledError", "World"]
+
+
+class KilledError(BaseException):
+    """The process is killed at this instant: nothing catches it, and nothing is written down any more."""
+
+
+class World:
+    """Services with a number of instances each, and everything that was done to them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.now = 1000.0
+        self.replicas: dict[str, int] = {"serve": 2, "other": 1}
+        self.done: list[tuple[str, dict[str, Any]]] = []
+        self.metrics: dict[str, float] = {}
+        self.living: set[str] = set()
+        self.kill: str | None = None
+        self.fail: Exception | None = None
+
+    def engine(self, **changes: Any) -> Engine:
+        """Return an engine on this world's store, as a server that starts makes one."""
+        return Engine(
+            self.store,
+            self.perform,
+            look=self.look,
+            measure=self.metrics.get,
+            alive=lambda _app, agent: agent in self.living,
+            clock=lambda: self.now,
+            **changes,
+        )
+
+    def look(self, intent: Intent) -> dict[str, Any]:
+        name = intent.target.partition("/")[2]
+        return {"replicas": self.replicas[name]} if name in self.replicas else {}
+
+    def perform(self, _intent: Intent, call: Call, key: str, noted: Call | None, note: Callable[[Call], None]) -> Done:
+        name, count = str(call.arguments["workflow"]), call.arguments["instances"]
+        assert isinstance(count, int)
+        if self.kill == "before":
+            raise KilledError
+        if self.fail is not None:
+            raise self.fail
+        inverse = noted or Call(
+            primitive=call.primitive, arguments={"workflow": name, "instances": self.replicas[name]}
+        )
+        if noted is None:
+            note(inverse)
+        if self.kill == "noted":
+            raise KilledError
+        if self.replicas[name] != count:
+            self.done.append((key, dict(call.arguments)))
+            self.replicas[name] = count
+        if self.kill == "after":
+            raise KilledError
+        return Done({"instances": count}, inverse)
+
+    def does_not_answer(self) -> None:
+        self.fail = UnavailableError("The tracker does not answer. Try again.")

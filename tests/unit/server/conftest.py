@@ -1,0 +1,61 @@
+"""What tests of the server share: its store on both databases, and its application without controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from scanflow.settings import Settings
+from scanflow_server.context import Context, make_context
+from scanflow_server.settings import ServerSettings
+from scanflow_server.store.base import Store, open_store
+from scanflow_server.store.migrations import migrate
+from tests.databases import Postgres, private_postgres
+from tests.unit.server.answering import answering
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL of our own."""
+    with private_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database, of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+@pytest.fixture
+def store(database: str) -> Iterator[Store]:
+    """A store with all its tables."""
+    opened = open_store(database)
+    migrate(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def context(home: Path, database: str) -> Iterator[Context]:
+    """The parts of a server, of which nothing works yet."""
+    home.mkdir(parents=True)
+    settings = ServerSettings.model_validate({"library": Settings(home=home, slots=2), "database_url": database})
+    settings.folder.mkdir()
+    made = make_context(settings, clock=lambda: 1_800_000_000.0)
+    migrate(made.store)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def api(context: Context) -> Iterator[httpx.Client]:
+    """The server's application; no controller works, so nothing that is asked for is done."""
+    with answering(context) as url, httpx.Client(base_url=f"{url}/api/v1", timeout=30) as client:
+        yield client

@@ -1,0 +1,30 @@
+"""One application, kept in memory as a store keeps it: as text, with a revision for each change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scanflow.app.application import Application
+from scanflow.app.files import dump_json, load_json
+from scanflow.errors import NotFoundError
+from scanflow_server.primitives.means import Kept
+
+__all__ = ["Remembered"]
+
+
+class Remembered:
+    def __init__(self, application: Application, source: Path | None = None) -> None:
+        self.application = load_json(dump_json(application))
+        self.source = source
+        self.revision = 1
+
+    def get(self, app: str, team: str) -> Kept:
+        if (app, team) != (self.application.name, self.application.team):
+            raise NotFoundError(f"There is no application {app!r}.")
+        return Kept(application=self.application, source=self.source, revision=self.revision)
+
+    def put(self, application: Application, *, source: Path | None = None) -> Kept:
+        if application != self.application:
+            self.application, self.source = load_json(dump_json(application)), source
+            self.revision += 1
+        return self.get(application.name, application.team)

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scanflow.agent.records import Call
+from scanflow.app.application import Application
+from scanflow.app.executor import Executor
+from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
+from scanflow.loading import load_application
+from scanflow.settings import Settings
+from scanflow_server.primitives.means import Done
+from scanflow_server.primitives.runs import InlineRuns
+from scanflow_server.primitives.table import BATCH, ONLINE, do
+from tests.unit.server.primitives.keeping import Remembered
+
+APP = """
+import scanflow as sf
+
+
+@sf.step(in_process=True)
+def load(count: int = 3) -> list[int]:
+    return list(range(count))
+
+
+@sf.step(in_process=True)
+def total(values: list[int], factor: int = 1) -> int:
+    return sum(values) * factor
+
+
+numbers = load.bind(count=3)
+app = sf.Application(
+    name="counting",
+    team="tests",
+    workflows=[
+        sf.Workflow(name="sums", nodes=[numbers, total.bind(numbers, factor=1)]),
+        sf.Workflow(name="scripts", nodes=[sf.Executor(name="train", mainfile="t.py", parameters={"epochs": 1})]),
+    ],
+)
+"""
+
+
+@pytest.fixture
+def deployer(settings: Settings) -> EmbeddedDeployer:
+    return EmbeddedDeployer(settings)
+
+
+@pytest.fixture
+def applications(tmp_path: Path) -> Remembered:
+    path = tmp_path / "counting.py"
+    path.write_text(APP, encoding="utf-8")
+    return Remembered(load_application(str(path))[0], path)
+
+
+class Doing:
+    def __init__(self, deployer: EmbeddedDeployer, applications: Remembered) -> None:
+        self.deployer, self.applications, self.runs = deployer, applications, InlineRuns(deployer)
+
+    def __call__(self, primitive: str, key: str = "k", noted: Call | None = None, **arguments: Any) -> Done:
+        call = Call(primitive=primitive, arguments=arguments)
+        return self.call(call, key=key, noted=noted)
+
+    def call(self, call: Call, *, key: str = "k", noted: Call | None = None) -> Done:
+        given: dict[str, Any] = {"app": "counting", "team": "tests", "key": key, "runs": self.runs, "noted": noted}
+        return do(self.deployer, self.applications, call, **given)
+
+    def undo(self, done: Done) -> Done:
+        assert done.inverse is not None
+        return self.call(done.inverse, key="undo")
+
+    def step(self, workflow: str, name: str) -> Executor:
+        node = self.applications.application.workflow(workflow).node(name)
+        assert isinstance(node, Executor)
+        return node
+
+
+@pytest.fixture
+def doing(deployer: EmbeddedDeployer, applications: Remembered) -> Doing:
+    return Doing(deployer, applications)
+
+
+def test_there_are_the_twenty_of_the_table() -> None:
+    from scanflow.agent.primitives import CATALOGUE
+
+    assert len(BATCH) + len(ONLINE) == 20
+    assert {(one.name, one.kind) for one in CATALOGUE} == {(name, "batch") for name in BATCH} | {
+        (name, "online") for name in ONLINE
+    }
+
+
+def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doing: Doing) -> None:
+    done = doing("run_workflow", workflow="sums", parameters={"count": 5})
+    run = done.result["run"]
+    assert doing.deployer.outputs(run, "total") == {"result": 10}
+    assert done.inverse == Call(primitive="stop_workflow", arguments={"run": run})
+    assert doing.undo(done).result == {"runs": [run], "stopped": []}  # it has ended, and stays as it is
+
+
+def test_the_same_key_runs_once(doing: Doing) -> None:
+    first, second = doing("run_workflow", workflow="sums"), doing("run_workflow", workflow="sums")
+    other = doing("run_workflow", key="other", workflow="sums")
+    assert first.result["run"] == second.result["run"] != other.result["run"]
+
+
+def test_a_step_is_run_anew_on_what_it_had(doing: Doing) -> None:
+    past = doing("run_workflow", workflow="sums").result["run"]
+    done = doing("run_executor", key="again", workflow="sums", executor="total", parameters={"factor": 10})
+    assert done.result["run"] != past
+    assert doing.deployer.outputs(done.result["run"], "total") == {"result": 30}
+    assert doing("run_executor", key="again", workflow="sums", executor="total").result["run"] == done.result["run"]
+    with pytest.raises(UsageError, match="not one of the workflow 'scripts'"):
+        doing("run_executor", key="x", workflow="scripts", executor="train", run=past)
+    with pytest.raises(NotFoundError, match="has not been run yet"):
+        doing("run_executor", key="x", workflow="scripts", executor="train")
+
+
+class RunningRuns(InlineRuns):
+    """Two steps that are at work, whatever is asked."""
+
+    def __init__(self, deployer: EmbeddedDeployer, *steps: str) -> None:
+        super().__init__(deployer)
+        self.stopped: list[str] = []
+        tasks = tuple(TaskRecord.model_validate({"task": step, "step": step, "state": "running"}) for step in steps)
+        given = {"name": "calm-otter-417", "app": "counting", "team": "tests", "workflow": "sums", "state": "running"}
+        self.record = RunRecord.model_validate({**given, "created": 1.0, "folder": ".", "tasks": tasks})
+
+    def show(self, run: str) -> RunRecord:  # noqa: ARG002
+        return self.record
+
+    def newest(self, *, limit: int) -> list[RunRecord]:  # noqa: ARG002
+        other = self.record.model_copy(update={"name": "other", "app": "other"})
+        return [other, self.record]
+
+    def stop(self, run: str) -> RunRecord:
+        self.stopped.append(run)
+        return self.record
+
+
+def test_the_runs_of_a_workflow_are_stopped_and_no_others(doing: Doing) -> None:
+    doing.runs = runs = RunningRuns(doing.deployer, "load")
+    assert doing("stop_workflow", workflow="sums").result["stopped"] == ["calm-otter-417"]
+    assert doing("stop_workflow", workflow="scripts").result == {"runs": [], "stopped": []}
+    assert runs.stopped == ["calm-otter-417"]
+    with pytest.raises(UsageError, match="Neither 'run' nor 'workflow'"):
+        doing("stop_workflow")
+
+
+def test_a_step_is_stopped_where_nothing_else_would_end_with_it(doing: Doing) -> None:
+    doing.runs = runs = RunningRuns(doing.deployer, "load")
+    assert doing("stop_executor", workflow="sums", executor="load").result["stopped"] is True
+    assert runs.stopped == ["calm-otter-417"]
+    doing.runs = runs = RunningRuns(doing.deployer, "load", "total")
+    with pytest.raises(UnsupportedError, match="stop_executor: the embedded backend stops whole runs, and total"):
+        doing("stop_executor", workflow="sums", executor="load")
+    with pytest.raises(NotFoundError, match="has no step 'lod'"):
+        doing("stop_executor", workflow="sums", executor="lod")
+    assert runs.stopped == []
+
+
+@pytest.mark.parametrize(
+    ("primitive", "arguments", "after"),
+    [
+        ("upgrade_workflow", {"parameters": {"epochs": 9}}, {"parameters": {"epochs": 9}}),
+        ("upgrade_executor", {"executor": "train", "parameters": {"epochs": 9}}, {"parameters": {"epochs": 9}}),
+        ("update_workflow_affinity", {"affinity": "cpumem"}, {"affinity": {"mode": "cpumem"}}),
+        ("update_executor_affinity", {"executor": "train", "affinity": "cpu"}, {"affinity": {"mode": "cpu"}}),
+        ("update_workflow_resource", {"cpu": 2, "memory": "1Gi"}, {"resources": {"cpu": 2.0, "memory": "1Gi"}}),
+        ("update_executor_resource", {"executor": "train", "cpu": "500m"}, {"resources": {"cpu": 0.5}}),
+    ],
+)
+def test_what_is_wanted_is_changed_kept_and_undone(
+    doing: Doing, primitive: str, arguments: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
+    before = doing.applications.application
+    done = doing(primitive, workflow="scripts", **arguments)
+    written = doing.step("scripts", "train").model_dump(mode="json", exclude_defaults=True)
+    assert {name: written[name] for name in after} == after
+    assert doing.applications.revision == 2
+    assert doing("run_workflow", workflow="sums").result["state"] == "succeeded"
+    doing.undo(done)
+    assert doing.applications.application == before
+
+
+def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Doing) -> None:
+    before = doing.applications.application
+    first = doing("upgrade_workflow", workflow="scripts", parameters={"epochs": 9})
+    again = doing("upgrade_workflow", workflow="scripts", parameters={"epochs": 9}, noted=first.inverse)
+    assert (again.inverse, doing.applications.revision) == (first.inverse, 2)
+    doing.undo(again)
+    assert doing.applications.application == before
+
+
+@pytest.mark.parametrize(
+    ("primitive", "arguments", "message"),
+    [
+        ("upgrade_workflow", {"workflow": "scripts", "parameters": {"epoch": 1}}, "Did you mean 'train.epochs'|epochs"),
+        ("upgrade_executor", {"workflow": "scripts", "executor": "train", "parameters": {"epoch": 1}}, "'epochs'"),
+        ("upgrade_executor", {"workflow": "scripts", "parameters": {"epochs": 1}}, "needs 'executor'"),
+        ("update_workflow_resource", {"workflow": "scripts"}, "nothing to change"),
+        ("update_workflow_resource", {"workflow": "scripts", "cpus": 1}, "Did you mean 'cpu'"),
+        ("update_executor_affinity", {"workflow": "scripts", "executor": "train", "affinity": "gpu"}, "affinity"),
+        ("run_workflow", {"workflow": "sum"}, "Did you mean 'sums'"),
+        ("run_workflow", {"workflow": "sums", "parameters": {"cuont": 1}}, "no parameter 'cuont'"),
+        ("deploy_workflow", {"workflow": "sums"}, "'sums' is of type 'batch'"),
+        ("upgrade_workflow", {"workflow": "sums", "kind": "online", "model": "models:/m/1"}, "of type 'online'"),
+        ("upgrade_workflow", {}, "needs 'workflow'"),
+        ("walk_workflow", {"workflow": "sums"}, "no primitive 'walk_workflow'"),
+    ],
+)
+def test_what_cannot_be_done_changes_nothing_and_says_what_to_do(
+    doing: Doing, primitive: str, arguments: Mapping[str, Any], message: str
+) -> None:
+    before: Application = doing.applications.application
+    with pytest.raises(ScanflowError, match=message):
+        doing(primitive, **arguments)
+    assert doing.applications.application is before
+    assert doing.deployer.runs() == []
+
+
+def test_a_wrong_argument_is_named(doing: Doing) -> None:
+    with pytest.raises(InvalidError, match="run_workflow: parameters cannot be 3"):
+        doing("run_workflow", workflow="sums", parameters=3)

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.agent.records import Call
+from scanflow.app.service import Service
+from scanflow.backends.service_records import ServiceRecord
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError, UsageError
+from scanflow.settings import Settings
+from scanflow_server.primitives.means import Done
+from scanflow_server.primitives.table import do
+from tests.unit.server.primitives.keeping import Remembered
+from tests.unit.standin import StandIn
+
+
+class Doing:
+    def __init__(self, deployer: EmbeddedDeployer, applications: Remembered) -> None:
+        self.deployer, self.applications = deployer, applications
+        self.notes: list[Call] = []
+
+    def __call__(self, primitive: str, noted: Call | None = None, **arguments: Any) -> Done:
+        return self.call(Call(primitive=primitive, arguments={"workflow": "serve", **arguments}), noted=noted)
+
+    def call(self, call: Call, *, noted: Call | None = None, app: str = "mnist") -> Done:
+        return do(self.deployer, self.applications, call, app=app, team="tests", noted=noted, note=self.notes.append)
+
+    def undo(self, done: Done) -> Done:
+        assert done.inverse is not None
+        return self.call(done.inverse)
+
+    @property
+    def record(self) -> ServiceRecord:
+        return self.deployer.service("serve")
+
+    @property
+    def node(self) -> Service:
+        return self.applications.application.workflow("serve").services[0]
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path)
+
+
+@pytest.fixture
+def doing(settings: Settings, backend: StandIn) -> Doing:
+    node = sf.Service(name="cnn", model="models:/mnist/1", instances=2, resources=sf.Resources(cpu=1))
+    app = sf.Application(name="mnist", team="tests", workflows=[sf.Workflow(name="serve", type="online", nodes=[node])])
+    return Doing(EmbeddedDeployer(settings, services=lambda _settings, _models: backend), Remembered(app))
+
+
+@pytest.fixture
+def served(doing: Doing) -> Doing:
+    doing("deploy_workflow")
+    doing.notes.clear()
+    return doing
+
+
+def test_a_workflow_is_deployed_and_undone_by_deleting_it(doing: Doing) -> None:
+    done = doing("deploy_workflow", instances=3)
+    assert (done.result["service"], doing.record.shape.instances) == ("serve", 3)
+    doing.undo(done)
+    assert doing.deployer.services() == []
+
+
+def test_deploying_what_is_served_is_undone_by_cutting_it_as_it_was(served: Doing) -> None:
+    done = served("deploy_workflow", instances=5)
+    served.undo(done)
+    assert served.record.shape.instances == 2
+
+
+def test_deleting_is_undone_by_deploying_it_as_it_was_cut(served: Doing) -> None:
+    served.deployer.scale("serve", instances=4)
+    done = served("delete_workflow")
+    assert served.deployer.services() == []
+    again = served("delete_workflow", noted=done.inverse)  # after a kill: it is gone, as it was to be
+    assert again.inverse == done.inverse
+    served.undo(done)
+    assert served.record.shape.instances == 4
+    served("delete_workflow")
+    with pytest.raises(NotFoundError, match="'serve' is not there"):
+        served("delete_workflow")
+
+
+def test_a_model_is_swapped_in_kept_and_swapped_back(served: Doing) -> None:
+    done = served("upgrade_workflow", model="models:/mnist/2")
+    assert served.record.revisions[0].models == {"cnn": "models:/mnist/2"}
+    assert served.node.model == "models:/mnist/2"
+    assert done.inverse is not None
+    assert done.inverse.arguments == {"workflow": "serve", "model": "models:/mnist/1", "node": "cnn"}
+    again = served("upgrade_workflow", noted=done.inverse, model="models:/mnist/2")
+    assert again.inverse == done.inverse
+    served.undo(done)
+    assert (served.record.revisions[0].models, served.node.model) == ({"cnn": "models:/mnist/1"}, "models:/mnist/1")
+
+
+def test_the_version_on_trial_is_promoted_without_loading_it_again(served: Doing) -> None:
+    served("update_workflow_traffic", model="models:/mnist/2", weight=0.1)
+    served("upgrade_workflow", model="models:/mnist/2")
+    assert [one.role for one in served.record.revisions] == ["current"]
+    assert served.record.revisions[0].models == {"cnn": "models:/mnist/2"}
+
+
+@pytest.mark.parametrize(
+    ("primitive", "arguments", "before", "after"),
+    [
+        ("update_workflow_replica", {"instances": 4}, {"instances": 2}, {"instances": 4}),
+        ("duplicate_workflow_instance", {"count": 2}, {"instances": 2}, {"instances": 4}),
+        ("delete_workflow_instance", {}, {"instances": 2}, {"instances": 1}),
+        ("update_workflow_affinity", {"affinity": "cpu"}, {"affinity": "any"}, {"affinity": "cpu"}),
+        ("update_workflow_resource", {"cpu": "500m"}, {"cores": 1.0}, {"cores": 0.5}),
+        (
+            "apply_workflow_instance",
+            {"instances": 3, "cores": 0.5},
+            {"instances": 2, "cores": 1.0},
+            {"instances": 3, "cores": 0.5},
+        ),
+    ],
+)
+def test_a_service_is_changed_while_it_serves_and_changed_back(
+    served: Doing,
+    primitive: str,
+    arguments: Mapping[str, Any],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+) -> None:
+    done = served(primitive, **arguments)
+    assert {name: getattr(served.record.shape, name) for name in after} == after
+    assert served.notes == [done.inverse]  # it was known before anything was changed
+    again = served(primitive, noted=done.inverse, **arguments)
+    assert {name: getattr(served.record.shape, name) for name in after} == after
+    assert again.inverse == done.inverse
+    served.undo(done)
+    assert {name: getattr(served.record.shape, name) for name in before} == before
+
+
+def test_what_the_application_wants_is_kept_and_what_a_moment_needs_is_not(served: Doing) -> None:
+    served("update_workflow_replica", instances=4)
+    served("update_workflow_affinity", affinity="cpu")
+    served("update_workflow_resource", cpu=0.5)
+    served("duplicate_workflow_instance")
+    assert (served.node.instances, served.node.resources.cpu) == (4, 0.5)
+    assert isinstance(served.node.affinity, sf.Affinity)
+    assert served.node.affinity.mode == "cpu"
+    assert served.record.shape.instances == 5
+
+
+def test_a_threshold_decides_on_instances_from_then_on(served: Doing) -> None:
+    done = served("update_workflow_replica", metric="rps", target=20, min=1, max=4)
+    assert (served.node.scaling, done.result["scaling"]["target"]) == (
+        sf.Scaling(metric="rps", target=20, min=1, max=4),
+        20.0,
+    )
+    moved = served("update_workflow_replica", target=40)
+    assert served.node.scaling == sf.Scaling(metric="rps", target=40, min=1, max=4)
+    served.undo(moved)
+    assert served.node.scaling is not None
+    assert served.node.scaling.target == 20
+
+
+def test_a_version_is_tried_and_taken_back(served: Doing, backend: StandIn) -> None:
+    done = served("update_workflow_traffic", model="models:/mnist/2", weight=0.2)
+    assert done.inverse is not None
+    assert done.inverse.arguments == {"workflow": "serve", "model": "models:/mnist/2", "weight": 0.0}
+    more = served("update_workflow_traffic", model="models:/mnist/2", weight=0.5)
+    assert more.inverse is not None
+    assert more.inverse.arguments["weight"] == 0.2
+    served.undo(more)
+    assert backend.asked[-1] == {
+        "traffic": "models:/mnist/2",
+        "node": None,
+        "weight": 0.2,
+        "shadow": False,
+        "judgement": None,
+    }
+    nothing = served("update_workflow_traffic", model="models:/mnist/9", weight=0.0)
+    assert (nothing.result["weight"], nothing.inverse) == (0.0, None)
+
+
+def test_asked_for_nothing_missing_instances_are_brought_up(served: Doing) -> None:
+    assert served("apply_workflow_instance").result["instances"] == 2
+
+
+@pytest.mark.parametrize(
+    ("primitive", "arguments", "kind", "message"),
+    [
+        ("delete_workflow_instance", {"instance": "1"}, UnsupportedError, "cannot honour 'instance'"),
+        ("delete_workflow_instance", {"count": 2}, UsageError, "would leave none"),
+        ("delete_workflow_instance", {"count": 0}, UsageError, "count cannot be 0"),
+        ("update_workflow_resource", {"memory": "1Gi"}, UnsupportedError, "cannot change 'memory'"),
+        ("update_workflow_replica", {}, UsageError, "either 'instances' or what decides it"),
+        ("update_workflow_replica", {"instances": True}, UsageError, "instances cannot be True"),
+        ("run_workflow", {}, UsageError, "'serve' is of type 'online'"),
+        ("upgrade_workflow", {"parameters": {"a": 1}}, UsageError, "takes no 'parameters'"),
+    ],
+)
+def test_what_cannot_be_done_says_so_and_changes_nothing(
+    served: Doing, primitive: str, arguments: Mapping[str, Any], kind: type[ScanflowError], message: str
+) -> None:
+    before = served.record
+    with pytest.raises(kind, match=message):
+        served(primitive, **arguments)
+    assert (served.record, served.notes, served.applications.revision) == (before, [], 1)
+
+
+def test_an_agent_changes_no_other_applications_service(served: Doing) -> None:
+    node = sf.Service(name="cnn", model="models:/mnist/1")
+    workflow = sf.Workflow(name="serve", type="online", nodes=[node])
+    served.applications = Remembered(sf.Application(name="other", team="tests", workflows=[workflow]))
+    with pytest.raises(UsageError, match="is of the application 'mnist'"):
+        served.call(Call(primitive="delete_workflow", arguments={"workflow": "serve"}), app="other")
+
+
+def test_cores_are_shared_out_as_before_among_the_nodes_of_a_graph(served: Doing) -> None:
+    nodes = [
+        sf.Service(name="clean", implementation="m.py:Clean", role="TRANSFORMER", resources=sf.Resources(cpu=1)),
+        sf.Service(name="cnn", model="models:/mnist/1", resources=sf.Resources(cpu=3)),
+    ]
+    workflow = sf.Workflow(name="serve", type="online", nodes=nodes, edges=nodes[0] >> nodes[1])
+    served.applications = Remembered(sf.Application(name="mnist", team="tests", workflows=[workflow]))
+    served("update_workflow_resource", cpu=2)
+    kept = served.applications.application.workflow("serve").services
+    assert [one.resources.cpu for one in kept] == [0.5, 1.5]

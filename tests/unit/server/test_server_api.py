@@ -1,0 +1,379 @@
+"""The API of a server whose controllers rest: what is asked for is checked, written down, and told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scanflow.agent.records import Event
+from scanflow_server.context import Context
+from scanflow_server.store import events, operations, runs
+from tests.waiting import until
+
+BATCH: dict[str, Any] = {
+    "schema": "scanflow/v1",
+    "name": "mnist",
+    "team": "ml",
+    "workflows": [
+        {
+            "name": "train",
+            "nodes": [{"kind": "executor", "name": "fit", "mainfile": "fit.py", "parameters": {"epochs": 3}}],
+        }
+    ],
+    "agents": [{"name": "tracker", "template": "tracker"}],
+}
+ONLINE: dict[str, Any] = {
+    "schema": "scanflow/v1",
+    "name": "mnist",
+    "workflows": [
+        {"name": "digits", "type": "online", "nodes": [{"name": "m", "kind": "service", "model": "models:/m/1"}]}
+    ],
+}
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> dict[str, Any]:
+    """What asks for a run of one script."""
+    (tmp_path / "fit.py").write_text("print('fitted')")
+    return {"application": {**BATCH, "app_dir": str(tmp_path)}, "source": None}
+
+
+def problem(reply: httpx.Response) -> tuple[int, str, str]:
+    assert reply.headers["content-type"] == "application/problem+json"
+    document = reply.json()
+    assert document["status"] == reply.status_code
+    return reply.status_code, document["type"].removeprefix("urn:scanflow:error:"), document["detail"]
+
+
+def test_a_server_says_that_it_lives_and_that_it_is_ready(api: httpx.Client) -> None:
+    root = str(api.base_url).removesuffix("/api/v1/")
+    assert httpx.get(f"{root}/healthz").json() == {"status": "alive"}
+    assert httpx.get(f"{root}/readyz").json() == {"status": "ready"}
+
+
+def test_a_server_without_its_database_lives_and_is_not_ready(api: httpx.Client, context: Context) -> None:
+    root = str(api.base_url).removesuffix("/api/v1/")
+    with context.store.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE events RENAME TO gone")
+    assert httpx.get(f"{root}/healthz").status_code == 200
+    reply = httpx.get(f"{root}/readyz")
+    assert reply.headers["retry-after"] == "1"
+    assert problem(reply)[:2] == (503, "UnavailableError")
+
+
+def test_what_is_counted_is_told_to_prometheus_by_route(api: httpx.Client, body: dict[str, Any]) -> None:
+    api.post("/runs", json=body)
+    api.get("/runs/nope")
+    api.get("/nowhere/at/all")
+    text = httpx.get(str(api.base_url).removesuffix("api/v1/") + "metrics").text
+    assert 'scanflow_http_requests_total{method="POST",route="/api/v1/runs",status="201"} 1.0' in text
+    assert 'route="/api/v1/runs/{run}",status="404"} 1.0' in text
+    assert 'scanflow_things{kind="runs_active"} 1.0' in text
+    assert "nowhere" not in text
+
+
+def test_the_status_tells_what_there_is_and_no_password(api: httpx.Client, context: Context) -> None:
+    told = api.get("/status").json()
+    assert told["home"] == str(context.settings.home)
+    assert told["tracker"] == {"url": None, "ready": False}
+    assert told["counts"] == {"runs_active": 0, "operations_running": 0, "agents": 0, "events": 0, "services": 0}
+
+
+def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(
+    api: httpx.Client, context: Context, body: dict[str, Any]
+) -> None:
+    reply = api.post("/runs", json={**body, "parameters": {"epochs": 5}})
+    assert reply.status_code == 201
+    record = reply.json()
+    assert (record["state"], record["workflow"], record["team"]) == ("running", "train", "ml")
+    assert [task["state"] for task in record["tasks"]] == ["pending"]
+    assert api.get(f"/runs/{record['name']}").json() == api.get("/runs/@latest").json() == record
+    assert [one["name"] for one in api.get("/runs").json()] == [record["name"]]
+    assert context.deployer.definition(record["name"])[1].by_name["fit"].parameters == {"epochs": 5}
+    assert [one["type"] for one in api.get("/events").json()] == ["run.started"]
+    assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
+
+
+def test_a_run_asked_for_twice_with_one_key_is_one_run(api: httpx.Client, body: dict[str, Any]) -> None:
+    def ask(_: int) -> str:
+        name: str = api.post("/runs", json=body, headers={"Idempotency-Key": "once"}).json()["name"]
+        return name
+
+    with ThreadPoolExecutor(4) as pool:
+        names = set(pool.map(ask, range(8), timeout=60))
+    assert len(names) == 1
+    assert len(api.get("/runs").json()) == 1
+    other = api.post("/runs", json={**body, "parameters": {"epochs": 1}}, headers={"Idempotency-Key": "once"})
+    assert problem(other)[:2] == (422, "InvalidError")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "kind", "words"),
+    [
+        ({"workflow": "trian"}, 404, "NotFoundError", "no workflow 'trian'. Did you mean 'train'?"),
+        ({"parameters": {"epoch": 1}}, 404, "NotFoundError", "Did you mean 'epochs'?"),
+        ({"application": {"name": "x"}}, 422, "InvalidError", "has no 'schema'"),
+        ({"application": BATCH}, 422, "InvalidError", "app_dir '.' is relative"),
+        ({"more": 1}, 422, "InvalidError", "more: Extra inputs are not permitted"),
+        ({"parameters": {"epochs": float("inf")}}, 422, "InvalidError", "no number that JSON has"),
+        ({"parameters": {"epochs": "\ud800"}}, 422, "InvalidError", "half of a character"),
+        ({"source": "/a\0b"}, 422, "InvalidError", "the character 0"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_and_not_written_down(
+    api: httpx.Client, body: dict[str, Any], change: dict[str, Any], status: int, kind: str, words: str
+) -> None:
+    content = json.dumps({**body, **change}).encode()
+    reply = api.post("/runs", content=content, headers={"content-type": "application/json"})
+    assert problem(reply)[:2] == (status, kind)
+    assert words in problem(reply)[2]
+    assert api.get("/runs").json() == []
+
+
+def test_a_script_that_is_not_there_is_told_before_anything_runs(
+    api: httpx.Client, body: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "fit.py").unlink()
+    for path in ("/runs", "/runs/plan"):
+        assert problem(api.post(path, json=body))[0] == 404
+    assert api.get("/events").json() == []
+
+
+def test_a_plan_runs_nothing(api: httpx.Client, body: dict[str, Any]) -> None:
+    plan = api.post("/runs/plan", json=body).json()
+    assert [step["name"] for step in plan["steps"]] == ["fit"]
+    assert api.get("/runs").json() == []
+
+
+def test_a_folder_relative_to_its_file_is_found(api: httpx.Client, body: dict[str, Any], tmp_path: Path) -> None:
+    given = {"application": {**BATCH, "app_dir": "."}, "source": str(tmp_path / "app.py")}
+    assert api.post("/runs/plan", json=given).status_code == 200
+
+
+def test_a_run_that_goes_on_is_not_gone_on_with_twice(api: httpx.Client, body: dict[str, Any]) -> None:
+    name = api.post("/runs", json=body).json()["name"]
+    assert problem(api.post(f"/runs/{name}/resume"))[:2] == (409, "AlreadyRunningError")
+
+
+def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(
+    api: httpx.Client, context: Context, body: dict[str, Any]
+) -> None:
+    name = api.post("/runs", json=body).json()["name"]
+    assert api.post(f"/runs/{name}/stop").json()["name"] == name
+    with context.store.write() as connection:  # as its controller would
+        runs.settle(connection, name, 1, outcome="stopped")
+    assert api.get(f"/runs/{name}").json()["state"] == "stopped"
+    for _ in range(2):
+        reply = api.post(f"/runs/{name}/resume", json={}, headers={"Idempotency-Key": "r"})
+        assert (reply.status_code, reply.json()["state"]) == (200, "running")
+    with context.store.read() as connection:
+        found = runs.get(connection, name)
+    assert found is not None
+    assert (found.drive, found.stop) == (2, False)
+
+
+def test_a_spin_of_what_did_not_run_says_so(api: httpx.Client, body: dict[str, Any]) -> None:
+    name = api.post("/runs", json=body).json()["name"]
+    reply = api.post(f"/runs/{name}/spin", json={"step": "fti"})
+    assert problem(reply)[0] == 404
+    assert "Did you mean 'fit'?" in problem(reply)[2]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/runs/nope", "/runs/nope/events", "/runs/nope/steps/fit/outputs", "/runs/nope/tasks/fit/logs", "/services/nope"],
+)
+def test_what_is_not_there_is_a_problem_also_where_a_stream_was_asked_for(api: httpx.Client, path: str) -> None:
+    assert problem(api.get(path))[:2] == (404, "NotFoundError")
+
+
+@pytest.mark.parametrize(
+    "path", ["/runs/UPPER", "/runs/@latest-12345678901234567890", "/services/..%00", "/runs?limit=0"]
+)
+def test_what_is_no_name_or_number_is_refused(api: httpx.Client, path: str) -> None:
+    assert problem(api.get(path))[:2] == (422, "InvalidError")
+
+
+def test_what_no_route_has_is_a_problem_too(api: httpx.Client) -> None:
+    assert problem(api.get("/nowhere")) == (404, "about:blank", "Not Found")
+    assert problem(api.put("/runs", json={}))[0] == 405
+
+
+def test_a_defect_is_told_without_its_words(
+    api: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the password is 1234")
+
+    monkeypatch.setattr(context.deployer, "runs", broken)
+    reply = api.get("/runs")
+    assert problem(reply)[:2] == (500, "InternalError")
+    assert "1234" not in reply.text
+
+
+def test_events_are_told_listed_and_numbered(api: httpx.Client) -> None:
+    told = [
+        {"at": 1.0, "type": "sample", "app": "mnist", "subject": "agent/tracker", "data": {"value": n}} for n in (1, 2)
+    ]
+    assert [one["id"] for one in api.post("/events", json=told).json()] == [1, 2]
+    assert [one["data"] for one in api.get("/events", params={"after": 1}).json()] == [{"value": 2}]
+    assert [one["id"] for one in api.get("/events", params={"limit": 1}).json()] == [1]
+    assert api.get("/events", params={"type": "run.*"}).json() == []
+
+
+@pytest.mark.parametrize("wrong", [{"type": ""}, {"type": "x" * 200}, {"app": "a\0"}, {"data": {"x": "\udc00"}}])
+def test_an_event_that_cannot_be_kept_is_refused_with_all_that_came_with_it(
+    api: httpx.Client, wrong: dict[str, Any]
+) -> None:
+    good = {"at": 1.0, "type": "sample"}
+    content = json.dumps([good, {**good, **wrong}]).encode()
+    reply = api.post("/events", content=content, headers={"content-type": "application/json"})
+    assert problem(reply)[:2] == (422, "InvalidError")
+    assert api.get("/events").json() == []
+
+
+def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(api: httpx.Client, context: Context) -> None:
+    def tell(number: int) -> None:
+        with context.store.write() as connection:
+            events.append(connection, [Event(at=1.0, type="sample", data={"n": number})])
+
+    for number in range(3):
+        tell(number)
+    seen: list[str] = []
+    begun = threading.Event()
+
+    def read() -> None:
+        headers = {"accept": "text/event-stream", "Last-Event-ID": "2"}
+        with api.stream("GET", "/events", headers=headers) as reply:
+            assert reply.headers["content-type"].startswith("text/event-stream")
+            for line in reply.iter_lines():
+                seen.append(line)
+                begun.set()
+                if line == "id: 4":
+                    return
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        assert begun.wait(30)
+        tell(3)
+        reading.result(timeout=30)
+    assert [line for line in seen if line.startswith("id: ")] == ["id: 3", "id: 4"]
+    assert "event: sample" in seen
+
+
+def test_a_change_of_a_service_is_an_operation(api: httpx.Client, context: Context) -> None:
+    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}, "instances": 2}
+    reply = api.post("/services", json=given, headers={"Idempotency-Key": "d"})
+    assert reply.status_code == 202
+    id = reply.json()["operation"]
+    assert api.post("/services", json=given, headers={"Idempotency-Key": "d"}).json()["operation"] == id
+    shown = api.get(f"/operations/{id}").json()
+    assert (shown["state"], shown["kind"], shown["service"], shown["progress"]) == ("running", "deploy", "digits", [])
+    assert api.post("/services/digits/scale", json={"instances": 3}).status_code == 202
+    with context.store.read() as connection:
+        assert [one.kind for one in operations.running(connection)] == ["deploy", "scale"]
+
+
+def test_an_operation_that_has_ended_streams_its_progress_and_its_end(api: httpx.Client, context: Context) -> None:
+    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
+    id = api.post("/services", json=given).json()["operation"]
+    with context.store.write() as connection:
+        operations.end(connection, id, at=2.0, progress=["one", "two"], problem={"status": 400, "detail": "no"})
+    lines = api.get(f"/operations/{id}/events", headers={"Last-Event-ID": "1"}).text.splitlines()
+    assert [line for line in lines if line.startswith(("event", "id"))] == [
+        "event: progress",
+        "id: 2",
+        "event: done",
+        "id: 3",
+    ]
+    done = json.loads(_data(lines)[-1])
+    assert (done["state"], done["problem"]["detail"]) == ("failed", "no")
+
+
+def _data(lines: list[str]) -> list[str]:
+    return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "status"),
+    [
+        ("/services/digits/scale", {"instances": 2}, 404),
+        ("/services/digits/scale", {}, 400),
+        ("/services/digits/traffic", {"model": "models:/m/2", "weight": 2}, 422),
+        ("/services/digits/rollback", {}, 404),
+        ("/services", {"application": BATCH}, 422),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_at_once(
+    api: httpx.Client, path: str, given: dict[str, Any], status: int
+) -> None:
+    assert problem(api.post(path, json=given))[0] == status
+
+
+def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(
+    api: httpx.Client, context: Context, body: dict[str, Any]
+) -> None:
+    path = "/agents/mnist/tracker"
+    started = api.put(path, json=body).json()
+    assert (started["state"], started["url"], started["team"]) == ("starting", None, "ml")
+    here = {"url": "http://127.0.0.1:5000", "pid": 4242}
+    assert api.post(f"{path}/here", json=here).status_code == 204
+    assert api.post(f"{path}/here", json=here).status_code == 204
+    assert [one["type"] for one in api.get("/events").json()] == ["agent.started"]
+    assert api.delete(path).json()["state"] == "stopped"
+    assert [one["name"] for one in api.get("/agents").json()] == ["tracker"]
+    assert problem(api.get("/agents/mnist/trakcer"))[2].endswith("Did you mean 'mnist/tracker'?")
+
+
+def test_an_agent_that_runs_itself_is_found_where_it_says_it_is(api: httpx.Client) -> None:
+    api.post("/agents/mnist/own/here", json={"url": "http://127.0.0.1:5000", "pid": 4242})
+    told = api.get("/agents/mnist/own").json()
+    assert (told["state"], told["url"], told["pid"]) == ("running", "http://127.0.0.1:5000", 4242)
+
+
+def test_an_agent_that_the_application_does_not_have_is_refused(api: httpx.Client, body: dict[str, Any]) -> None:
+    assert problem(api.put("/agents/mnist/checker", json=body))[0] == 404
+    assert problem(api.put("/agents/other/tracker", json=body))[0] == 422
+
+
+def test_an_application_is_kept_with_its_revisions(api: httpx.Client, body: dict[str, Any]) -> None:
+    assert problem(api.get("/applications/mnist"))[0] == 404
+    assert api.put("/applications/mnist", json=body).json()["revision"] == 1
+    assert api.put("/applications/mnist", json=body).json()["revision"] == 1
+    changed = {**body, "application": {**body["application"], "agents": []}}
+    assert api.put("/applications/mnist", json=changed).json()["revision"] == 2
+    assert [one["name"] for one in api.get("/applications").json()] == ["mnist"]
+    assert problem(api.put("/applications/other", json=body))[0] == 422
+    assert problem(api.get("/applications/mnist", params={"team": "other"}))[0] == 404
+
+
+def test_a_run_that_another_process_drives_is_told_from_outside(
+    api: httpx.Client, context: Context, body: dict[str, Any], tmp_path: Path
+) -> None:
+    from scanflow_server.bodies import read_application
+
+    (tmp_path / "fit.py").write_text(
+        "import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)\n"
+    )
+    app = read_application(body["application"])
+    kinds: list[str] = []
+    with ThreadPoolExecutor(2) as pool:
+        driving = pool.submit(context.deployer.run, app)
+        until(lambda: [one for one in api.get("/runs").json() if one["state"] == "running"], "the run begins")
+
+        def read() -> None:
+            with api.stream("GET", "/runs/@latest/events") as reply:
+                for line in reply.iter_lines():
+                    if line.startswith("event: "):
+                        kinds.append(line.removeprefix("event: "))
+                        (tmp_path / "go").touch()
+
+        pool.submit(read).result(timeout=60)
+        assert driving.result(timeout=60).state == "succeeded"
+    assert kinds == ["run-started", "task-started", "task-ended", "run-ended"]

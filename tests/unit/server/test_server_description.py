@@ -1,0 +1,97 @@
+"""The description of the API: whoever goes by it is understood, and gets what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck
+from hypothesis.errors import FailedHealthCheck, Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from scanflow.settings import Settings
+from scanflow_server.context import make_context
+from scanflow_server.settings import ServerSettings
+from scanflow_server.store.migrations import migrate
+from tests.unit.server.answering import answering
+
+# Not among them: that valid data is accepted (an application is more than its schema can say), and that other data is
+# refused (a number is read of '1' and of true too).
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    unsupported_method,
+]
+
+
+PATIENT = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+EXAMPLES = hypothesis.settings(
+    max_examples=10,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=PATIENT,
+)
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[schemathesis.BaseSchema]:
+    home: Path = tmp_path_factory.mktemp("home")
+    settings = ServerSettings(library=Settings(home=home))
+    settings.folder.mkdir()
+    context = make_context(settings)
+    migrate(context.store)
+    with answering(context) as url:
+        yield schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")
+    context.store.close()
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_every_route_answers_as_it_is_described(schema: schemathesis.BaseSchema, mode: GenerationMode) -> None:
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
+        operation = found.ok()
+        if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query or operation.path_parameters):
+            continue  # it takes nothing that could be wrong
+
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        @hypothesis.settings(EXAMPLES)
+        def ask(case: schemathesis.Case[Any]) -> None:
+            case.call_and_validate(checks=CHECKS, timeout=30)
+
+        try:
+            ask()
+        except (FailedHealthCheck, Unsatisfiable):
+            assert mode is GenerationMode.NEGATIVE, operation.label  # whatever is sent is right
+
+
+def test_every_route_describes_its_answers_and_its_problems(schema: schemathesis.BaseSchema) -> None:
+    paths = schema.raw_schema["paths"]
+    for path, routes in paths.items():
+        for method, route in routes.items():
+            good = [code for code in route["responses"] if code.startswith("2")]
+            assert good, (path, method)
+            for code, answer in route["responses"].items():
+                if code == "204":
+                    continue
+                kinds = set(answer.get("content", {}))
+                wanted = {"application/problem+json"} if code >= "4" else kinds - {"application/problem+json"}
+                assert kinds, (path, method, code)
+                assert kinds == wanted, (path, method, code)
+    assert "HTTPValidationError" not in schema.raw_schema["components"]["schemas"]

@@ -1,0 +1,104 @@
+"""Runs that are entered by one process and driven by another: what the server builds on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanflow.app.application import Application
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
+from scanflow.loading import load_application
+from scanflow.names import RunName
+from scanflow.settings import Settings
+
+APP = """
+import scanflow as sf
+
+@sf.step
+def first(word: str = "one") -> str:
+    return word
+
+@sf.step
+def second(word: str) -> str:
+    return word.upper()
+
+begun = first.bind()
+app = sf.Application(name="entered", workflows=[sf.Workflow(name="w", nodes=[begun, second.bind(begun)])])
+"""
+
+
+@pytest.fixture
+def deployer(settings: Settings) -> EmbeddedDeployer:
+    return EmbeddedDeployer(settings)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Application:
+    (tmp_path / "app.py").write_text(APP)
+    return load_application(str(tmp_path / "app.py"))[0]
+
+
+def test_an_entered_run_stands_still_until_somebody_drives_it(deployer: EmbeddedDeployer, app: Application) -> None:
+    name = deployer.free_name()
+    entered = deployer.enter(app, parameters={"word": "two"}, name=name)
+    assert deployer.enter(app, parameters={"word": "two"}, name=name) == entered
+    assert (entered.name, entered.state) == (name, "interrupted")
+    assert [task.state for task in entered.tasks] == ["pending", "pending"]
+    assert deployer.resume(name, app=deployer.definition(name)[0]).state == "succeeded"
+    assert deployer.outputs(name, "second") == {"result": "TWO"}
+
+
+def test_a_name_that_another_run_has_is_refused(deployer: EmbeddedDeployer, app: Application) -> None:
+    deployer.enter(app, name=RunName("calm-otter-417"))
+    with pytest.raises(InvalidError, match="already"):
+        deployer.enter(app, parameters={"word": "other"}, name=RunName("calm-otter-417"))
+
+
+def test_an_entered_run_that_is_stopped_or_given_up_has_ended(deployer: EmbeddedDeployer, app: Application) -> None:
+    stopped, failed = deployer.enter(app).name, deployer.enter(app).name
+    assert deployer.stop(stopped).state == "stopped"
+    given_up = deployer.give_up(failed, "Nobody could drive it.")
+    assert (given_up.state, given_up.error) == ("failed", "Nobody could drive it.")
+    assert deployer.give_up(stopped, "too late").state == "stopped"
+
+
+def test_an_entered_spin_has_its_inputs(deployer: EmbeddedDeployer, app: Application) -> None:
+    past = deployer.run(app).name
+    name = deployer.free_name()
+    deployer.check_spin("second", run=past)
+    for _ in range(2):
+        spun = deployer.enter_spin("second", run=past, name=name)
+        assert [(task.task, task.state) for task in spun.tasks] == [("first", "succeeded"), ("second", "pending")]
+    assert deployer.resume(name, app=deployer.definition(name)[0]).state == "succeeded"
+    assert deployer.outputs(name, "second") == {"result": "ONE"}
+    assert deployer.outputs(name, "first") == {"result": "one"}
+
+
+def test_what_cannot_be_entered_is_refused(deployer: EmbeddedDeployer, app: Application) -> None:
+    unbegun = deployer.enter(app).name
+    with pytest.raises(UsageError, match="did not finish"):
+        deployer.check_spin("second", run=unbegun)
+    with pytest.raises(NotFoundError, match="Did you mean 'second'"):
+        deployer.check_spin("secnod", run=unbegun)
+    online = Application.model_validate(
+        {
+            "name": "a",
+            "workflows": [
+                {
+                    "name": "s",
+                    "type": "online",
+                    "nodes": [{"kind": "service", "name": "m", "model": "models:/m/1"}],
+                }
+            ],
+        }
+    )
+    with pytest.raises(UnsupportedError, match="Deploy it"):
+        deployer.runnable(online, "s", None)
+
+
+def test_the_file_that_holds_a_log_is_known_while_it_is_written(deployer: EmbeddedDeployer, app: Application) -> None:
+    name = deployer.run(app).name
+    assert deployer.log_file(name, "first").read_bytes() == b""
+    assert deployer.task_ended(name, "first")

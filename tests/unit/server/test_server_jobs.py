@@ -1,0 +1,141 @@
+"""Jobs: done by one process at a time, whoever is killed when; and their words, read while they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from scanflow_server.control.processes import MOST_STARTS, Processes
+from scanflow_server.jobs import Job, Lines
+from tests.waiting import until
+
+WAITS = [sys.executable, "-c", "import time\nwhile True: time.sleep(1)"]
+ENDS = [sys.executable, "-c", ""]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path / "job")
+    made.prepare({"what": "test"})
+    yield made
+    if (pid := made.pid) is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+def start(job: Job, command: list[str] = WAITS) -> subprocess.Popen[bytes] | None:
+    return job.start(os.environ, command=command)
+
+
+def test_a_job_is_what_was_first_asked_for(job: Job) -> None:
+    job.prepare({"what": "something else"})
+    assert job.order == {"what": "test"}
+
+
+def test_a_job_has_one_process_and_another_once_that_is_gone(job: Job) -> None:
+    first = start(job)
+    assert first is not None
+    assert start(job) is None
+    assert not job.end_unheld({"done": True})
+    until(lambda: job.pid == first.pid, "its process id is written down")
+    first.kill()
+    first.wait(30)
+    assert not job.alive
+    assert job.pid is None
+    second = start(job)
+    assert second is not None
+    assert job.starts == 2
+    second.kill()
+    second.wait(30)
+
+
+def test_a_job_that_has_ended_is_not_started_again(job: Job) -> None:
+    assert job.end_unheld({"done": True})
+    assert not job.end_unheld({"done": False})
+    assert start(job) is None
+    assert (job.result, job.starts) == ({"done": True}, 0)
+
+
+def test_what_a_process_noted_before_it_began_is_found_by_the_next(job: Job) -> None:
+    assert job.begin({"generation": 3}) == {"generation": 3}
+    assert job.begin({"generation": 4}) == {"generation": 3}
+
+
+def test_processes_of_a_job_hold_its_lock_alone(job: Job) -> None:
+    parent = [sys.executable, "-c", "import subprocess, sys\nsubprocess.Popen(['sleep', '30'])"]
+    process = start(job, parent)
+    assert process is not None
+    process.wait(30)
+    until(lambda: not job.alive, "the lock is free, although a child of the process lives")
+
+
+def test_what_dies_without_a_word_is_started_again_after_growing_pauses(job: Job) -> None:
+    now, over = [0.0], [0]
+
+    def ended() -> None:
+        over[0] += 1
+
+    def ended_so_often(number: int) -> bool:
+        return over[0] == number and not job.alive
+
+    processes = Processes(ended, clock=lambda: now[0])
+    pauses = []
+    for number in range(1, MOST_STARTS + 1):
+        began = now[0]
+        while not processes.start(job, os.environ, command=ENDS):
+            now[0] += 0.1
+        pauses.append(now[0] - began)
+        until(partial(ended_so_often, number), "it has ended")
+    assert pauses == pytest.approx([0, 0.2, 1, 2, 4, 8], abs=0.11)
+    assert job.starts == MOST_STARTS
+
+
+def test_a_process_that_still_lives_is_not_started_beside_itself(job: Job) -> None:
+    processes = Processes(lambda: None)
+    assert processes.start(job, os.environ, command=WAITS)
+    assert not Processes(lambda: None).start(job, os.environ, command=WAITS)
+    processes.forget(job)
+    assert not processes.start(job, os.environ, command=WAITS)
+
+
+def test_lines_are_read_whole_and_once_while_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    writer, reader = Lines(path), Lines(path)
+    assert list(reader.fresh()) == []
+    writer.append('{"n": 1}')
+    assert list(reader.fresh()) == ['{"n": 1}']
+    with path.open("a") as file:
+        file.write('{"n": ')
+    assert list(reader.fresh()) == []
+    Lines(path).append('{"n": 3}')  # by another process, since the one before was killed in the middle
+    assert list(reader.fresh()) == ['{"n": 3}']
+    assert list(Lines(path).fresh()) == ['{"n": 1}', '{"n": 3}']
+
+
+@given(some.lists(some.dictionaries(some.text(), some.integers() | some.text()), max_size=8), some.data())
+def test_however_a_file_of_lines_is_cut_off_all_whole_ones_are_read(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[dict[str, object]], data: some.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "lines"
+    lines = Lines(path)
+    ends = [0]
+    for document in documents:
+        lines.append(json.dumps(document))
+        ends.append(path.stat().st_size)
+    cut = data.draw(some.integers(0, ends[-1]))
+    if path.exists():
+        os.truncate(path, cut)
+    lines.append('"after"')
+    whole = sum(end <= cut for end in ends[1:])
+    read = [json.loads(line) for line in Lines(path).fresh()]
+    # A line that lacks nothing but its end was not lost either.
+    assert read in ([*documents[:whole], "after"], [*documents[: whole + 1], "after"])

@@ -1,0 +1,164 @@
+"""Smaller parts of the server: its settings, its loop, its streams, and what is seen of a run from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.errors import InvalidError, UnavailableError
+from scanflow.names import RunName, StepName
+from scanflow_server.bell import Bell
+from scanflow_server.bodies import check_text
+from scanflow_server.control.loop import Loop
+from scanflow_server.settings import ServerSettings
+from scanflow_server.streams import PING, pinged
+from scanflow_server.watching import changes
+
+
+def test_settings_come_from_the_environment_and_show_no_password() -> None:
+    given = {
+        "SCANFLOW_HOME": "/somewhere",
+        "SCANFLOW_SERVER_PORT": "1234",
+        "SCANFLOW_DATABASE_URL": "postgresql://me:secret@host/db",
+        "SCANFLOW_MAX_RUNS": "",
+    }
+    settings = ServerSettings.from_environment(given)
+    assert (settings.home, settings.port, settings.host) == (Path("/somewhere"), 1234, "127.0.0.1")
+    assert settings.database == "postgresql://me:secret@host/db"
+    assert "secret" not in repr(settings)
+    assert ServerSettings.from_environment({"SCANFLOW_HOME": "/h"}).database == "sqlite:////h/server/scanflow.db"
+
+
+def test_a_setting_that_cannot_be_names_its_variable() -> None:
+    with pytest.raises(InvalidError, match="SCANFLOW_SERVER_PORT is not usable"):
+        ServerSettings.from_environment({"SCANFLOW_SERVER_PORT": "99999"})
+
+
+def test_a_server_starts_without_what_is_heavy() -> None:
+    code = (
+        "import sys, scanflow_server.program, scanflow_server.app\n"
+        "print(*sorted({'mlflow', 'numpy', 'pandas', 'tensorflow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
+class Troubled:
+    """A controller that fails in every way before it succeeds."""
+
+    period_s = 0.0
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.well = threading.Event()
+
+    def tick(self) -> None:
+        self.looks += 1
+        if self.looks == 1:
+            raise UnavailableError("The database is away.")
+        if self.looks == 2:
+            raise RuntimeError("a defect")
+        self.well.set()
+
+
+def test_a_controller_that_fails_looks_again() -> None:
+    troubled = Troubled()
+    loop = Loop([troubled], Bell())
+    loop.start()
+    assert troubled.well.wait(30)
+    loop.stop()
+
+
+def test_a_ring_is_followed_by_a_look() -> None:
+    troubled, bell = Troubled(), Bell()
+    troubled.period_s = 1e9
+    loop = Loop([troubled], bell)
+    loop.start()
+    while not troubled.well.wait(0.01):
+        bell.ring()
+    loop.stop()
+
+
+def test_a_stream_in_which_nothing_happens_says_that_it_lives() -> None:
+    async def read() -> list[bytes]:
+        go = asyncio.Event()
+
+        async def blocks() -> AsyncIterator[bytes]:
+            yield b"one"
+            await go.wait()
+            yield b"two"
+
+        seen = []
+        async for block in pinged(blocks(), every_s=0.01):
+            seen.append(block)
+            if block == PING:
+                go.set()
+        return seen
+
+    seen = asyncio.run(asyncio.wait_for(read(), 30))
+    assert (seen[0], seen[-1]) == (b"one", b"two")
+    assert PING in seen
+
+
+def test_a_stream_that_nobody_reads_any_more_is_closed() -> None:
+    closed: list[bool] = []
+
+    async def read() -> None:
+        async def blocks() -> AsyncIterator[bytes]:
+            try:
+                yield b"one"
+                await asyncio.Event().wait()
+            finally:
+                closed.append(True)
+
+        stream = pinged(blocks(), every_s=0.01)
+        await anext(stream)
+        await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]  # what is handed out is a generator
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(read(), 30))
+    assert closed == [True]
+
+
+def run_of(*tasks: TaskRecord) -> RunRecord:
+    return RunRecord.model_validate(
+        {"name": "r", "app": "a", "team": "t", "workflow": "w", "state": "running", "created": 1.0, "folder": "/r"}
+    ).model_copy(update={"tasks": tasks, "name": RunName("r")})
+
+
+def a_task(name: str, state: str, attempts: int = 1) -> TaskRecord:
+    step = name.partition(".")[0]
+    return TaskRecord.model_validate({"task": StepName(name), "step": step, "state": state, "attempts": attempts})
+
+
+def test_what_happened_between_two_looks_is_told_once() -> None:
+    first = run_of(a_task("load", "running"), a_task("work.0", "pending", 0), a_task("work.1", "pending", 0))
+    second = run_of(a_task("load", "succeeded"), a_task("work.0", "succeeded"), a_task("work.1", "running", 2))
+    assert [event.kind for event in changes(None, first)] == ["run-started", "task-started"]
+    assert changes(first, first) == []
+    told = changes(first, second)
+    assert [event.kind for event in told] == ["task-ended", "task-started", "task-ended", "task-started"]
+    assert [getattr(event, "width", None) for event in told] == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800", {"k\udfff": 1}, [float("nan")], {"a": {"b": [float("inf")]}}])
+def test_what_could_not_be_kept_and_told_again_is_refused(value: object) -> None:
+    with pytest.raises(InvalidError):
+        check_text(value)
+
+
+def test_a_tree_without_end_is_refused() -> None:
+    value: object = "leaf"
+    for _ in range(200):
+        value = [value]
+    with pytest.raises(InvalidError, match="nested deeper"):
+        check_text(value)

@@ -1,0 +1,267 @@
+"""The store, on SQLite and on PostgreSQL alike."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from scanflow.agent.records import Event
+from scanflow.errors import InvalidError, UnavailableError, UsageError
+from scanflow_server import store as every
+from scanflow_server.store import agents, applications, events, keys, operations, runs
+from scanflow_server.store.base import Store, metadata, open_store
+from scanflow_server.store.migrations import head, migrate
+from scanflow_server.store.operations import StoredOperation
+from scanflow_server.store.runs import Asked, WantedRun
+
+
+def an_event(number: int = 0, type: str = "sample") -> Event:
+    return Event(at=1.0, type=type, app="mnist", subject="agent/tracker", data={"number": number})
+
+
+def a_run(name: str = "calm-otter-417") -> WantedRun:
+    return WantedRun(
+        name=name,
+        app="mnist",
+        team="t",
+        workflow="train",
+        created=1.0,
+        definition={"x": [1]},
+        asked=Asked(action="run"),
+    )
+
+
+def test_the_steps_lead_to_the_tables_that_the_code_uses(store: Store) -> None:
+    for module in pkgutil.iter_modules(every.__path__):  # a table joins the others where its module is imported
+        importlib.import_module(f"{every.__name__}.{module.name}")
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_a_database_that_is_there_already_is_left_as_it_is(store: Store, database: str) -> None:
+    with store.write() as connection:
+        events.append(connection, [an_event()])
+    migrate(store)
+    with store.read() as connection:
+        assert [event.id for event in events.after(connection, 0)] == [1]
+
+
+def test_servers_that_start_at_once_change_the_database_once(database: str) -> None:
+    together = threading.Barrier(4)
+
+    def start(_: int) -> None:
+        store = open_store(database)
+        together.wait(timeout=30)
+        migrate(store)
+        store.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(start, range(4), timeout=60))
+    store = open_store(database)
+    with store.read() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [head()]
+    assert "runs" in inspect(store.engine).get_table_names()
+    store.close()
+
+
+def test_a_database_of_a_newer_scanflow_is_not_touched(store: Store) -> None:
+    with store.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(UsageError, match="changed by a newer scanflow"):
+        migrate(store)
+
+
+def test_what_fails_in_the_middle_is_as_if_it_had_not_begun(store: Store) -> None:
+    def cut_short() -> None:
+        with store.write() as connection:
+            runs.add(connection, a_run())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cut_short()
+    with store.read() as connection:
+        assert runs.get(connection, "calm-otter-417") is None
+
+
+def test_whoever_writes_tells_so_once_it_can_be_seen(database: str) -> None:
+    seen: list[int] = []
+    store = open_store(database, changed=lambda: seen.append(count()))
+    migrate(store)
+
+    def count() -> int:
+        with store.read() as connection:
+            return events.newest(connection)
+
+    with store.write() as connection:
+        events.append(connection, [an_event(), an_event()])
+    assert seen == [2]
+    store.close()
+
+
+def test_writers_come_one_after_the_other(store: Store) -> None:
+    with store.write() as connection:
+        applications.put(connection, name="a", team="t", document={"n": 0}, source=None, at=0.0)
+
+    def count_on(_: int) -> None:
+        for _ in range(10):
+            with store.write() as connection:
+                found = applications.get(connection, "a")
+                assert found is not None
+                more = {"n": found.document["n"] + 1}
+                applications.put(connection, name="a", team="t", document=more, source=None, at=0.0)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count_on, range(4), timeout=60))
+    with store.read() as connection:
+        found = applications.get(connection, "a")
+    assert found is not None
+    assert (found.document, found.revision) == ({"n": 40}, 41)
+
+
+def test_events_are_seen_in_the_order_of_their_numbers(store: Store) -> None:
+    over = threading.Event()
+    seen: list[int] = []
+
+    def look() -> None:
+        while True:
+            last = over.is_set()
+            with store.read() as connection:
+                seen.extend(event.id for event in events.after(connection, seen[-1] if seen else 0))
+            if last and len(seen) == 60:
+                return
+
+    def tell(writer: int) -> None:
+        for number in range(15):
+            with store.write() as connection:
+                events.append(connection, [an_event(100 * writer + number)])
+
+    with ThreadPoolExecutor(5) as pool:
+        looking = pool.submit(look)
+        list(pool.map(tell, range(4), timeout=60))
+        over.set()
+        looking.result(timeout=60)
+    assert seen == sorted(set(seen))
+    assert len(seen) == 60
+
+
+def test_events_are_found_by_number_type_and_application(store: Store) -> None:
+    with store.write() as connection:
+        listed = events.append(
+            connection,
+            [an_event(1, "run.started"), an_event(2, "run.failed"), an_event(3, "run_started"), an_event(4, "sample")],
+        )
+    assert [event.id for event in listed] == [1, 2, 3, 4]
+    with store.read() as connection:
+        assert events.after(connection, 2) == listed[2:]
+        assert events.after(connection, 0, limit=1) == listed[:1]
+        assert events.after(connection, 0, type="run.failed") == listed[1:2]
+        assert events.after(connection, 0, type="run.*") == listed[:2]
+        assert events.after(connection, 0, type="*") == listed
+        assert events.after(connection, 0, app="other") == []
+
+
+def test_a_key_stands_for_one_request(store: Store) -> None:
+    mark = keys.fingerprint({"a": 1, "b": 2})
+    assert mark == keys.fingerprint({"b": 2, "a": 1})
+    with store.write() as connection:
+        assert keys.find(connection, "k", "run", mark) is None
+        keys.keep(connection, "k", "run", mark, target="calm-otter-417", at=1.0)
+        keys.keep(connection, None, "run", mark, target="nothing", at=1.0)
+        assert keys.find(connection, "k", "run", mark) == "calm-otter-417"
+        assert keys.find(connection, None, "run", mark) is None
+        with pytest.raises(InvalidError, match="'k' was used for another request"):
+            keys.find(connection, "k", "run", keys.fingerprint({"a": 2}))
+
+
+def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
+    with store.write() as connection:
+        runs.add(connection, a_run())
+        runs.add(connection, a_run("bold-fox-001"))
+        assert [run.name for run in runs.active(connection)] == ["bold-fox-001", "calm-otter-417"]
+        assert runs.settle(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
+        assert not runs.settle(connection, "calm-otter-417", 1, outcome="failed")
+        assert runs.count_active(connection) == 1
+        runs.drive_again(connection, "calm-otter-417", Asked(action="resume"))
+        runs.stop(connection, "calm-otter-417")
+        assert not runs.settle(connection, "calm-otter-417", 1, outcome="succeeded")
+    with store.read() as connection:
+        found = runs.get(connection, "calm-otter-417")
+    assert found is not None
+    assert (found.drive, found.active, found.stop, found.outcome, found.problem) == (2, True, True, None, None)
+    assert found.definition == {"x": [1]}
+    assert found.asked.action == "resume"
+
+
+def test_changes_of_services_are_kept_in_the_order_they_were_asked_for(store: Store) -> None:
+    with store.write() as connection:
+        for id in ("scale-2", "scale-1", "scale-3"):
+            one = StoredOperation(id=id, kind="scale", service="s", request={"instances": 2}, created=1.0)
+            operations.add(connection, one)
+        assert operations.end(connection, "scale-1", at=2.0, progress=["a"], result={"name": "s"})
+        assert not operations.end(connection, "scale-1", at=3.0, progress=[], problem={"status": 500})
+    with store.read() as connection:
+        assert [one.id for one in operations.running(connection)] == ["scale-2", "scale-3"]
+        ended = operations.get(connection, "scale-1")
+    assert ended is not None
+    assert (ended.state, ended.progress, ended.result, ended.ended) == ("succeeded", ["a"], {"name": "s"}, 2.0)
+
+
+def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:
+    with store.write() as connection:
+        for document in ({"v": 1}, {"v": 1}, {"v": 2}):
+            agents.put(connection, app="a", name="tracker", team="t", document=document, source=None)
+        found = agents.get(connection, "a", "tracker")
+        assert found is not None
+        assert found.generation == 2
+        assert agents.here(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=5.0)
+        assert not agents.here(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=9.0)
+        agents.unwant(connection, "a", "tracker")
+        agents.restarted(connection, "a", "tracker")
+        found = agents.get(connection, "a", "tracker")
+    assert found is not None
+    assert (found.started, found.seen, found.wanted, found.restarts) == (5.0, 9.0, False, 1)
+
+
+def test_an_agent_that_nobody_asked_for_may_say_where_it_is(store: Store) -> None:
+    with store.write() as connection:
+        assert agents.here(connection, app="a", name="own", url="http://127.0.0.1:1", pid=7, at=5.0)
+        assert [(one.name, one.url, one.document) for one in agents.listed(connection)] == [
+            ("own", "http://127.0.0.1:1", None)
+        ]
+
+
+def test_a_database_that_does_not_answer_is_named_without_its_password() -> None:
+    store = open_store("postgresql://me:secret@127.0.0.1:1/none")
+    with pytest.raises(UnavailableError, match=r"me:\*\*\*@127.0.0.1:1") as told, store.read():
+        pass
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("not an address", "is no address of a database"),
+        ("mysql://host/database", "'mysql' is not supported"),
+        ("sqlite://", "in memory would be lost"),
+    ],
+)
+def test_an_address_that_is_none_says_how_to_write_one(address: str, why: str) -> None:
+    with pytest.raises(InvalidError, match=why):
+        open_store(address)
+
+
+def test_a_full_or_broken_disk_is_told_as_something_that_may_pass(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_bytes(b"this is no database, and long enough to be taken for one" * 100)
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
+    with pytest.raises(UnavailableError, match=r"store.db.* cannot be used: file is not a database"), store.read():
+        pass
+    store.close()

@@ -1,0 +1,132 @@
+"""Where the command line does its work, decided once, and how it tells of the control plane."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from scanflow.agent.records import Event
+from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
+from scanflow.deployer.remote_home import Up, UpProcess, birth_of, write_up
+from scanflow.errors import InvalidError, UnavailableError
+from scanflow.knowledge.prepared import tracker_place
+from scanflow.settings import Settings
+from scanflow.transport import Server
+from scanflow_client import tracker_program
+from scanflow_client.cli import app as command_line
+from scanflow_client.cli import control
+from scanflow_client.control_words import event_line, status_lines
+
+URL = "http://127.0.0.1:46666"
+
+
+def note(*, birth: str) -> Up:
+    return Up(server=UpProcess(pid=os.getpid(), birth=birth, port=1, url=URL, log="/l"), started=1.0)
+
+
+def test_without_a_server_commands_do_their_work_themselves(home: Path) -> None:
+    assert isinstance(command_line.deployer(), EmbeddedDeployer)
+    with pytest.raises(UnavailableError, match=r"No server is up .* Start it: scanflow up"):
+        command_line.server()
+
+
+def test_a_server_of_this_home_that_is_up_does_the_work(home: Path) -> None:
+    write_up(home, note(birth=birth_of(os.getpid())))
+    assert isinstance(command_line.deployer(), RemoteDeployer)
+    assert command_line.server().url == URL
+
+
+def test_a_note_of_a_server_that_is_gone_counts_for_nothing(home: Path) -> None:
+    write_up(home, note(birth="7"))
+    assert isinstance(command_line.deployer(), EmbeddedDeployer)
+
+
+def test_the_server_that_is_named_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_up(home, note(birth=birth_of(os.getpid())))
+    monkeypatch.setenv("SCANFLOW_URL", "https://elsewhere/")
+    monkeypatch.setenv("SCANFLOW_TOKEN", "abc")
+    assert isinstance(command_line.deployer(), RemoteDeployer)
+    assert command_line.server().url == "https://elsewhere"
+    monkeypatch.setenv("SCANFLOW_URL", "elsewhere")
+    with pytest.raises(InvalidError, match="is no address of a server"):
+        command_line.deployer()
+
+
+def test_a_token_is_a_secret() -> None:
+    settings = Settings.from_environment({"SCANFLOW_URL": URL, "SCANFLOW_TOKEN": "abc"})
+    assert settings.url == URL
+    assert settings.token is not None
+    assert settings.token.get_secret_value() == "abc"
+    assert "abc" not in f"{settings!r} {settings} {settings.model_dump_json()}"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response], *words: str) -> Result:
+    """Run a command whose server is ``handler``."""
+    standin = Server(URL, transport=httpx.MockTransport(handler))
+    monkeypatch.setattr(control, "server", lambda: standin)
+    return CliRunner().invoke(command_line.app, ["events", *words], catch_exceptions=False)
+
+
+def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = Event(id=4, at=1.0, type="run.failed", app="shop", subject="run/a", data={"step": "train"})
+    later = Event(id=5, at=2.0, type="run.failed", app="shop", subject="run/b")
+    asked: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/status"):
+            return httpx.Response(200, json={"counts": {"events": 4}})
+        asked.append(request)
+        if "last-event-id" in request.headers:
+            return httpx.Response(200, content=f"id: 5\ndata: {later.model_dump_json()}\n\n".encode())
+        return httpx.Response(200, json=[past.model_dump(mode="json")])
+
+    done = run(monkeypatch, handle, "--follow", "--type", "run.failed")
+    first, second = done.stdout.splitlines()
+    assert first.endswith('run/a  {"step": "train"}')
+    assert second.endswith("run/b")
+    assert asked[1].headers["last-event-id"] == "4"
+    assert {one.url.params["type"] for one in asked} == {"run.failed"}
+    as_json = run(monkeypatch, handle, "--json")
+    assert [Event.model_validate_json(line) for line in as_json.stdout.splitlines()] == [past]
+
+
+def test_no_events_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"counts": {}} if request.url.path.endswith("/status") else [])
+
+    assert "Nothing has happened yet" in run(monkeypatch, handle).stdout
+
+
+def test_an_event_is_one_line_however_long_it_is() -> None:
+    event = Event(at=0.0, type="sample", data={"value": "a\nb" * 500})
+    assert "\n" not in event_line(event)
+    assert len(event_line(event)) < 250
+
+
+def test_a_tracker_is_told_to_start_or_to_have_ended() -> None:
+    tracker = {"url": "http://t", "pid": 7, "alive": True, "ready": False, "log": "/log"}
+    server = {"url": URL, "pid": 8, "ready": True, "reason": None}
+    told = {"up": True, "server": server, "tracker": tracker, "status": None}
+    assert "is starting" in status_lines(told)[1]
+    told["tracker"] = {**tracker, "alive": False}
+    assert "has ended. See '/log', and start it again: scanflow up" in status_lines(told)[1]
+
+
+def test_mlflow_s_server_gets_the_tracker_of_the_home_and_no_address_on_its_command_line(tmp_path: Path) -> None:
+    place = tracker_place(tmp_path, "postgresql://me:secret@host/mlflow")
+    command = tracker_program.command(5001)
+    assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
+    assert command[command.index("--port") + 1] == "5001"
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    variables = tracker_program.environment(place, {"PATH": "/bin", "MLFLOW_TRACKING_URI": "http://another"})
+    assert variables["MLFLOW_BACKEND_STORE_URI"] == "postgresql://me:secret@host/mlflow"
+    assert variables["MLFLOW_DEFAULT_ARTIFACT_ROOT"] == (tmp_path / "tracker" / "artifacts").as_uri()
+    assert variables["PATH"] == "/bin"
+    assert "MLFLOW_TRACKING_URI" not in variables
+    assert "secret" not in " ".join(command)

@@ -1,0 +1,338 @@
+"""The remote deployer against a server of a few lines: what it sends, and what it makes of what comes back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import scanflow as sf
+from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted
+from scanflow.backends.service_records import Judgement, Progress, ServiceRecord, Shape
+from scanflow.deployer import RemoteDeployer
+from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow.names import RunName
+from scanflow.transport import Server, problem_of
+
+URL = "http://127.0.0.1:46666"
+Route = Callable[[httpx.Request], httpx.Response]
+
+
+class StandIn:
+    """Answers by method and path; what was asked is kept."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, list[Route]] = {}
+        self.asked: list[httpx.Request] = []
+        self.slept = 0.0
+
+    def on(self, line: str, *answers: httpx.Response | Route) -> None:
+        """Give these answers to ``GET /runs`` one after the other, the last for ever."""
+        self.routes[line] = [one if callable(one) else lambda _, one=one: one for one in answers]  # type: ignore[misc]
+
+    def events(self, line: str, *messages: tuple[str, str]) -> None:
+        text = "".join(f"id: {n}\nevent: {kind}\ndata: {data}\n\n" for n, (kind, data) in enumerate(messages, 1))
+        self.on(line, httpx.Response(200, content=text.encode()))
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        path = request.url.path.removeprefix("/api/v1")
+        answers = self.routes.get(f"{request.method} {path}")
+        if not answers:
+            status, document = problem_of(NotFoundError(f"nothing at {request.method} {path}"))
+            return httpx.Response(status, json=document)
+        return (answers.pop(0) if len(answers) > 1 else answers[0])(request)
+
+    def body(self, line: str) -> Any:
+        """Return the last document that was sent there."""
+        method, path = line.split()
+        return json.loads(
+            [one for one in self.asked if one.method == method and one.url.path == f"/api/v1{path}"][-1].content
+        )
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+@pytest.fixture
+def standin() -> StandIn:
+    return StandIn()
+
+
+@pytest.fixture
+def deployer(standin: StandIn) -> RemoteDeployer:
+    server = Server(URL, transport=httpx.MockTransport(standin), sleep=standin.sleep, clock=lambda: standin.slept)
+    return RemoteDeployer(URL, server=server, keys=lambda: "wish", sleep=standin.sleep, clock=lambda: standin.slept)
+
+
+def run_record(state: Any = "running") -> RunRecord:
+    return RunRecord(
+        name=RunName("tall-fox"), app="shop", team="default", workflow="w", state=state, created=1.0, folder="/f"
+    )
+
+
+def service_record(name: str = "digits") -> ServiceRecord:
+    return ServiceRecord(
+        name=name,
+        app="shop",
+        team="default",
+        state="ready",
+        url="http://127.0.0.1:1",
+        folder="/f",
+        generation=1,
+        shape=Shape(),
+    )
+
+
+def as_json(record: Any) -> Any:
+    return record.model_dump(mode="json")
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> sf.Application:
+    step = sf.Executor(name="train", mainfile="train.py", parameters={"epochs": 1})
+    served = sf.Service(name="cnn", implementation="cnn.py:CNN")
+    return sf.Application(
+        name="shop",
+        app_dir=str(tmp_path),
+        workflows=[sf.Workflow(name="w", nodes=[step]), sf.Workflow(name="digits", type="online", nodes=[served])],
+    )
+
+
+STARTED = RunStarted(run=RunName("tall-fox"), folder="/f", steps=1)
+ENDED = RunEnded(run=RunName("tall-fox"), record=run_record("succeeded"))
+
+
+def test_a_run_is_sent_whole_and_watched_to_its_end(
+    deployer: RemoteDeployer, standin: StandIn, app: sf.Application, tmp_path: Path
+) -> None:
+    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    standin.events(
+        "GET /runs/tall-fox/events",
+        ("message", STARTED.model_dump_json()),
+        ("message", '{"kind": "from-the-future", "run": "tall-fox"}'),
+        ("message", ENDED.model_dump_json()),
+    )
+    seen: list[Event] = []
+    record = deployer.run(app, "w", parameters={"epochs": 3}, source=tmp_path / "app.py", observe=seen.append)
+    assert (record, seen) == (run_record("succeeded"), [STARTED, ENDED])
+    sent = standin.body("POST /runs")
+    assert (sent["workflow"], sent["parameters"], sent["source"]) == ("w", {"epochs": 3}, str(tmp_path / "app.py"))
+    assert sent["application"]["schema"] == "scanflow/v1"
+    assert sent["application"]["workflows"][0]["nodes"][0]["parameters"] == {"epochs": 3}
+    assert standin.asked[0].headers["idempotency-key"] == "wish"
+
+
+def test_a_function_s_own_parameters_are_known_on_this_side(
+    deployer: RemoteDeployer, standin: StandIn, tmp_path: Path
+) -> None:
+    (tmp_path / "remote_steps.py").write_text(
+        "import scanflow as sf\n@sf.step\ndef load(count: int = 3) -> int:\n    return count\n"
+        "app = sf.Application(name='shop', workflows=[sf.Workflow(name='w', nodes=[load.bind()])])\n"
+    )
+    from scanflow.loading import load_application
+
+    app, source, _ = load_application(str(tmp_path / "remote_steps.py"))
+    standin.on("POST /runs/plan", httpx.Response(422, json=problem_of(InvalidError("no"))[1]))
+    with pytest.raises(InvalidError, match=r"^no$"):
+        deployer.plan(app, parameters={"count": 5})
+    sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"][0]
+    assert (sent["function"], sent["parameters"]) == ("remote_steps.py:load", {"count": 5})
+    with pytest.raises(NotFoundError, match="Did you mean 'count'"):
+        deployer.run(app, source=source, parameters={"cuont": 5})
+
+
+def test_a_function_of_the_running_program_is_refused_with_what_to_do(
+    deployer: RemoteDeployer, standin: StandIn
+) -> None:
+    def load() -> int:
+        return 1
+
+    load.__module__ = "__main__"
+    app = sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[sf.step(load).bind()])])
+    for ask in (deployer.run, deployer.plan):
+        with pytest.raises(UsageError, match=r"step 'load' is a function of the running program .* Client\(\)"):
+            ask(app)
+    with pytest.raises(UsageError, match="a file of its own"):
+        deployer.resume("@latest", app=app)
+    assert standin.asked == []
+
+
+def test_a_run_whose_driver_was_killed_is_watched_on_when_somebody_goes_on_with_it(
+    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
+) -> None:
+    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    first = f"id: 1\ndata: {STARTED.model_dump_json()}\n\n".encode()
+    second = first + f"id: 2\ndata: {ENDED.model_dump_json()}\n\n".encode()
+    standin.on("GET /runs/tall-fox/events", httpx.Response(200, content=first), httpx.Response(200, content=second))
+    standin.on("GET /runs/tall-fox", httpx.Response(200, json=as_json(run_record("interrupted"))))
+    seen: list[Event] = []
+    assert deployer.run(app, "w", observe=seen.append).state == "succeeded"
+    assert seen == [STARTED, ENDED]
+
+
+def test_a_run_that_stays_nobody_s_is_told_to_be_interrupted(
+    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
+) -> None:
+    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    standin.on("GET /runs/tall-fox/events", httpx.Response(200))
+    standin.on("GET /runs/tall-fox", httpx.Response(200, json=as_json(run_record("interrupted"))))
+    assert deployer.run(app, "w").state == "interrupted"
+    assert 30 < standin.slept < 31
+
+
+def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, standin: StandIn) -> None:
+    standin.on("POST /runs/tall-fox/resume", httpx.Response(200, json=as_json(run_record())))
+    problem = json.dumps(problem_of(NotFoundError("'app.py' no longer has the workflow 'w'."))[1])
+    standin.events("GET /runs/tall-fox/events", ("problem", problem), ("run-ended", ENDED.model_dump_json()))
+    with pytest.raises(NotFoundError, match="no longer has the workflow"):
+        deployer.resume("tall-fox")
+
+
+def test_ctrl_c_stops_the_run_and_tells_how_it_ended(
+    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
+) -> None:
+    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    standin.on("POST /runs/tall-fox/stop", httpx.Response(200, json=as_json(run_record())))
+    stopped = ENDED.model_copy(update={"record": run_record("stopped")})
+    standin.events(
+        "GET /runs/tall-fox/events", ("message", STARTED.model_dump_json()), ("message", stopped.model_dump_json())
+    )
+
+    def interrupt(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    assert deployer.run(app, "w", observe=interrupt).state == "stopped"
+    assert any(one.url.path.endswith("/stop") for one in standin.asked)
+
+
+def test_questions_about_runs_are_asked_where_they_belong(deployer: RemoteDeployer, standin: StandIn) -> None:
+    record = run_record("succeeded")
+    standin.on("GET /runs", httpx.Response(200, json=[as_json(record)]))
+    standin.on("GET /runs/@latest", httpx.Response(200, json=as_json(record)))
+    standin.on("GET /runs/@latest/steps/train/outputs", httpx.Response(200, json=[{"result": 1}]))
+    standin.on("GET /runs/@latest/tasks/train.0/logs", httpx.Response(200, content=b"\xff\x00one\n"))
+    assert deployer.runs(limit=7) == [deployer.show("@latest")] == [record]
+    assert deployer.outputs("@latest", "train") == [{"result": 1}]
+    assert b"".join(deployer.logs("@latest", "train.0", stream="stderr", attempt=2, follow=True)) == b"\xff\x00one\n"
+    assert dict(standin.asked[0].url.params) == {"limit": "7"}
+    assert dict(standin.asked[-1].url.params) == {"stream": "stderr", "attempt": "2", "follow": "true"}
+
+
+def test_a_change_of_a_service_is_watched_until_it_is_in_effect(
+    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
+) -> None:
+    standin.on("POST /services", httpx.Response(202, json={"operation": "o1"}))
+    done = {"id": "o1", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
+    standin.events(
+        "GET /operations/o1/events",
+        ("progress", '{"text": "instance 1 is ready"}'),
+        ("progress", '"in effect"'),
+        ("progress", "in plain words"),
+        ("done", json.dumps(done)),
+    )
+    seen: list[Progress] = []
+    assert deployer.deploy(app, instances=2, observe=seen.append) == service_record()
+    assert [one.text for one in seen] == ["instance 1 is ready", "in effect", "in plain words"]
+    assert {one.service for one in seen} == {"digits"}
+    sent = standin.body("POST /services")
+    assert (sent["workflow"], sent["instances"]) == ("digits", 2)
+    assert "cores" not in sent
+
+
+def test_every_change_says_what_is_wanted_and_nothing_else(deployer: RemoteDeployer, standin: StandIn) -> None:
+    done = {"id": "o", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
+    standin.events("GET /operations/o/events", ("done", json.dumps(done)))
+    for path in ("scale", "traffic", "promote", "rollback"):
+        standin.on(f"POST /services/digits/{path}", httpx.Response(202, json={"operation": "o"}))
+    standin.on("DELETE /services/digits", httpx.Response(202, json={"operation": "o"}))
+    deployer.scale("digits", cores=0.5)
+    deployer.traffic("digits", "models:/m/2", weight=0.1, judgement=Judgement(metric="p95"))
+    deployer.promote("digits", "models:/m/2")
+    deployer.rollback("digits")
+    deployer.delete("digits")
+    assert standin.body("POST /services/digits/scale") == {"cores": 0.5}
+    traffic = standin.body("POST /services/digits/traffic")
+    assert (traffic["model"], traffic["weight"], traffic["judgement"]["metric"]) == ("models:/m/2", 0.1, "p95")
+    assert standin.body("POST /services/digits/promote") == {"model": "models:/m/2"}
+    assert standin.body("POST /services/digits/rollback") == {}
+
+
+def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeployer, standin: StandIn) -> None:
+    standin.on("POST /services/digits/rollback", httpx.Response(202, json={"operation": "o"}))
+    problem = problem_of(UsageError("There is nothing to go back to."))[1]
+    failed: dict[str, Any] = {"id": "o", "state": "failed", "progress": [], "result": None, "problem": problem}
+    standin.events("GET /operations/o/events", ("done", json.dumps(failed)))
+    with pytest.raises(UsageError, match=r"^There is nothing to go back to\.$"):
+        deployer.rollback("digits")
+    standin.events("GET /operations/o/events", ("done", json.dumps({**failed, "problem": None})))
+    with pytest.raises(InternalError):
+        deployer.rollback("digits")
+
+
+def test_a_change_the_server_has_forgotten_is_said_to_be_unknown_and_not_to_have_failed(
+    deployer: RemoteDeployer, standin: StandIn
+) -> None:
+    standin.on("POST /services/digits/rollback", httpx.Response(202, json={"operation": "o"}))
+    with pytest.raises(UnavailableError, match=r"whether it came into effect: scanflow services digits"):
+        deployer.rollback("digits")
+
+
+def test_what_instances_wrote_comes_as_they_wrote_it(deployer: RemoteDeployer, standin: StandIn) -> None:
+    lines = [{"who": who, "text": base64.b64encode(text).decode()} for who, text in [("1", b"\xff\n"), ("2", b"b")]]
+    text = "\n".join(json.dumps(one) for one in lines) + "\n"
+    standin.on("GET /services/digits/logs", httpx.Response(200, content=text.encode()))
+    assert list(deployer.service_logs("digits", instance="1")) == [("1", b"\xff\n"), ("2", b"b")]
+    assert dict(standin.asked[-1].url.params) == {"instance": "1"}
+
+
+def test_what_instances_wrote_is_told_once_though_it_comes_in_another_order_the_second_time(
+    deployer: RemoteDeployer, standin: StandIn
+) -> None:
+    def lines(*told: tuple[str, bytes]) -> bytes:
+        return b"".join(
+            json.dumps({"who": who, "text": base64.b64encode(text).decode()}).encode() + b"\n" for who, text in told
+        )
+
+    class Cut(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield lines(("1", b"ab"), ("2", b"x"), ("1", b"c"))[:-5]
+            raise httpx.ReadError("the server was killed")
+
+    whole = lines(("2", b"xy"), ("1", b"abc"), ("1", b"d"))
+    standin.on("GET /services/digits/logs", httpx.Response(200, stream=Cut()), httpx.Response(200, content=whole))
+    assert list(deployer.service_logs("digits", follow=True)) == [
+        ("1", b"ab"),
+        ("2", b"x"),
+        ("2", b"y"),
+        ("1", b"c"),
+        ("1", b"d"),
+    ]
+
+
+def test_predictions_go_to_the_service_itself(
+    deployer: RemoteDeployer, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin.on("GET /services/digits", httpx.Response(200, json=as_json(service_record())))
+    with pytest.raises(UnavailableError, match=re.escape("The service 'digits' cannot be reached")):
+        deployer.metadata("digits")  # nobody listens on port 1
+    assert [one.url.path for one in standin.asked] == ["/api/v1/services/digits"]
+
+
+def test_a_client_is_remote_or_embedded_by_what_is_handed_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANFLOW_URL", URL)  # it is for the command line
+    assert sf.Client(progress=False).runs() == []
+    with pytest.raises(UnavailableError, match="scanflow up"):
+        sf.Client("http://127.0.0.1:1", token="abc", progress=False).runs()
+    with pytest.raises(UsageError, match="a home folder of its own"):
+        sf.Client(URL, home=home)
+    with pytest.raises(UsageError, match="a token is for a server"):
+        sf.Client(token="abc")
+    with pytest.raises(InvalidError, match="is no address of a server"):
+        sf.Client("over there")

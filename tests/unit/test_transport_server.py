@@ -1,0 +1,213 @@
+"""Asking a server that may be away, restarted in the middle, or somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow.transport import Server, path_of, problem_of
+
+Handler = Callable[[httpx.Request], httpx.Response]
+URL = "http://127.0.0.1:46666"
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Broken(httpx.SyncByteStream):
+    """A body that ends in the middle."""
+
+    def __init__(self, *blocks: bytes) -> None:
+        self._blocks = blocks
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._blocks
+        raise httpx.ReadError("the server was killed")
+
+
+def broken(*blocks: bytes) -> httpx.Response:
+    return httpx.Response(200, stream=Broken(*blocks))
+
+
+def scripted(*answers: httpx.Response | Exception) -> tuple[Handler, list[httpx.Request]]:
+    """Give answers one after the other, the last one for ever; and what was asked."""
+    asked: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        answer = answers[min(len(asked), len(answers) - 1)]
+        asked.append(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return handle, asked
+
+
+def server(handler: Handler, *, token: str | None = None, clock: Clock | None = None) -> Server:
+    clock = clock or Clock()
+    return Server(URL, token=token, transport=httpx.MockTransport(handler), sleep=clock.sleep, clock=clock)
+
+
+AWAY = httpx.ConnectError("Connection refused")
+
+
+def test_a_document_comes_back_and_the_token_goes_along() -> None:
+    handle, asked = scripted(httpx.Response(200, json=[{"name": "a"}]))
+    assert server(handle, token="abc").get(path_of("runs"), limit=3, type=None) == [{"name": "a"}]
+    assert str(asked[0].url) == f"{URL}/api/v1/runs?limit=3"
+    assert asked[0].headers["authorization"] == "Bearer abc"
+
+
+def test_what_the_server_raised_is_raised_here() -> None:
+    status, document = problem_of(NotFoundError("There is no run 'x'."))
+    handle, _ = scripted(httpx.Response(status, json=document))
+    with pytest.raises(NotFoundError, match=r"^There is no run 'x'\.$"):
+        server(handle).get(path_of("runs", "x"))
+
+
+def test_a_server_that_is_not_there_is_named_with_the_next_command_and_not_waited_for() -> None:
+    handle, asked = scripted(AWAY)
+    clock = Clock()
+    for ask in (
+        lambda one: one.get("/runs"),
+        lambda one: one.post("/runs", {}, key="k"),
+        lambda one: [*one.events("/e")],
+    ):
+        with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:46666 cannot be reached .* scanflow up"):
+            ask(server(handle, clock=clock))
+    assert (len(asked), clock.now) == (3, 0.0)
+
+
+def test_a_wish_whose_answer_was_lost_is_sent_again_under_the_same_name() -> None:
+    handle, asked = scripted(httpx.ReadError("gone"), AWAY, httpx.Response(201, json={"name": "r"}))
+    assert server(handle).post("/runs", {"a": 1}, key="k1") == {"name": "r"}
+    assert [one.headers["idempotency-key"] for one in asked] == ["k1"] * 3
+    assert {one.content for one in asked} == {b'{"a": 1}'}
+
+
+def test_a_wish_without_a_name_is_not_sent_twice() -> None:
+    handle, asked = scripted(httpx.ReadError("gone"))
+    with pytest.raises(UnavailableError):
+        server(handle).put("/agents/a/b", {})
+    assert len(asked) == 1
+
+
+def test_a_server_that_stays_away_is_given_up_after_a_bounded_time() -> None:
+    handle, asked = scripted(httpx.ReadError("gone"), AWAY)
+    clock = Clock()
+    with pytest.raises(UnavailableError, match="scanflow up"):
+        server(handle, clock=clock).get("/runs")
+    assert 30 <= clock.now <= 33
+    assert len(asked) < 40
+
+
+def test_events_go_on_after_the_last_one_when_the_server_was_restarted() -> None:
+    handle, asked = scripted(
+        broken(b"id: 1\ndata: a\n\n", b"id: 2\ndata: b\n\nid: 3\ndata: cut"),
+        AWAY,
+        httpx.Response(503, json={}),
+        httpx.Response(200, content=b"id: 3\ndata: c\n\n"),
+    )
+    assert [one.data for one in server(handle).events("/events", type="run.failed")] == ["a", "b", "c"]
+    assert [one.headers.get("last-event-id") for one in asked] == [None, "2", "2", "2"]
+    assert {one.url.params["type"] for one in asked} == {"run.failed"}
+    assert {one.headers["accept"] for one in asked} == {"text/event-stream"}
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_no_event_is_told_twice_by_a_server_that_begins_at_the_first(numbered: bool) -> None:
+    blocks = [f"{f'id: {number}' if numbered else ': -'}\ndata: {number}\n\n".encode() for number in range(1, 5)]
+    handle, _ = scripted(broken(*blocks[:2]), broken(*blocks[:3]), httpx.Response(200, content=b"".join(blocks)))
+    assert [one.data for one in server(handle).events("/events")] == ["1", "2", "3", "4"]
+
+
+def test_a_quiet_stream_is_opened_anew_for_as_long_as_the_server_is_there() -> None:
+    class Quiet(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield from ()
+            raise httpx.ReadTimeout("nothing")
+
+    quiet = [httpx.Response(200, stream=Quiet()) for _ in range(100)]
+    handle, asked = scripted(*quiet, httpx.Response(200, content=b"data: x\n\n"))
+    clock = Clock()
+    assert [one.data for one in server(handle, clock=clock).events("/e")] == ["x"]
+    assert len(asked) == 101
+    assert clock.now > 30
+
+
+def test_bytes_go_on_where_they_stood() -> None:
+    handle, _ = scripted(broken(b"one ", b"two "), broken(b"on"), httpx.Response(200, content=b"one two three"))
+    assert b"".join(server(handle).stream("/logs", stream="stdout")) == b"one two three"
+
+
+def test_a_stream_that_is_refused_says_why() -> None:
+    status, document = problem_of(NotFoundError("There is no log."))
+    handle, asked = scripted(httpx.Response(status, json=document))
+    with pytest.raises(NotFoundError, match="There is no log"):
+        list(server(handle).stream("/logs"))
+    assert len(asked) == 1
+
+
+def test_an_answer_that_is_not_json_is_said_to_come_from_another_program() -> None:
+    handle, _ = scripted(httpx.Response(200, text="<html>"))
+    with pytest.raises(UnavailableError, match="is no scanflow server"):
+        server(handle).get("/runs")
+
+
+def test_a_proxy_that_fails_is_not_taken_for_a_defect_of_the_request() -> None:
+    handle, _ = scripted(httpx.Response(500, text="oops"))
+    with pytest.raises(InternalError, match=r"127\.0\.0\.1:46666 answered 500: oops"):
+        server(handle).get("/runs")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:46666", "ftp://x", "http://", "http://x:99999", "http://x:0", "http://h?a=1"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(InvalidError, match="is no address of a server"):
+        Server(url)
+
+
+def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidError, match="SCANFLOW_TOKEN") as error:
+        Server("http://me:secret@h:1")
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("token", ["", " a", "a\nb", "ä"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(InvalidError, match="token cannot be sent"):
+        Server(URL, token=token)
+
+
+def test_a_name_cannot_become_another_path() -> None:
+    assert path_of("runs", "@latest", "steps", "a/b") == "/runs/@latest/steps/a%2Fb"
+    for name in ("", ".", ".."):
+        with pytest.raises(UsageError):
+            path_of("runs", name)
+
+
+def test_readiness_is_told_with_the_words_of_the_server() -> None:
+    handle, _ = scripted(httpx.Response(503, text="migrating"), AWAY, httpx.Response(200, text="ready"))
+    one = server(handle)
+    assert [one.is_ready() for _ in range(3)] == [(False, "migrating"), (False, "Connection refused"), (True, "ready")]
+
+
+def test_what_cannot_be_written_as_json_is_refused_before_it_is_sent() -> None:
+    handle, asked = scripted(httpx.Response(200, json={}))
+    with pytest.raises(InvalidError, match="cannot be written as JSON"):
+        server(handle).post("/runs", {"x": float("nan")})
+    assert asked == []
