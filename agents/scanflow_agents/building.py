@@ -1,0 +1,133 @@
+"""Puts an agent's parts together, from what its folder says."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from scanflow.agent.registry import Declared, Template, load_agent
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application
+from scanflow.backends.service_records import ServiceRecord
+from scanflow.errors import MissingExtraError
+from scanflow.knowledge import KnowledgeBase, open_knowledge
+from scanflow.transport.async_json import AsyncJson
+from scanflow.transport.server import Server, path_of
+from scanflow_agents.deciding import Strategies
+from scanflow_agents.host import Host
+from scanflow_agents.outbox import Outbox
+from scanflow_agents.remote import Correspondent
+from scanflow_agents.scheduler import ApsAlarms
+from scanflow_agents.sensing import Surroundings, hosted
+from scanflow_agents.spec import AgentSpec
+from scanflow_agents.state import AgentState
+from scanflow_agents.workers import Workers
+
+__all__ = ["RemoteServices", "build", "load_declared"]
+
+
+class RemoteServices:
+    """The services and runs that the server knows of, for sensors that look at them."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def services(self) -> list[ServiceRecord]:
+        """Return what is deployed, by name."""
+        return [ServiceRecord.model_validate(one) for one in self._server.get("/services")]
+
+    def service(self, name: str) -> ServiceRecord:
+        """Return one deployed service.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
+
+    def runs(self, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Return the newest runs and their states, as the server tells of them."""
+        found: list[dict[str, Any]] = self._server.get("/runs", limit=limit)
+        return found
+
+
+def load_declared(app: Application, agent: Agent) -> Declared:
+    """Return what the agent does: its template's sensors and strategies, and its own in their place.
+
+    Raises:
+        UsageError: its code cannot be loaded; the message has the line.
+    """
+    return load_agent(app, agent, template=None if agent.template is None else _template(agent.template))
+
+
+def build(
+    folder: Path, spec: AgentSpec, *, clock: Callable[[], float], chance: Callable[[], float]
+) -> tuple[Host, Callable[[], Awaitable[None]]]:
+    """Return the agent's host, and what lets go of its connections. To be called on the event loop's thread.
+
+    Raises:
+        UsageError: what the folder says cannot be hosted.
+        UnavailableError: the agent's state cannot be opened.
+    """
+    app, agent = spec.parse()
+    if spec.source is not None:
+        app = app.replace(app_dir=str((Path(spec.source).parent / app.app_dir).resolve()))
+    declared = load_declared(app, agent)
+    state = AgentState(folder / "agent.db")
+    workers = Workers()
+    server = None if spec.server is None else AsyncJson(spec.server, token=spec.token)
+    correspondent = Correspondent(
+        app=app.name,
+        agent=agent.name,
+        server=server,
+    )
+    outbox = Outbox(state=state, post=correspondent, clock=clock, chance=chance)
+    around = Surroundings(
+        application=app,
+        agent=agent.name,
+        clock=clock,
+        workers=workers,
+        outbox=lambda: outbox,
+        tracker=_tracker(spec),
+        services=None if spec.server is None else RemoteServices(Server(spec.server, token=spec.token)),
+    )
+    misfire: Any = spec.misfire
+    host = Host(
+        app=app.name,
+        agent=agent.name,
+        state=state,
+        sensors=[
+            hosted(one, around, limit_s=spec.sensor_limit_s, grace_s=spec.grace_s, misfire=misfire)
+            for one in declared.sensors
+        ],
+        decider=Strategies(declared.strategies, app=app.name, team=app.team, parameters=agent.parameters),
+        outbox=outbox,
+        alarms=ApsAlarms(),
+        clock=clock,
+        call_later=asyncio.get_running_loop().call_later,
+        correspondent=None if server is None else correspondent,
+        beat_s=spec.beat_s,
+    )
+    correspondent.call_self = host.call_self
+
+    async def closing() -> None:
+        workers.close()
+        await correspondent.close()
+        if server is not None:
+            await server.close()
+
+    return host, closing
+
+
+def _template(name: str) -> Template:
+    found: Template = importlib.import_module(f"scanflow_agents.templates.{name}").declare
+    return found
+
+
+def _tracker(spec: AgentSpec) -> KnowledgeBase | None:
+    try:
+        return open_knowledge(Path(spec.home), spec.tracker_uri)
+    except MissingExtraError:
+        return None  # sensors that look at runs are told so by what they ask for

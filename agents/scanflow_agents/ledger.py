@@ -1,0 +1,240 @@
+"""What was due of each sensor and what became of it: every due time is taken or counted as missed, with its reason.
+
+Pure: the time comes in, and what changed is read from the fields. ``taken + late + down`` of a leaf is the number of
+its due times up to ``accounted``, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from scanflow.app.triggers import Cron, Date, Interval, Trigger
+from scanflow_agents import combining
+from scanflow_agents.combining import NOTHING, Path, Seen
+from scanflow_agents.timetable import Scheduled, count_between, first_after, last_until, moved, written
+
+__all__ = ["Firing", "Leaf", "Ledger", "Misfire"]
+
+Misfire = Literal["run_once", "skip"]
+"""What is done about due times that came while the agent was down: fire once for all of them, or not at all."""
+
+_TRIGGERS: TypeAdapter[Trigger] = TypeAdapter(Trigger)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Firing:
+    """One reason to run a sensor."""
+
+    cause: str
+    """The same for one firing however often it is tried: ``interval:2026-01-31T06:00:00Z``."""
+
+    at: float
+    """When it was due."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    event: Mapping[str, Any] | None = None
+    """The event it fires on, as JSON holds it."""
+
+    attempts: int = 1
+    """How many times it was begun; more than once when the agent was killed in between."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Leaf:
+    """One scheduled trigger of a sensor."""
+
+    trigger: Scheduled
+    anchor: float
+    accounted: float
+    """Up to here every due time was taken or counted."""
+
+    taken: int = 0
+    late: int = 0
+    """Missed: looked at later than the grace allows, or together with a newer one."""
+
+    down: int = 0
+    """Missed: nobody was there."""
+
+    dumped: dict[str, Any] = field(init=False)
+    """The trigger as JSON holds it, which is written often."""
+
+    def __post_init__(self) -> None:
+        self.dumped = self.trigger.model_dump(mode="json")
+
+    def next_after(self, moment: float) -> float | None:
+        """Return the first due time after ``moment`` and after all that is accounted for."""
+        return first_after(self.trigger, max(moment, self.accounted), anchor=self.anchor)
+
+    def take(self, now: float, *, grace_s: float, seed: str) -> float | None:
+        """Return the due time to fire for at ``now``, the newest; count those before it. None: nothing is to fire."""
+        due = self._newest(now, seed)
+        if due is None:
+            return None
+        count = count_between(self.trigger, self.accounted, due, anchor=self.anchor)
+        self.accounted = due
+        if now - moved(self.trigger, due, seed) > grace_s:
+            self.late += count
+            return None
+        self.late += count - 1
+        self.taken += 1
+        return due
+
+    def catch_up(self, now: float, *, misfire: Misfire) -> float | None:
+        """Count what came while the agent was down; return the due time to fire for, if the policy wants one."""
+        due = last_until(self.trigger, now, after=self.accounted, anchor=self.anchor)
+        if due is None:
+            return None
+        count = count_between(self.trigger, self.accounted, due, anchor=self.anchor)
+        self.accounted = due
+        if misfire == "skip":
+            self.down += count
+            return None
+        self.down += count - 1
+        self.taken += 1
+        return due
+
+    def _newest(self, now: float, seed: str) -> float | None:
+        jitter = self.trigger.jitter if isinstance(self.trigger, Interval) else 0.0
+        found = last_until(self.trigger, now - jitter, after=self.accounted, anchor=self.anchor)
+        due = first_after(self.trigger, self.accounted if found is None else found, anchor=self.anchor)
+        while jitter and due is not None and moved(self.trigger, due, seed) <= now:
+            found, due = due, first_after(self.trigger, due, anchor=self.anchor)
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """One sensor's account."""
+
+    sensor: str
+    trigger: Trigger
+    leaves: dict[Path, Leaf] = field(default_factory=dict)
+    seen: Seen = NOTHING
+    fired: int = 0
+    running: int = 0
+    """Missed: the firing before it was still running."""
+
+    full: int = 0
+    """Missed: too many were waiting."""
+
+    interrupted: int = 0
+    """Missed: begun and cut short by the agent's end, too often to be tried again."""
+
+    late: int = 0
+    """Missed of schedules that it no longer has; and so with ``down`` and ``taken``."""
+
+    down: int = 0
+    taken: int = 0
+    errors: int = 0
+    abandoned: int = 0
+    """Firings that took longer than their limit; errors too."""
+
+    last: float | None = None
+    looked: float | None = None
+    """Up to here the knowledge base was looked through."""
+
+    flight: Firing | None = None
+    """What is running, or was when the agent ended."""
+
+    dumped: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dumped = self.trigger.model_dump(mode="json")
+
+    @property
+    def missed(self) -> dict[str, int]:
+        """How many due times did not lead to a firing, by reason."""
+        leaves = self.leaves.values()
+        return {
+            "down": self.down + sum(leaf.down for leaf in leaves),
+            "late": self.late + sum(leaf.late for leaf in leaves),
+            "running": self.running,
+            "full": self.full,
+            "interrupted": self.interrupted,
+        }
+
+    def pulse(self, *paths: Path) -> bool:
+        """Take a pulse of these leaves; return whether the sensor is to fire."""
+        self.seen, fires = combining.pulse(self.trigger, self.seen, paths)
+        return fires
+
+    def scheduled(self, path: Path, due: float) -> Firing:
+        """Return the firing for a leaf's due time."""
+        where = combining.text_of(path)
+        kind = f"{self.leaves[path].trigger.kind}{f'.{where}' if where else ''}"
+        return Firing(cause=f"{kind}:{written(due)}", at=due)
+
+    def declare(self, trigger: Trigger, now: float) -> None:
+        """Let the sensor have this trigger from ``now`` on, as it is written in the application.
+
+        A schedule that was rewritten begins anew; what fell due of the old one until now is counted.
+        """
+        wanted = {path: leaf for path, leaf in combining.leaves(trigger) if isinstance(leaf, Interval | Date | Cron)}
+        found: dict[Path, Leaf] = {}
+        for path, known in self.leaves.items():
+            if wanted.get(path) == known.trigger:
+                found[path] = known
+                continue
+            known.catch_up(now, misfire="skip")
+            self.late, self.down, self.taken = (
+                self.late + known.late,
+                self.down + known.down,
+                self.taken + known.taken,
+            )
+        for path, leaf in wanted.items():
+            if path not in found:
+                fresh = Leaf(trigger=leaf, anchor=round(now, 3), accounted=0.0)
+                fresh.catch_up(now, misfire="skip")  # a date that has passed when it is first seen was missed
+                fresh.accounted = max(fresh.accounted, fresh.anchor)
+                found[path] = fresh
+        self.leaves, self.trigger = dict(sorted(found.items())), trigger
+        self.dumped = trigger.model_dump(mode="json")
+        self.seen = combining.still_known(trigger, self.seen)
+
+    # -- as it is kept
+
+    def written(self) -> dict[str, Any]:
+        """Return the account as JSON holds it."""
+        return {
+            "trigger": self.dumped,
+            "leaves": {
+                combining.text_of(path): {
+                    "trigger": leaf.dumped,
+                    "anchor": leaf.anchor,
+                    "accounted": leaf.accounted,
+                    "taken": leaf.taken,
+                    "late": leaf.late,
+                    "down": leaf.down,
+                }
+                for path, leaf in self.leaves.items()
+            },
+            "seen": [combining.text_of(path) for path in sorted(self.seen)],
+            "past": [self.late, self.down, self.taken],
+        }
+
+    @classmethod
+    def read(cls, sensor: str, kept: Mapping[str, Any], **counts: Any) -> Ledger:
+        """Return the account that was kept."""
+        late, down, taken = kept["past"]
+        return cls(
+            sensor=sensor,
+            late=late,
+            down=down,
+            taken=taken,
+            trigger=_TRIGGERS.validate_python(kept["trigger"]),
+            leaves={combining.path_of(text): _leaf(leaf) for text, leaf in kept["leaves"].items()},
+            seen=frozenset(combining.path_of(text) for text in kept["seen"]),
+            **counts,
+        )
+
+
+def _leaf(kept: Mapping[str, Any]) -> Leaf:
+    trigger = _TRIGGERS.validate_python(kept["trigger"])
+    assert isinstance(trigger, Interval | Date | Cron)
+    numbers = {name: kept[name] for name in ("anchor", "accounted", "taken", "late", "down")}
+    return Leaf(trigger=trigger, **numbers)

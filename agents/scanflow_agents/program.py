@@ -1,0 +1,102 @@
+"""The agent's process: ``python -m scanflow_agents FOLDER``."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UsageError
+from scanflow_agents.spec import AgentSpec, read_spec
+
+__all__ = ["main"]
+
+CONFIGURATION = 78
+"""The exit status of an agent that will not start until what it was given is changed (``EX_CONFIG``)."""
+
+_log = logging.getLogger("scanflow_agents")
+
+
+def main(folder: Path) -> int:
+    """Host the agent of ``folder`` until it is told to end; return the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    for noisy in ("apscheduler", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    (folder / "failure.json").unlink(missing_ok=True)
+    try:
+        with _alone(folder):
+            return asyncio.run(_serve(folder, read_spec(folder)))
+    except ScanflowError as error:
+        _log.error("%s", error)
+        draft = folder / "failure.json.part"
+        draft.write_text(json.dumps({"error": str(error), "type": type(error).__name__}), encoding="utf-8")
+        draft.rename(folder / "failure.json")
+        return CONFIGURATION if isinstance(error, UsageError) else 1
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time host the agent.
+
+    Raises:
+        AlreadyRunningError: another one does.
+    """
+    with (folder / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AlreadyRunningError(f"The agent in {str(folder)!r} is hosted by another process already.") from error
+        yield
+
+
+async def _serve(folder: Path, spec: AgentSpec) -> int:
+    from scanflow_agents.building import build
+    from scanflow_agents.face import make_face, quiet_server
+
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    host, closing = build(folder, spec, clock=time.time, chance=random.random)
+    with _listener(spec.port) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = quiet_server(make_face(host))
+        host.start(url)
+        await host.state.writer.settled()
+        face = loop.create_task(server.serve([listener]))
+        _tell(folder, url)
+        _log.info("agent %s of %s is at %s", spec.agent, host.app, url)
+        watched = loop.create_task(host.state.writer.broken.wait())
+        ended = loop.create_task(ending.wait())
+        await asyncio.wait([ended, face, watched], return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await asyncio.wait([face], timeout=1.5)
+        for task in (watched, ended):
+            task.cancel()
+        await asyncio.wait_for(host.stop(patience_s=1.0), 2.5)
+        await closing()
+        return 0 if ending.is_set() else 1
+
+
+def _listener(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=128)
+    except OSError as error:
+        raise InvalidError(f"The port {port} cannot be listened on: {error}. Give another, or 0 for any.") from error
+
+
+def _tell(folder: Path, url: str) -> None:
+    """Write down where the agent is."""
+    draft = folder / "here.json.part"
+    draft.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
+    draft.rename(folder / "here.json")

@@ -1,0 +1,123 @@
+"""The server and the other agents, as the host speaks to them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from scanflow.agent.records import Event
+from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.transport.async_json import AsyncJson
+from scanflow_agents.outbox import Letter
+
+__all__ = ["Correspondent", "Reporter"]
+
+BASE = "/api/v1"
+MOST_REPORTED = 500
+"""How many events wait to be told; they are for people to watch by, so the oldest make room."""
+
+_log = logging.getLogger(__name__)
+
+
+class Correspondent:
+    """Delivers letters: intents to the server, calls to the agents that the server knows."""
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        agent: str,
+        server: AsyncJson | None,
+        connect: Callable[[str], AsyncJson] = AsyncJson,
+    ) -> None:
+        self._app, self._agent, self._server = app, agent, server
+        self._connect = connect
+        self.call_self: Callable[[str, Mapping[str, Any], str], Any] | None = None
+        """Takes a call to this very agent: the sensor's name, the body and the key."""
+
+        self._agents: dict[str, AsyncJson] = {}
+
+    async def deliver(self, letter: Letter) -> Any:
+        """See :class:`~scanflow_agents.outbox.Post`."""
+        if letter.kind == "intent":
+            return await self._asked.ask("POST", f"{BASE}/intents", letter.body, key=letter.key)
+        body = json.loads(letter.body)
+        agent, sensor = body.pop("agent"), body.pop("sensor")
+        if agent == self._agent and self.call_self is not None:
+            return self.call_self(sensor, body, letter.key)
+        to = await self._agent_at(agent)
+        try:
+            return await to.ask("POST", f"/sensors/{quote(sensor, safe='')}", body, key=letter.key)
+        except UnavailableError:
+            # It may have been started anew, on another port.
+            self._agents.pop(agent, None)
+            await to.close()
+            raise
+
+    async def here(self, url: str, pid: int) -> None:
+        """Tell the server where this agent is.
+
+        Raises:
+            ScanflowError: it does not want to know.
+        """
+        await self._asked.ask("POST", f"{self._path(self._agent)}/here", {"url": url, "pid": pid})
+
+    async def tell(self, events: list[Event]) -> None:
+        """Tell the server what happened."""
+        await self._asked.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])
+
+    async def close(self) -> None:
+        """Let go of the connections to agents."""
+        for connection in self._agents.values():
+            await connection.close()
+
+    @property
+    def _asked(self) -> AsyncJson:
+        if self._server is None:
+            raise UnavailableError("The agent was started without a server. Start it with one: scanflow up")
+        return self._server
+
+    def _path(self, agent: str) -> str:
+        return f"{BASE}/agents/{quote(self._app, safe='')}/{quote(agent, safe='')}"
+
+    async def _agent_at(self, agent: str) -> AsyncJson:
+        known = self._agents.get(agent)
+        if known is not None:
+            return known
+        try:
+            record = await self._asked.ask("GET", self._path(agent))
+        except NotFoundError as error:
+            raise UnavailableError(f"The agent {agent!r} is not known to the server yet: {error}") from error
+        url = record.get("url") if isinstance(record, dict) else None
+        if not isinstance(url, str) or not url:
+            raise UnavailableError(f"The agent {agent!r} has not said where it is yet.")
+        return self._agents.setdefault(agent, self._connect(url))
+
+
+class Reporter:
+    """Tells the server what happened, when it is there to listen: for people to watch, nothing depends on it."""
+
+    def __init__(self, correspondent: Correspondent) -> None:
+        self._correspondent = correspondent
+        self._events: deque[Event] = deque(maxlen=MOST_REPORTED)
+
+    def add(self, event: Event) -> None:
+        """Keep an event to be told."""
+        self._events.append(event)
+
+    async def flush(self) -> None:
+        """Tell what is kept. What cannot be told is kept for the next time, as far as there is room."""
+        events = list(self._events)
+        if not events:
+            return
+        self._events.clear()
+        try:
+            await self._correspondent.tell(events)
+        except UnavailableError:
+            self._events.extendleft(reversed(events[-(MOST_REPORTED - len(self._events)) :]))
+        except ScanflowError as error:
+            _log.warning("%d events were not wanted by the server: %s", len(events), error)

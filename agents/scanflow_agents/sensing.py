@@ -1,0 +1,170 @@
+"""Sensors as their authors wrote them, made ready to be run by the host: given what they ask for, in the right place.
+
+Async functions run on the loop, plain ones in a thread of the host's pool; looking through the knowledge base happens
+in a thread too. Each firing looks at the runs that ended since the last one that succeeded looked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+from scanflow.agent.acts import Act, Call
+from scanflow.agent.context import Context, Services
+from scanflow.agent.records import JSON, Event, Intent
+from scanflow.agent.sensors.firing import Firing as Given
+from scanflow.agent.sensors.firing import fire, wants
+from scanflow.agent.sensors.runs import Run, find_runs
+from scanflow.app.agents import SensorFunction
+from scanflow.app.application import Application
+from scanflow.errors import MissingExtraError
+from scanflow_agents.cycle import Found, HostedSensor
+from scanflow_agents.deciding import letter_of
+from scanflow_agents.ledger import Firing, Ledger
+from scanflow_agents.outbox import Outbox
+from scanflow_agents.workers import Workers
+
+if TYPE_CHECKING:
+    from scanflow.knowledge.port import KnowledgeBase
+
+__all__ = ["Surroundings", "hosted"]
+
+SETTLED_S = 1.0
+"""Runs are looked at this long after they ended: one that is being written as it ends is not yet to be found."""
+
+ACCEPTED_S = 10.0
+"""How long an actuator waits for its call to be accepted; after that it is delivered while the agent goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What all sensors of an agent share."""
+
+    application: Application
+    agent: str
+    clock: Callable[[], float]
+    workers: Workers
+    outbox: Callable[[], Outbox]
+    tracker: KnowledgeBase | None = None
+
+    services: Services | None = None
+
+
+@dataclass(kw_only=True)
+class _Caller:
+    """Carries out what one firing wants done beside its strategies, through the outbox: see ``Caller``."""
+
+    around: Surroundings
+    sensor: str
+    cause: str
+    count: int = field(default=0, init=False)
+
+    async def call(self, call: Call) -> JSON:
+        """See :class:`~scanflow.agent.context.Caller`."""
+        return await self._deliver(call.replace(key=call.key or self._key()))
+
+    async def act(self, act: Act) -> JSON:
+        """See :class:`~scanflow.agent.context.Caller`."""
+        app, now, key = self.around.application, self.around.clock(), self._key()
+        intent = Intent(
+            id=hashlib.sha256(f"{app.name}/{app.team}/{key}".encode()).hexdigest()[:16],
+            app=app.name,
+            team=app.team,
+            agent=self.around.agent,
+            strategy=self.sensor,
+            primitive=act.primitive,
+            arguments=dict(act.arguments),
+            target=act.target,
+            fields=tuple(act.fields),
+            rule="asked for by the sensor itself",
+            key=key,
+            at=now,
+        )
+        return await self._deliver(intent)
+
+    async def _deliver(self, want: Intent | Call) -> JSON:
+        letter = letter_of(self.sensor, want, at=self.around.clock())
+        answer: JSON = await self.around.outbox().deliver(letter, patience_s=ACCEPTED_S)
+        return answer
+
+    def _key(self) -> str:
+        self.count += 1
+        return f"{self.around.agent}/{self.sensor}/{self.cause}{'' if self.count == 1 else f'/{self.count}'}"
+
+
+def hosted(sensor: SensorFunction[..., Any], around: Surroundings, **limits: Any) -> HostedSensor:
+    """Return the sensor as the host runs it; ``limits`` are fields of :class:`HostedSensor`."""
+    ready = _ready(sensor, around.workers)
+    looks = wants(sensor, "runs")
+
+    async def run(firing: Firing, ledger: Ledger) -> Found:
+        looked = around.clock() - SETTLED_S if looks else None
+        runs: list[Run] = []
+        if looked is not None:
+            if around.tracker is None:
+                raise MissingExtraError(
+                    f"The sensor {sensor.name!r} looks at tracked runs, and MLflow is not installed here. Install it: "
+                    "pip install 'scanflow[local]'"
+                )
+            look = partial(_runs, around.tracker, around.application, sensor, ledger.looked, looked)
+            runs = await around.workers.run(look)
+        context = Context(
+            app=around.application.name,
+            team=around.application.team,
+            agent=around.agent,
+            clock=around.clock,
+            parameters=sensor.sensor.parameters,
+            tracker=around.tracker,
+            services=around.services,
+            caller=_Caller(around=around, sensor=sensor.name, cause=firing.cause),
+            application=around.application,
+            loop=asyncio.get_running_loop(),
+        )
+        event = None if firing.event is None else Event.model_validate(firing.event)
+        given = Given(context=context, runs=runs, event=event, args=firing.args, kwargs=firing.kwargs)
+        return Found(value=await fire(ready, given), looked=looked)
+
+    return HostedSensor(name=sensor.name, trigger=sensor.trigger, run=run, **limits)
+
+
+def _runs(
+    tracker: KnowledgeBase,
+    app: Application,
+    sensor: SensorFunction[..., Any],
+    after: float | None,
+    until: float,
+) -> list[Run]:
+    return find_runs(
+        tracker,
+        app.name,
+        app.team,
+        nodes=sensor.sensor.nodes,
+        filter_string=sensor.sensor.filter_string,
+        workflows=app.workflows,
+        after=after,
+        until=until,
+    )
+
+
+def _ready(sensor: SensorFunction[..., Any], workers: Workers) -> SensorFunction[..., Any]:
+    """Return the sensor with a function to be awaited, a plain one called in a thread of ours. Its signature, which
+    each firing looks at, is worked out once."""
+    written: Any = sensor.function
+
+    @wraps(written)
+    async def in_thread(*args: Any, **kwargs: Any) -> Any:
+        value = await workers.run(partial(written, *args, **kwargs))
+        return await value if inspect.isawaitable(value) else value
+
+    @wraps(written)
+    async def on_loop(*args: Any, **kwargs: Any) -> Any:
+        return await written(*args, **kwargs)
+
+    ready: Any = on_loop if inspect.iscoroutinefunction(written) else in_thread
+    ready.__signature__ = inspect.signature(written)
+    return replace(sensor, function=ready)

@@ -1,0 +1,194 @@
+"""What an agent must not forget, in one SQLite file: accounts of its sensors, calls, deliveries, and its journal.
+
+The objects in memory are what counts while the agent runs; what changed of them in one turn of the loop is written
+together, so the file never holds half of a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from scanflow_agents.ledger import Firing, Ledger
+from scanflow_agents.writer import GroupWriter, Statement
+
+__all__ = ["AgentState"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sensors (
+    name TEXT PRIMARY KEY, account TEXT NOT NULL, fired INTEGER NOT NULL, running INTEGER NOT NULL,
+    full INTEGER NOT NULL, interrupted INTEGER NOT NULL, errors INTEGER NOT NULL, abandoned INTEGER NOT NULL,
+    last REAL, looked REAL, flight TEXT);
+CREATE TABLE IF NOT EXISTS calls (
+    id INTEGER PRIMARY KEY, sensor TEXT NOT NULL, cause TEXT NOT NULL, at REAL NOT NULL, body TEXT NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0, UNIQUE (sensor, cause));
+CREATE TABLE IF NOT EXISTS outbox (
+    id INTEGER PRIMARY KEY, lane TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL, at REAL NOT NULL,
+    body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS journal (
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, body TEXT NOT NULL);
+"""
+_COUNTS = ("fired", "running", "full", "interrupted", "errors", "abandoned", "last", "looked")
+_PUT_SENSOR = (
+    "INSERT OR REPLACE INTO sensors "
+    "(name, account, fired, running, full, interrupted, errors, abandoned, last, looked, flight) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_GET_SENSORS = (
+    "SELECT name, account, flight, fired, running, full, interrupted, errors, abandoned, last, looked FROM sensors"
+)
+
+
+class AgentState:
+    """The state of one agent, in ``FOLDER/agent.db``. Not to be opened twice: the program holds a lock."""
+
+    def __init__(self, path: Path, *, most_entries: int = 50_000, most_calls: int = 10_000) -> None:
+        """Open it, and read what is there.
+
+        ``most_entries``: how many entries the journal keeps; ``most_calls``: how many answered calls are remembered, so
+        that one told again is not acted on again.
+
+        Raises:
+            UnavailableError: it cannot be opened.
+        """
+        self.writer = GroupWriter(path, _SCHEMA)
+        self._most_entries, self._most_calls = most_entries, most_calls
+        self._dirty: dict[str, Ledger] = {}
+        read = self.writer.read
+        self._entries = itertools.count(_next(read("SELECT max(id) FROM journal")))
+        self._calls = itertools.count(_next(read("SELECT max(id) FROM calls")))
+        self._letters = itertools.count(_next(read("SELECT max(id) FROM outbox")))
+        self._known = {(sensor, cause): number for number, sensor, cause in read("SELECT id, sensor, cause FROM calls")}
+        self.writer.collect(self._collected)
+
+    # -- sensors
+
+    def ledgers(self) -> dict[str, Ledger]:
+        """Return the accounts that were kept, by the sensors' names."""
+        rows = self.writer.read(_GET_SENSORS)
+        return {
+            name: Ledger.read(
+                name,
+                json.loads(account),
+                flight=None if flight is None else _firing(flight),
+                **dict(zip(_COUNTS, counts, strict=True)),
+            )
+            for name, account, flight, *counts in rows
+        }
+
+    def changed(self, ledger: Ledger) -> None:
+        """Write the account as it is when this turn of the loop ends."""
+        self._dirty[ledger.sensor] = ledger
+        self.writer.touch()
+
+    def _collected(self) -> Iterator[Statement]:
+        for ledger in self._dirty.values():
+            flight = None if ledger.flight is None else _text_of(ledger.flight)
+            yield (
+                _PUT_SENSOR,
+                (
+                    ledger.sensor,
+                    json.dumps(ledger.written()),
+                    *(getattr(ledger, name) for name in _COUNTS),
+                    flight,
+                ),
+            )
+        self._dirty.clear()
+
+    # -- calls and events that fire a sensor
+
+    def add_call(self, sensor: str, firing: Firing) -> None:
+        """Keep a call until it is done."""
+        number = next(self._calls)
+        self._known[sensor, firing.cause] = number
+        self.writer.add(
+            "INSERT OR IGNORE INTO calls (id, sensor, cause, at, body) VALUES (?, ?, ?, ?, ?)",
+            (number, sensor, firing.cause, firing.at, _text_of(firing)),
+        )
+
+    def knows_call(self, sensor: str, cause: str) -> bool:
+        """Say whether a call was taken already."""
+        return (sensor, cause) in self._known
+
+    def call_done(self, sensor: str, cause: str) -> None:
+        """Note that a call has left its sample."""
+        number = self._known.get((sensor, cause))
+        if number is not None:
+            self.writer.add("UPDATE calls SET done = 1 WHERE id = ?", (number,))
+
+    def waiting_calls(self) -> list[tuple[str, Firing]]:
+        """Return the calls that were not done, in the order they came."""
+        rows = self.writer.read("SELECT sensor, body FROM calls WHERE NOT done ORDER BY id")
+        return [(sensor, _firing(body)) for sensor, body in rows]
+
+    # -- deliveries
+
+    def add_letter(self, lane: str, kind: str, key: str, at: float, body: str) -> int:
+        """Keep something to be delivered; return its number."""
+        number = next(self._letters)
+        self.writer.add("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", (number, lane, kind, key, at, body))
+        return number
+
+    def letter_done(self, number: int) -> None:
+        """Forget what was delivered, or cannot be."""
+        self.writer.add("DELETE FROM outbox WHERE id = ?", (number,))
+
+    def letters(self) -> list[tuple[int, str, str, str, float, str]]:
+        """Return what is to be delivered, in its order: number, lane, kind, key, time and body."""
+        rows = self.writer.read("SELECT id, lane, kind, key, at, body FROM outbox ORDER BY id")
+        return [(number, lane, kind, key, at, body) for number, lane, kind, key, at, body in rows]
+
+    # -- the journal
+
+    def note(self, kind: str, subject: str, at: float, body: str) -> int:
+        """Write an entry; return its number."""
+        number = next(self._entries)
+        self.writer.add("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", (number, at, kind, subject, body))
+        return number
+
+    def journal(self, *, after: int = 0, limit: int = 1000, kind: str | None = None) -> list[dict[str, Any]]:
+        """Return entries as they were committed, the oldest first. From any thread."""
+        rows = self.writer.read(
+            "SELECT id, at, kind, subject, body FROM journal WHERE id > ? AND (? IS NULL OR kind = ?) "
+            "ORDER BY id LIMIT ?",
+            (after, kind, kind, limit),
+        )
+        return [
+            {"id": number, "at": at, "kind": kind, "subject": subject, "body": json.loads(body)}
+            for number, at, kind, subject, body in rows
+        ]
+
+    def trim(self) -> None:
+        """Forget the oldest entries of the journal, and calls long done."""
+        self.writer.add("DELETE FROM journal WHERE id <= (SELECT max(id) FROM journal) - ?", (self._most_entries,))
+        surplus = len(self._known) - self._most_calls
+        if surplus > 0:
+            gone = list(itertools.islice(self._known.items(), surplus))
+            self.writer.add("DELETE FROM calls WHERE done AND id <= ?", (gone[-1][1],))
+            for key, _ in gone:
+                del self._known[key]
+
+
+def _next(rows: list[tuple[Any, ...]]) -> int:
+    return (rows[0][0] or 0) + 1
+
+
+def _text_of(firing: Firing) -> str:
+    fields: Mapping[str, Any] = {
+        "cause": firing.cause,
+        "at": firing.at,
+        "args": list(firing.args),
+        "kwargs": dict(firing.kwargs),
+        "event": firing.event,
+        "attempts": firing.attempts,
+    }
+    return json.dumps(fields)
+
+
+def _firing(text: str) -> Firing:
+    fields: dict[str, Any] = json.loads(text)
+    args = tuple(fields.pop("args"))
+    return Firing(args=args, **fields)

@@ -1,0 +1,433 @@
+"""The agent's cycle: what fires, what is missed and why, and what a kill at any moment leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanflow as sf
+from scanflow.agent.messages import SensorCall
+from scanflow.agent.records import Event, Sample
+from scanflow.errors import NotFoundError, UnavailableError
+from scanflow_agents.cycle import Decided
+from scanflow_agents.ledger import Firing, Ledger
+from scanflow_agents.timetable import count_between
+from tests.unit.agents.harness import START, Agent, FakeClock, sensor
+
+SECOND = sf.every(seconds=1)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(within())
+
+
+class Gate:
+    """A sensor's function that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.open = asyncio.Event()
+        self.stubborn = False
+
+    async def __call__(self, _firing: Firing) -> int:
+        self.begun += 1
+        while not self.open.is_set():
+            try:
+                await self.open.wait()
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise
+        return self.begun
+
+
+def accounted(ledger: Ledger) -> bool:
+    """Say whether every due time so far is fired or counted: what must hold at any moment."""
+    leaf = ledger.leaves[()]
+    due = count_between(leaf.trigger, 0.0, leaf.accounted, anchor=leaf.anchor)
+    missed = ledger.missed
+    assert leaf.taken == ledger.fired + missed["running"], "taken is fired, or refused since the one before runs"
+    return due == leaf.taken + missed["down"] + missed["late"]
+
+
+def test_a_schedule_fires_and_what_its_strategy_wants_is_delivered(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("count", SECOND)) as agent:
+            await clock.advance(3)
+            await agent.settled()
+            assert agent.ledger("count").fired == 3
+            assert accounted(agent.ledger("count"))
+            assert agent.keys() == [f"tracker/count/interval:2026-09-21T14:13:2{n}Z" for n in (1, 2, 3)]
+            samples = await agent.journal("sample")
+            assert [entry["body"]["value"] for entry in samples] == [1, 1, 1]
+            assert len(await agent.journal("decision")) == 3
+
+    assert datetime.fromtimestamp(START, UTC).isoformat() == "2026-09-21T14:13:20+00:00"
+    run(story)
+
+
+def test_a_firing_that_still_runs_makes_the_next_a_counted_miss(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, gate = FakeClock(), Gate()
+        async with Agent(tmp_path, clock, sensor("slow", SECOND, gate)) as agent:
+            await clock.advance(3)
+            assert (agent.ledger("slow").fired, agent.ledger("slow").missed["running"]) == (1, 2)
+            gate.open.set()
+            await agent.settled()
+            await clock.advance(1)
+            assert (agent.ledger("slow").fired, agent.ledger("slow").missed["running"]) == (2, 2)
+            assert accounted(agent.ledger("slow"))
+            reasons = [entry["body"]["reason"] for entry in await agent.journal("missed")]
+            assert reasons == ["running", "running"]
+
+    run(story)
+
+
+def test_a_sensor_that_raises_leaves_a_sample_with_the_error(tmp_path: Path) -> None:
+    async def broken(firing: Firing) -> int:
+        raise ValueError("no such column")
+
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("bad", SECOND, broken), sensor("good", SECOND)) as agent:
+            await clock.advance(2)
+            await agent.settled()
+            assert (agent.ledger("bad").errors, agent.ledger("good").errors) == (2, 0)
+            errors = [entry["body"]["error"] for entry in await agent.journal("sample") if entry["subject"] == "bad"]
+            assert errors == ["ValueError: no such column"] * 2
+            assert len(agent.keys()) == 2
+
+    run(story)
+
+
+def test_a_sensor_that_hangs_is_given_up_counted_and_not_begun_again_until_it_ends(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, gate = FakeClock(), Gate()
+        gate.stubborn = True
+        async with Agent(tmp_path, clock, sensor("hang", SECOND, gate, limit_s=2.5)) as agent:
+            await clock.advance(6)
+            ledger = agent.ledger("hang")
+            assert (ledger.fired, ledger.abandoned, ledger.errors, ledger.missed["running"]) == (1, 1, 1, 5)
+            (entry,) = await agent.journal("sample")
+            assert entry["body"]["error"] == "It took longer than its limit of 2.5 s, and was given up."
+            gate.open.set()
+            await agent.settled()
+            await clock.advance(1)
+            assert (gate.begun, ledger.fired) == (2, 2)
+            assert accounted(ledger)
+
+    run(story)
+
+
+def test_what_cannot_be_written_as_json_is_an_error_of_the_sensor(tmp_path: Path) -> None:
+    async def odd(firing: Firing) -> Any:
+        return {1, 2}
+
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("odd", SECOND, odd)) as agent:
+            await clock.advance(1)
+            (entry,) = await agent.journal("sample")
+            assert "cannot be written as JSON" in entry["body"]["error"]
+
+    run(story)
+
+
+def test_strategies_that_break_end_neither_the_sensor_nor_the_agent(tmp_path: Path) -> None:
+    class Broken:
+        def decide(self, sample: Sample) -> Decided:  # noqa: ARG002
+            raise RuntimeError("a defect")
+
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("count", SECOND), decider=Broken()) as agent:
+            await clock.advance(2)
+            assert agent.ledger("count").fired == 2
+            errors = await agent.journal("error")
+            assert [entry["body"]["error"] for entry in errors] == ["RuntimeError: a defect"] * 2
+
+    run(story)
+
+
+# -- lateness
+
+
+def test_after_a_stall_the_newest_due_time_fires_and_the_others_are_counted(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("count", SECOND)) as agent:
+            clock.now += 10
+            agent.host.cycle.ring([("count", ())])
+            await agent.settled()
+            ledger = agent.ledger("count")
+            assert (ledger.fired, ledger.missed["late"]) == (1, 9)
+            assert agent.keys() == ["tracker/count/interval:2026-09-21T14:13:30Z"]
+
+    run(story)
+
+
+def test_what_is_later_than_the_grace_is_counted_and_not_fired(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("hourly", sf.every(hours=1), grace_s=5)) as agent:
+            clock.now += 3600 + 6
+            agent.host.cycle.ring([("hourly", ())])
+            assert (agent.ledger("hourly").fired, agent.ledger("hourly").missed["late"]) == (0, 1)
+
+    run(story)
+
+
+def test_jitter_moves_firings_and_loses_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("spread", sf.every(seconds=10, jitter=9))) as agent:
+            await clock.advance(109)
+            ledger = agent.ledger("spread")
+            assert ledger.fired == 10
+            assert sum(ledger.missed.values()) == 0
+            assert accounted(ledger)
+
+    run(story)
+
+
+# -- restarts
+
+
+@pytest.mark.parametrize(("misfire", "fired", "down"), [("run_once", 4, 6), ("skip", 3, 7)])
+def test_what_fell_due_while_the_agent_was_down_is_counted_and_handled_as_wanted(
+    tmp_path: Path, misfire: str, fired: int, down: int
+) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("count", SECOND, misfire=misfire)) as agent:
+            await clock.advance(3)
+        clock.now += 7
+        async with Agent(tmp_path, clock, sensor("count", SECOND, misfire=misfire)) as agent:
+            ledger = agent.ledger("count")
+            assert (ledger.fired, ledger.missed["down"]) == (fired, down)
+            assert accounted(ledger)
+
+    run(story)
+
+
+def test_a_firing_cut_short_is_begun_again_under_the_same_cause_but_not_for_ever(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        for attempt in range(1, 6):
+            gate = Gate()
+            agent = await Agent(tmp_path, clock, sensor("slow", sf.every(hours=1), gate)).__aenter__()
+            if attempt == 1:
+                await clock.advance(3600)
+            await agent.settled()
+            ledger = agent.ledger("slow")
+            assert gate.begun == (1 if attempt <= 3 else 0)
+            assert (ledger.fired, ledger.missed["interrupted"]) == (1, 0 if attempt <= 3 else 1)
+            await agent.kill()
+
+    run(story)
+
+
+def test_a_rewritten_schedule_begins_anew_and_keeps_its_counts(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("count", SECOND)):
+            await clock.advance(3)
+        clock.now += 2
+        async with Agent(tmp_path, clock, sensor("count", sf.every(minutes=1))) as agent:
+            ledger = agent.ledger("count")
+            assert (ledger.fired, ledger.missed["down"]) == (3, 2)
+            await clock.advance(60)
+            assert ledger.fired == 4
+
+    run(story)
+
+
+def test_a_date_that_passed_before_it_was_ever_seen_is_a_miss(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        when = datetime.fromtimestamp(START - 60, UTC)
+        async with Agent(tmp_path, clock, sensor("once", sf.at(when))) as agent:
+            assert (agent.ledger("once").fired, agent.ledger("once").missed["down"]) == (0, 1)
+        async with Agent(tmp_path, clock, sensor("once", sf.at(when))) as agent:
+            assert agent.ledger("once").missed["down"] == 1
+
+    run(story)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("advance"), st.floats(0.1, 5)),
+        st.tuples(st.just("kill"), st.floats(0, 5)),
+        st.tuples(st.just("kill at once"), st.floats(0, 5)),
+        st.tuples(st.just("stall"), st.floats(0.1, 5)),
+        st.tuples(st.just("hold"), st.just(0.0)),
+        st.tuples(st.just("release"), st.just(0.0)),
+    ),
+    max_size=12,
+)
+
+
+@given(steps, st.sampled_from(["run_once", "skip"]))
+def test_through_any_kills_stalls_and_slowness_every_due_time_is_accounted_for_and_no_intent_repeated(
+    tmp_path_factory: pytest.TempPathFactory, story: list[tuple[str, float]], misfire: str
+) -> None:
+    folder = tmp_path_factory.mktemp("agent")
+    delivered: list[str] = []
+    held = False
+
+    async def tell() -> None:
+        nonlocal held
+        clock = FakeClock()
+
+        async def life() -> tuple[Agent, Gate]:
+            gate = Gate()
+            if not held:
+                gate.open.set()
+            agent = Agent(folder, clock, sensor("count", SECOND, gate, misfire=misfire))
+            return await agent.__aenter__(), gate
+
+        agent, gate = await life()
+        for what, seconds in story:
+            match what:
+                case "advance":
+                    await clock.advance(seconds)
+                    await agent.settled()
+                case "stall":
+                    clock.now += seconds
+                case "hold":
+                    held = True
+                    gate.open.clear()
+                case "release":
+                    held = False
+                    gate.open.set()
+                    await agent.settled()
+                case _:
+                    if what == "kill at once":
+                        await clock.advance(1)
+                    await agent.kill()
+                    delivered.extend(agent.keys())
+                    clock.now += seconds
+                    agent, gate = await life()
+            assert accounted(agent.ledger("count"))
+        gate.open.set()
+        await agent.settled()
+        delivered.extend(agent.keys())
+        causes = [entry["body"]["cause"] for entry in agent.state.journal(kind="sample")]
+        assert len(causes) == len(set(causes)), "a firing leaves its sample once"
+        assert set(delivered) == {f"tracker/count/{cause}" for cause in causes}, "and what it wants is delivered"
+        assert accounted(agent.state.ledgers()["count"])
+        await agent.host.stop(patience_s=0)
+
+    run(tell)
+
+
+# -- calls and events
+
+
+def test_a_call_is_kept_queued_and_taken_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, seen = FakeClock(), list[Any]()
+
+        async def note(firing: Firing) -> Any:
+            seen.append(firing.args)
+            return list(firing.args)
+
+        async with Agent(tmp_path, clock, sensor("check", sf.on_call(), note)) as agent:
+            ids = [await agent.host.call("check", SensorCall(args=(n,)), key=f"k{n}") for n in (1, 2, 1)]
+            await agent.settled()
+            assert seen == [(1,), (2,)]
+            assert ids[0] == ids[2] != ids[1]
+            assert {entry["body"]["id"] for entry in await agent.journal("sample")} == set(ids)
+
+    run(story)
+
+
+def test_calls_that_wait_survive_a_kill(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, gate = FakeClock(), Gate()
+        agent = await Agent(tmp_path, clock, sensor("check", sf.on_call(), gate)).__aenter__()
+        for n in range(3):
+            await agent.host.call("check", SensorCall(args=(n,)), key=f"k{n}")
+        await agent.kill()
+        assert gate.begun == 1
+        async with Agent(tmp_path, clock, sensor("check", sf.on_call())) as again:
+            await again.settled()
+            assert again.keys() == [f"tracker/check/call:k{n}" for n in range(3)]
+            await again.host.call("check", SensorCall(), key="k1")
+            await again.settled()
+            assert len(again.keys()) == 3, "a call that was answered is not taken again"
+
+    run(story)
+
+
+def test_calls_beyond_what_may_wait_are_refused_and_counted(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, gate = FakeClock(), Gate()
+        async with Agent(tmp_path, clock, sensor("check", sf.on_call(), gate, most_waiting=2)) as agent:
+            for n in range(3):
+                await agent.host.call("check", SensorCall(), key=f"k{n}")
+            with pytest.raises(UnavailableError, match="2 firings of the sensor 'check' wait already"):
+                await agent.host.call("check", SensorCall(), key="k3")
+            assert agent.ledger("check").missed["full"] == 1
+
+    run(story)
+
+
+def test_a_scheduled_sensor_is_fired_by_hand_but_not_called(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Agent(tmp_path, FakeClock(), sensor("count", SECOND)) as agent:
+            with pytest.raises(NotFoundError, match="is not called by others"):
+                await agent.host.call("count", SensorCall(), key="k")
+            with pytest.raises(NotFoundError, match="Did you mean 'count'"):
+                await agent.host.call("cuont", SensorCall(), key="k")
+            await agent.host.call("count", SensorCall(), key="k", anyhow=True)
+            await agent.settled()
+            assert agent.keys() == ["tracker/count/fire:k"]
+            assert agent.ledger("count").fired == 1
+
+    run(story)
+
+
+def test_an_event_fires_the_sensors_that_want_it_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        wanted = sensor("failed", sf.on_event("run.failed", workflow="training"))
+        async with Agent(tmp_path, FakeClock(), wanted, sensor("count", SECOND)) as agent:
+            events = [
+                Event(id=1, at=1.0, type="run.failed", data={"workflow": "training"}),
+                Event(id=2, at=1.0, type="run.failed", data={"workflow": "inference"}),
+                Event(id=3, at=1.0, type="run.succeeded", data={"workflow": "training"}),
+                Event(id=1, at=1.0, type="run.failed", data={"workflow": "training"}),
+            ]
+            assert await agent.host.events(events) == 1
+            await agent.settled()
+            assert agent.keys() == ["tracker/failed/event:1"]
+
+    run(story)
+
+
+def test_all_of_remembers_through_a_restart_what_has_fired(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        both = sf.all_of(sf.every(minutes=1), sf.on_event("label.added"))
+        async with Agent(tmp_path, clock, sensor("both", both)) as agent:
+            await agent.host.events([Event(id=1, at=1.0, type="label.added")])
+            assert agent.ledger("both").fired == 0
+        async with Agent(tmp_path, clock, sensor("both", both)) as agent:
+            await clock.advance(60)
+            await agent.settled()
+            assert agent.keys() == ["tracker/both/interval.0:2026-09-21T14:14:20Z"]
+            await clock.advance(120)
+            assert agent.ledger("both").fired == 1
+
+    run(story)

@@ -1,0 +1,146 @@
+"""Sensors as their authors write them, run by the host."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.agent.actuators.actuator import actuator
+from scanflow.agent.context import Context
+from scanflow.agent.records import Event
+from scanflow.agent.sensors.sensor import sensor
+from scanflow.app.agents import SensorFunction
+from scanflow.errors import MissingExtraError
+from scanflow.knowledge import MemoryKnowledge
+from scanflow_agents.ledger import Firing, Ledger
+from scanflow_agents.sensing import Surroundings, hosted
+from scanflow_agents.workers import Workers
+from tests.unit.agents.harness import START, Agent, FakeClock
+
+APP = sf.Application(
+    name="mnist",
+    team="data",
+    workflows=[sf.Workflow(name="inference", nodes=[sf.Executor(name="predictor", mainfile="predict.py")])],
+    agents=[sf.Agent(name="tracker", modules=["tracker.py"])],
+)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(within())
+
+
+def surroundings(clock: FakeClock, agent: Agent | None = None, tracker: MemoryKnowledge | None = None) -> Surroundings:
+    def outbox() -> Any:
+        assert agent is not None
+        return agent.outbox
+
+    return Surroundings(
+        application=APP, agent="tracker", clock=clock, workers=Workers(2), outbox=outbox, tracker=tracker
+    )
+
+
+async def fired(function: SensorFunction[..., Any], around: Surroundings, **given: Any) -> Any:
+    ready = hosted(function, around)
+    ledger = Ledger(sensor=ready.name, trigger=ready.trigger)
+    return (await ready.run(Firing(cause="c", at=START, **given), ledger)).value
+
+
+def test_async_functions_run_on_the_loop_and_plain_ones_in_a_thread() -> None:
+    @sensor(sf.on_call())
+    async def on_loop() -> int:
+        return threading.get_ident()
+
+    @sensor(sf.on_call())
+    def in_thread() -> int:
+        return threading.get_ident()
+
+    async def story() -> None:
+        around = surroundings(FakeClock())
+        assert await fired(on_loop, around) == threading.get_ident()
+        assert await fired(in_thread, around) != threading.get_ident()
+
+    run(story)
+
+
+def test_a_sensor_is_given_what_it_asks_for() -> None:
+    @sensor(sf.on_call())
+    def look(n: int, event: Event | None, context: Context, extra: int = 3) -> list[Any]:
+        return [n, event and event.type, context.agent, context.app, extra]
+
+    async def story() -> None:
+        event = Event(at=1.0, type="run.failed").model_dump(mode="json")
+        found = await fired(look, surroundings(FakeClock()), args=(7,), kwargs={"extra": 4}, event=event)
+        assert found == [7, "run.failed", "tracker", "mnist", 4]
+
+    run(story)
+
+
+def test_each_firing_looks_at_the_runs_since_the_last() -> None:
+    @sensor(sf.on_call(), nodes=["predictor"], filter_string="metrics.n > 0")
+    def count(runs: list[Any]) -> float:
+        return float(sum(run.metrics["n"] for run in runs))
+
+    async def story() -> None:
+        clock, tracker = FakeClock(), MemoryKnowledge()
+        ready = hosted(count, surroundings(clock, tracker=tracker))
+        ledger = Ledger(sensor="count", trigger=sf.on_call())
+        found = []
+        for number in (1.0, 2.0, 0.0, 4.0):
+            when = datetime.fromtimestamp(clock.now, UTC)
+            tags = {"scanflow.step": "predictor"}
+            tracker.log_run("mnist", "data", metrics={"n": number}, tags=tags, started_at=when, ended_at=when)
+            clock.now += 10
+            look = await ready.run(Firing(cause="c", at=clock.now), ledger)
+            ledger.looked = look.looked
+            found.append(look.value)
+        assert found == [1.0, 2.0, 0.0, 4.0]
+
+    run(story)
+
+
+def test_a_sensor_that_looks_at_runs_without_a_tracker_says_what_is_missing() -> None:
+    @sensor(sf.on_call())
+    def count(runs: list[Any]) -> int:
+        return len(runs)
+
+    async def story() -> None:
+        with pytest.raises(MissingExtraError, match="MLflow is not installed"):
+            await fired(count, surroundings(FakeClock()))
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_actuator_called_in_a_sensor_is_delivered_under_the_firings_key(tmp_path: Path, is_async: bool) -> None:
+    @actuator(path="/sensors/look", depender="checker")
+    def call_checker(n: int) -> Any:
+        return [n], {}
+
+    @sensor(sf.on_call())
+    async def on_loop() -> Any:
+        return [await call_checker(1), await call_checker(2)]
+
+    @sensor(sf.on_call())
+    def in_thread() -> Any:
+        return [call_checker(1), call_checker(2)]
+
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock) as agent:
+            function = on_loop if is_async else in_thread
+            answers = await fired(function, surroundings(clock, agent))
+            assert answers == [{"verdict": "act"}] * 2
+            assert agent.keys() == [f"tracker/{function.name}/c", f"tracker/{function.name}/c/2"]
+
+    run(story)
