@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-WITH_SERVING = {"scanflow_serving"}
-"""Packages that need the extra ``serving``; the others need none."""
+EXTRAS = {"scanflow_serving": "serving", "scanflow_agents": "agents", "scanflow_server": "server"}
+"""Packages that need an extra, in the order in which these are installed; the others need none."""
 
 HELLO = """
 import scanflow as sf
@@ -63,15 +63,16 @@ def main() -> None:
         wheel = _build(folder)
         python = _install(wheel, folder / "venv")
         packages = {path.name for path in (CHECKOUT / "scanflow", *CHECKOUT.glob("*/scanflow_*")) if path.is_dir()}
-        _run([python, "-I", "-c", IMPORT_ALL, *sorted(packages - WITH_SERVING)], folder)
+        _run([python, "-I", "-c", IMPORT_ALL, *sorted(packages - set(EXTRAS))], folder)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
         (elsewhere / "hello.py").write_text(HELLO)
         scanflow = python.with_name("scanflow")
         _run([scanflow, "--help"], elsewhere, quiet=True)
         _run([scanflow, "run", "hello.py"], elsewhere)
-        _add(python, f"{wheel}[serving]")
-        _run([python, "-I", "-c", IMPORT_ALL, *sorted(WITH_SERVING)], folder)
+        for package, extra in EXTRAS.items():
+            _add(python, f"{wheel}[{extra}]")
+            _run([python, "-I", "-c", IMPORT_ALL, package], folder)
     print(f"{wheel.name}: built, installed alone, imported and run")
 
 

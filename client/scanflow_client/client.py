@@ -15,12 +15,13 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.outputs import pick_output
 from scanflow.backends.records import Observer, RunRecord
 from scanflow.deployer import Deployer, EmbeddedDeployer
-from scanflow.errors import StepFailedError, UnsupportedError, UsageError
+from scanflow.errors import StepFailedError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.words import failure_block
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from pydantic import SecretStr
 
     from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
     from scanflow.transport import Answer
@@ -29,22 +30,45 @@ __all__ = ["Client"]
 
 
 class Client:
-    """Runs and serves workflows on this machine, and looks at past runs and at services.
+    """Runs and serves workflows, and looks at past runs and at services.
 
-    ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``). A run that
-    fails raises :class:`~scanflow.errors.StepFailedError`; the run is kept, and ``resume`` goes on with it.
+    ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``);
+    ``Client("http://127.0.0.1:46666")`` has a server do the work, such as the one of ``scanflow up``. A run that fails
+    raises :class:`~scanflow.errors.StepFailedError`; the run is kept, and ``resume`` goes on with it.
     """
 
-    def __init__(self, url: str | None = None, *, home: Path | str | None = None, progress: bool | None = None) -> None:
-        """Make a client. ``progress``: print a line a step; None: where a person is looking."""
-        if url is not None:
-            raise UnsupportedError(
-                f"Client({url!r}): this version works inside its own process and cannot reach a server. Write Client()."
-            )
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | SecretStr | None = None,
+        home: Path | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        """Make a client of the server at ``url``, or without one of this process itself.
+
+        Args:
+            url: The server's address.
+            token: What lets this client in; None: ``$SCANFLOW_TOKEN``, where that is set.
+            home: The home folder, for a client without a server.
+            progress: Print a line a step; None: where a person is looking.
+
+        Raises:
+            UsageError: the address is none, or what is given does not belong together.
+        """
         settings = Settings.from_environment()
-        if home is not None:
-            settings = settings.model_copy(update={"home": Path(home)})
-        self._deployer: Deployer = EmbeddedDeployer(settings)
+        self._deployer: Deployer
+        if url is not None:
+            if home is not None:
+                raise UsageError(f"Client({url!r}, home=...): a server has a home folder of its own. Leave out one.")
+            from scanflow.deployer import RemoteDeployer
+
+            self._deployer = RemoteDeployer(url, settings.token if token is None else token)
+        elif token is not None:
+            raise UsageError("Client(token=...): a token is for a server. Name it: Client('http://...', token=...).")
+        else:
+            own = settings if home is None else settings.model_copy(update={"home": Path(home)})
+            self._deployer = EmbeddedDeployer(own)
         self._progress = _somebody_looks() if progress is None else progress
 
     def run(

@@ -145,7 +145,7 @@ class ScanflowClient:
 
 
 class ScanflowDeployerClient:
-    """Runs applications (thesis listings 5.2 and 6.1), on the embedded backend so far.
+    """Runs applications (thesis listings 5.2 and 6.1) on the embedded backend: of this process, or of a server.
 
     What a method returns may also be awaited.
     """
@@ -160,24 +160,25 @@ class ScanflowDeployerClient:
         verbose: bool = True,
         **options: Any,
     ) -> None:
-        """Make a client of a deployer.
+        """Make a client of a deployer; with ``scanflow_server_uri``, of the one of that server.
 
         Raises:
             UnsupportedError: a deployer, or an option, that this version does not have.
+            UsageError: the server's address is none, or a home folder is given beside it.
         """
         if deployer not in _LOCAL:
             raise UnsupportedError(
                 f"deployer={deployer!r} is no part of this version, which runs on this machine. Write deployer='local'."
             )
-        if scanflow_server_uri is not None or user_type != "local":
+        if user_type != "local":
             raise UnsupportedError(
-                "This version has no server to deploy through. Write user_type='local' and no address."
+                f"user_type={user_type!r} is no part of this version, which runs on this machine. Write "
+                "user_type='local'."
             )
         for name in options:
-            raise UnsupportedError(
-                f"{name!r} is of no use to deployer='local'.{did_you_mean(name, ['home', 'verbose'])}"
-            )
-        self._client = Client(home=home, progress=verbose)
+            near = did_you_mean(name, ["home", "scanflow_server_uri", "verbose"])
+            raise UnsupportedError(f"{name!r} is of no use to deployer='local'.{near}")
+        self._client = Client(scanflow_server_uri, home=home, progress=verbose)
 
     def create_environment(self, app: Application) -> Awaited[str]:
         """Return the name of the application's environment; the embedded backend makes its folder at its first run."""

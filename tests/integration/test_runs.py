@@ -475,11 +475,6 @@ def test_a_plan_says_what_would_run_and_runs_nothing(client: Client, tmp_path: P
     assert client.runs() == []
 
 
-def test_a_server_address_is_refused_as_long_as_there_is_no_server() -> None:
-    with pytest.raises(UnsupportedError, match="Write Client"):
-        Client("http://localhost:46666")
-
-
 def test_settings_come_from_the_environment(home: Path) -> None:
     assert Settings.from_environment().home == home
     assert Settings.from_environment({"SCANFLOW_SLOTS": "3"}).slots == 3

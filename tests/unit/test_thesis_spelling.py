@@ -168,11 +168,7 @@ def test_a_deployer_that_this_version_does_not_have_is_refused_by_name(deployer:
         ({"k8s_config_file": "/nowhere/config"}, "'k8s_config_file' is of no use to deployer='local'."),
         ({"scanflow_autoconfig_server_uri": "http://127.0.0.1:1"}, "'scanflow_autoconfig_server_uri' is of no use"),
         ({"verbos": True}, "'verbos' is of no use to deployer='local'. Did you mean 'verbose'?"),
-        (
-            {"user_type": "incluster"},
-            "This version has no server to deploy through. Write user_type='local' and no address.",
-        ),
-        ({"scanflow_server_uri": "http://127.0.0.1:1"}, "This version has no server to deploy through."),
+        ({"user_type": "incluster"}, "user_type='incluster' is no part of this version"),
     ],
 )
 def test_an_option_that_cannot_be_honoured_is_refused_by_name(options: dict[str, Any], told: str) -> None:

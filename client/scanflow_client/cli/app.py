@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from scanflow.deployer import Deployer
+    from scanflow.settings import Settings
+    from scanflow.transport import Server
 
 __all__ = [
     "JsonOption",
@@ -25,6 +27,7 @@ __all__ = [
     "deployer",
     "parse_parameters",
     "print_json",
+    "server",
     "table",
 ]
 
@@ -65,11 +68,45 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def deployer() -> Deployer:
-    """Return where commands run: this process."""
-    from scanflow.deployer import EmbeddedDeployer
+    """Return where commands do their work: a server, where one is named or up; else this process."""
     from scanflow.settings import Settings
 
-    return EmbeddedDeployer(Settings.from_environment())
+    settings = Settings.from_environment()
+    if (url := _address(settings)) is not None:
+        from scanflow.deployer import RemoteDeployer
+
+        return RemoteDeployer(url, settings.token)
+    from scanflow.deployer import EmbeddedDeployer
+
+    return EmbeddedDeployer(settings)
+
+
+def server() -> Server:
+    """Return the server that is named or up.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    from scanflow.errors import UnavailableError
+    from scanflow.settings import Settings
+
+    settings = Settings.from_environment()
+    url = _address(settings)
+    if url is None:
+        raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
+    from scanflow.transport import Server
+
+    return Server(url, token=None if settings.token is None else settings.token.get_secret_value())
+
+
+def _address(settings: Settings) -> str | None:
+    """Return the address of the server that the settings name, else of the one of the home folder that is up."""
+    if settings.url is not None:
+        return settings.url
+    from scanflow.deployer.remote_home import read_up
+
+    found = read_up(settings.home)
+    return found.server.url if found is not None and found.server.is_alive() else None
 
 
 def parse_parameters(words: Sequence[str] | None) -> dict[str, Any]:
@@ -120,6 +157,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 # Commands register themselves; the order here is the order of the help.
-from scanflow_client.cli import demo, projects, runs, services, predictions, machine  # noqa: E402, I001
+from scanflow_client.cli import demo, projects, control, runs, services, predictions, agents, machine  # noqa: E402, I001
 
-__all__ += ["demo", "machine", "predictions", "projects", "runs", "services"]
+__all__ += ["agents", "control", "demo", "machine", "predictions", "projects", "runs", "services"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scanflow_client.cli.app import JsonOption, app, deployer
+from scanflow_client.cli.app import JsonOption, app
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,11 +80,15 @@ def _machine(from_: Path | None, sysfs: Path | None) -> Topology:
 
 
 def _services() -> Sequence[ServiceRecord]:
-    """Return the services of this home; where none was ever deployed, without loading what could tell."""
+    """Return this machine's own services; where none was ever deployed, without loading what could tell."""
     from scanflow.settings import Settings
 
-    folder = Settings.from_environment().home.expanduser() / "services"
-    return deployer().services() if folder.is_dir() else []
+    settings = Settings.from_environment()
+    if not (settings.home.expanduser() / "services").is_dir():
+        return []
+    from scanflow.deployer import EmbeddedDeployer
+
+    return EmbeddedDeployer(settings).services()
 
 
 def _mode(affinity: str | None) -> Any:

@@ -1,0 +1,511 @@
+"""Commands on agents and on what they want: agents, strategies, why, approve, labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scanflow_client.cli.app import JsonOption, app, print_json, server, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scanflow.agent.records import Action
+    from scanflow.agent.registry import Declared
+    from scanflow.app.agents import Agent
+    from scanflow.app.application import Application
+    from scanflow.transport import Server
+    from scanflow_client.agent_words import AgentTold
+
+__all__: list[str] = []
+
+FACE_TIMEOUT_S = 3.0
+"""So long an agent may take to tell of its sensors; the others are told of all the same."""
+
+PAGE = 10_000
+"""So many entries of a journal are asked for at once."""
+
+AGENT_HEADS = ("agent", "application", "state", "since", "restarts", "sensors", "last firing", "missed", "errors")
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
+
+
+@app.command()
+def agents(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[APP[:AGENT]]", help="Which: an application's, or one. With --start, a file."),
+    ] = None,
+    start: Annotated[bool, typer.Option("--start", help="Start the agents of an application: --start app.py.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop them: --stop mnist, or --stop mnist:tracker.")] = False,
+    journal: Annotated[bool, typer.Option("--journal", help="Print what one agent sensed, wanted and missed.")] = False,
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List agents, how their sensors fare and what they missed; start them, stop them, or read a journal."""
+    from scanflow.errors import InvalidError
+
+    if start + stop + journal > 1:
+        raise InvalidError("--start, --stop and --journal are three different wishes. Leave two out.")
+    if start:
+        _start(target, as_json)
+        return
+    if target is None and (stop or journal):
+        raise InvalidError("Say which agent: scanflow agents APP:AGENT. See which there are: scanflow agents")
+    where = server()
+    found = _known(where, target)
+    if journal:
+        _print_journal(found, limit, as_json)
+    elif stop:
+        from scanflow.transport import path_of
+        from scanflow_client.agent_words import AgentTold
+
+        ended = [AgentTold.model_validate(where.delete(path_of("agents", one.app, one.name))) for one in found]
+        _print_wished(ended, as_json)
+    else:
+        _list(_with_sensors(found), as_json, detailed=target is not None)
+
+
+@app.command()
+def strategies(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[APP.py[:AGENT] | primitives]", help="Whose; or all that agents can do."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the strategies of an application's agents: when, if, then; or the primitives that they are made of."""
+    from scanflow_client.agent_words import primitive_rows, strategies_told, strategy_rows
+
+    if target == "primitives":
+        from scanflow.agent.primitives import CATALOGUE
+
+        if as_json:
+            print_json(CATALOGUE)
+        else:
+            table(("primitive", "layer", "kind", "parameters", "what it does"), primitive_rows(CATALOGUE))
+        return
+    application, _, wanted = _agents_of(target)
+    notes: list[str] = []
+    told = [
+        one
+        for agent in wanted
+        for one in strategies_told(application.name, agent.name, _declared(application, agent, notes))
+    ]
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+        return
+    if told:
+        table(("agent", "strategy", "when", "if", "then", "autonomy", "cool-down", "budget"), strategy_rows(told))
+    else:
+        typer.echo(f"The agents of {application.name!r} declare no strategy: they sense, and do nothing.")
+    for note in notes:
+        typer.echo(note)
+
+
+@app.command()
+def why(
+    action: Annotated[
+        str | None, typer.Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list them.")
+    ] = None,
+    limit: LimitOption = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why something was done, or was not: from the sample over the rule and the decision to the effect."""
+    from scanflow.transport import path_of
+    from scanflow_client.agent_words import action_rows
+
+    where = server()
+    if action is not None:
+        found = where.get(path_of("intents", _id(where, action), "why"))
+        typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(found["lines"]))
+        return
+    newest = _actions(where, limit=limit)
+    if as_json:
+        print_json(newest)
+    elif newest:
+        table(("action", "when", "by", "primitive", "on", "stands", "because"), action_rows(newest))
+        typer.echo(f"See the whole story of one: scanflow why {newest[0].id}")
+    else:
+        typer.echo("No agent has wanted anything yet. See them: scanflow agents")
+
+
+@app.command()
+def approve(
+    action: Annotated[
+        str | None, typer.Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list what waits.")
+    ] = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Say no instead.")] = False,
+    revert: Annotated[bool, typer.Option("--revert", help="Take back what was done.")] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with it.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Say yes or no to what agents want to do, or take it back. Without an action, list what waits for a yes."""
+    from scanflow.agent.records import Action
+    from scanflow.errors import InvalidError, UnavailableError
+    from scanflow.transport import path_of
+    from scanflow_client.agent_words import action_line
+
+    if refuse and revert:
+        raise InvalidError("--refuse is for what waits, --revert for what was done. Leave one out.")
+    if action is None:
+        if refuse or revert or reason:
+            raise InvalidError(
+                "Say which action. What waits is listed by: scanflow approve; what was done by: scanflow why"
+            )
+        _list_waiting(server(), as_json)
+        return
+    where = server()
+    word = "refuse" if refuse else "revert" if revert else "approve"
+    path = path_of("intents", _id(where, action, word=word), word)
+    done = Action.model_validate(where.post(path, {"by": _person(), "reason": reason}))
+    if as_json:
+        print_json(done)
+    else:
+        typer.echo(action_line(done))
+    if revert and done.state != "reverted":
+        raise UnavailableError(f"It is not taken back yet. See how it stands: scanflow why {done.id}")
+    if word == "approve" and not as_json:
+        typer.echo(f"See what comes of it: scanflow why {done.id}")
+
+
+@app.command()
+def labels(
+    application: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Only this application's queue.")
+    ] = None,
+    give: Annotated[
+        list[str] | None, typer.Option("--give", "-g", metavar="ID=LABEL", help="Label something: --give 17=3.")
+    ] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE.csv", help="Give the labels of a file: columns id and label.")
+    ] = None,
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List what agents want people to label, the most critical first; or give labels."""
+    from scanflow.transport import path_of
+    from scanflow_client.agent_words import label_rows
+
+    given = _given(give or (), from_)
+    where = server()
+    if give or from_ is not None:
+        _give(where, given, application, as_json)
+        return
+    found = where.get(path_of("labels"), app=application, state="wanted", limit=limit)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    elif found:
+        table(("id", "application", "guess", "score", "run", "data"), label_rows(found))
+        if len(found) == limit:
+            typer.echo(f"These are the first {limit}. See more: scanflow labels --limit {min(10 * limit, 1000)}")
+        typer.echo(
+            f"Label one: scanflow labels --give {found[0]['id']}=LABEL; or many: scanflow labels --from labels.csv"
+        )
+    else:
+        typer.echo("Nothing waits for a label.")
+
+
+def _start(target: str | None, as_json: bool) -> None:
+    """Ask for the agents of an application's file, or for the one that is named after it."""
+    from scanflow.deployer.remote_travel import packed
+    from scanflow.transport import path_of
+    from scanflow_client.agent_words import AgentTold
+
+    where = server()
+    application, source, wanted = _agents_of(target)
+    body = packed(application, source)
+    begun = [AgentTold.model_validate(where.put(path_of("agents", application.name, one.name), body)) for one in wanted]
+    _print_wished(begun, as_json)
+
+
+def _agents_of(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
+    """Return the application of ``FILE[:AGENT]``, its file, and the agents that are meant."""
+    from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+    from scanflow.loading import load_application
+
+    application, source, name = load_application(target)
+    if not application.agents:
+        raise InvalidError(
+            f"The application {application.name!r} has no agents. Give it one: sf.Application(..., "
+            "agents=[sf.Agent(name='tracker', modules=['tracker.py'])])"
+        )
+    wanted = [one for one in application.agents if name in {None, one.name}]
+    if not wanted:
+        names = [one.name for one in application.agents]
+        raise NotFoundError(
+            f"The application {application.name!r} has no agent {name!r}.{did_you_mean(name or '', names)}"
+        )
+    return application, source, wanted
+
+
+def _declared(application: Application, agent: Agent, notes: list[str]) -> Declared:
+    """Load an agent's own code. What a built-in agent adds is its program's, and only noted."""
+    from scanflow.agent.registry import Declared, load_agent
+    from scanflow.app.agents import declared_sensor
+    from scanflow.errors import InvalidError
+
+    if agent.template is None:
+        return load_agent(application, agent)
+
+    def standing_in(_application: Application, of: Agent) -> None:
+        for name in dict.fromkeys(["built_in", *(sensor.name for sensor in of.sensors)]):
+            declared_sensor(lambda value: value, trigger=None, name=name)
+
+    note = f"{agent.name}: what the built-in {agent.template!r} does besides is not listed"
+    try:
+        found = load_agent(application, agent, template=standing_in)
+    except InvalidError as error:  # a strategy of its own may wait for a sensor that only the built-in one has
+        notes.append(f"{note}, nor its own: {error}")
+        return Declared(sensors=(), strategies=())
+    notes.append(f"{note}.")
+    return found
+
+
+def _known(where: Server, target: str | None) -> list[AgentTold]:
+    """Return the agents that the server knows, or those of them that are meant.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    from scanflow.errors import NotFoundError, did_you_mean
+    from scanflow.transport import path_of
+    from scanflow_client.agent_words import AgentTold, chosen
+
+    known = [AgentTold.model_validate(one) for one in where.get(path_of("agents"))]
+    if target is None:
+        return known
+    found = chosen(known, target)
+    if not found:
+        names = {name for one in known for name in (one.app, one.name, one.full_name)}
+        hint = did_you_mean(target, names) if names else " None was ever started: scanflow agents --start app.py"
+        raise NotFoundError(f"There is no agent, and no application with agents, {target!r}.{hint}")
+    return found
+
+
+def _with_sensors(found: Sequence[AgentTold]) -> list[AgentTold]:
+    """Ask every agent that is there how its sensors fare."""
+    from scanflow.errors import ScanflowError
+
+    answers = _faces([(one.url, "/sensors") for one in found if one.url is not None])
+    told = []
+    for one in found:
+        answer = None if one.url is None else answers.pop(0)
+        if isinstance(answer, ScanflowError):
+            told.append(one.model_copy(update={"problem": str(answer)}))
+        elif answer is None:
+            told.append(one)
+        else:
+            told.append(type(one).model_validate({**one.model_dump(), "sensors": answer}))
+    return told
+
+
+def _faces(asked: Sequence[tuple[str, str]]) -> list[Any]:
+    """Ask agents at their own addresses, all at once; an answer, or the error in its place."""
+    import asyncio
+
+    from scanflow.errors import ScanflowError
+    from scanflow.transport.async_json import AsyncJson
+
+    async def ask(url: str, path: str) -> Any:
+        face = AsyncJson(url, timeout_s=FACE_TIMEOUT_S)  # without the server's token, which is not theirs to know
+        try:
+            return await face.ask("GET", path)
+        except ScanflowError as error:
+            return error
+        finally:
+            await face.close()
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*(ask(url, path) for url, path in asked))
+
+    return asyncio.run(ask_all()) if asked else []
+
+
+def _list(found: Sequence[AgentTold], as_json: bool, *, detailed: bool) -> None:
+    from scanflow_client.agent_words import agent_rows, sensor_rows
+
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        typer.echo("No agent was started yet. Start an application's: scanflow agents --start app.py")
+        return
+    table(AGENT_HEADS, agent_rows(found))
+    for one in found if detailed else ():
+        if one.sensors:
+            typer.echo(f"\n{one.full_name}, at {one.url}")
+            table(("sensor", "fires", "fired", "last", "next", "missed", "errors"), sensor_rows(one.sensors))
+    for one in found:
+        if one.problem is not None:
+            typer.echo(f"{one.full_name} did not tell of its sensors: {one.problem}")
+    if not detailed:
+        typer.echo(f"Look at one: scanflow agents {found[0].full_name}")
+
+
+def _print_wished(found: Sequence[AgentTold], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    for one in found:
+        typer.echo(f"{one.full_name}  {one.state}")
+    typer.echo(f"Look at {'it' if len(found) == 1 else 'them'}: scanflow agents {found[0].app}")
+
+
+def _print_journal(found: Sequence[AgentTold], limit: int, as_json: bool) -> None:
+    from collections import deque
+
+    from scanflow.errors import InvalidError, UnavailableError
+    from scanflow_client.agent_words import journal_line
+
+    if len(found) > 1:
+        raise InvalidError(f"A journal is one agent's. Say which: {', '.join(one.full_name for one in found)}")
+    one = found[0]
+    if one.url is None:
+        raise UnavailableError(
+            f"The agent {one.full_name} is {one.state}, so it cannot be asked. See: scanflow agents {one.full_name}"
+        )
+    entries: deque[dict[str, Any]] = deque(maxlen=limit)
+    after, page = 0, PAGE
+    while page == PAGE:  # it tells from the oldest on, and the newest are wanted
+        (answer,) = _faces([(one.url, f"/journal?after={after}&limit={PAGE}")])
+        if isinstance(answer, Exception):
+            raise answer
+        entries.extend(answer)
+        page, after = len(answer), answer[-1]["id"] if answer else after
+    if as_json:
+        typer.echo(json.dumps(list(entries), indent=2))
+        return
+    for entry in entries:
+        typer.echo(journal_line(entry))
+    if not entries:
+        typer.echo(f"Nothing has happened yet. See when its sensors fire: scanflow agents {one.full_name}")
+
+
+def _actions(where: Server, **query: Any) -> list[Action]:
+    from scanflow.agent.records import Action
+    from scanflow.transport import path_of
+
+    return [Action.model_validate(one) for one in where.get(path_of("intents"), **query)]
+
+
+def _waiting(where: Server, *, limit: int = 1000) -> list[Action]:
+    """Return what a person may say yes to, what waits for it before what is only suggested, the newest first."""
+    verdicts = ("approve", "suggest")
+    return [one for verdict in verdicts for one in _actions(where, state="pending", verdict=verdict, limit=limit)]
+
+
+def _id(where: Server, action: str, *, word: str | None = None) -> str:
+    """Return an action's id; ``@latest`` is the newest, or the newest of which that word can be said.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    from scanflow.errors import NotFoundError
+
+    if action != "@latest":
+        return action
+    if word == "revert":
+        found = _actions(where, state="succeeded", limit=1)
+    else:
+        found = _actions(where, limit=1) if word is None else _waiting(where, limit=1)
+    if not found:
+        raise NotFoundError(
+            {None: "No agent has wanted anything yet.", "revert": "Nothing was done that could be taken back."}.get(
+                word, "Nothing waits for a yes or a no."
+            )
+            + " See: scanflow why"
+        )
+    return found[0].id
+
+
+def _list_waiting(where: Server, as_json: bool) -> None:
+    from scanflow_client.agent_words import waiting_rows
+
+    waiting = _waiting(where)
+    if as_json:
+        print_json(waiting)
+    elif waiting:
+        table(("action", "when", "by", "wants", "on", "since"), waiting_rows(waiting))
+        first = waiting[0].id
+        typer.echo(
+            f"Say yes: scanflow approve {first}. Say no: scanflow approve {first} --refuse. See: scanflow why {first}"
+        )
+    else:
+        typer.echo("Nothing waits for a yes. See what was done: scanflow why")
+
+
+def _person() -> str:
+    """Return who says it."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # this process' user has no name here
+        return "somebody"
+
+
+def _given(words: Sequence[str], path: Path | None) -> list[tuple[str, Any]]:
+    """Return the labels that were given, by id: those of the file first.
+
+    Raises:
+        InvalidError: one of them cannot be read.
+        NotFoundError: there is no such file.
+    """
+    from scanflow.errors import InvalidError
+
+    found = [] if path is None else _read_labels(path)
+    for word in words:
+        id, equals, text = word.partition("=")
+        if not equals or not id or not text:
+            raise InvalidError(f"The label {word!r} cannot be read. Write it as ID=LABEL, such as 17=3.")
+        found.append((id, _value(text)))
+    return found
+
+
+def _read_labels(path: Path) -> list[tuple[str, Any]]:
+    import csv
+
+    from scanflow.errors import InvalidError, NotFoundError
+
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = csv.DictReader(lines, strict=True)
+            if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:
+                raise InvalidError(
+                    f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"
+                )
+            # A row whose label is still empty is one that nobody has looked at yet.
+            return [(row["id"], _value(row["label"])) for row in rows if row["id"] and row["label"]]
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {str(path)!r}.") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
+
+
+def _value(text: str) -> Any:
+    """Return a label: JSON where it is JSON, else the text."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)  # NaN is none of JSON's numbers, but may be somebody's word
+    except ValueError:
+        return text
+    return value
+
+
+def _give(where: Server, given: Sequence[tuple[str, Any]], application: str | None, as_json: bool) -> None:
+    from scanflow.errors import ScanflowError
+    from scanflow.transport import path_of
+
+    done = []
+    for id, label in given:
+        try:
+            done.append(where.post(path_of("labels", id), {"label": label, "by": _person(), "app": application}))
+        except ScanflowError as error:
+            raise type(error)(f"{error} Of {len(given)} labels, the {len(done)} before it are kept.") from error
+    if as_json:
+        typer.echo(json.dumps(done, indent=2))
+    else:
+        typer.echo(f"Labels given: {len(done)}. See what is left: scanflow labels")

@@ -1,0 +1,126 @@
+"""Commands on agents as a person meets them: a real server, and a real agent that asks before it acts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import Cli
+from tests.server import ServerProcess
+from tests.waiting import until
+
+APP = """
+import scanflow as sf
+
+@sf.step
+def load(count: int = 2) -> int:
+    print("loading", count)
+    return count
+
+app = sf.Application(
+    name="mnist",
+    team="tests",
+    workflows=[sf.Workflow(name="training", nodes=[load.bind(count=2)])],
+    agents=[sf.Agent(name="tracker", modules=["tracker.py"])],
+)
+"""
+CODE = """
+import scanflow as sf
+from scanflow.agent import primitives as do, sensor
+
+@sensor(sf.on_call())
+def count(n):
+    return n
+
+sf.Strategy(
+    name="retrain",
+    when=count,
+    if_=lambda n: n >= 1000,
+    then=do.run_workflow("training", count=7),
+    autonomy="approve",
+)
+"""
+
+
+@pytest.fixture
+def server(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+    """A server to which the commands go. Its agents are stopped at the end."""
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "tracker.py").write_text(CODE)
+    process = ServerProcess(home)
+    process.start()
+    monkeypatch.setenv("SCANFLOW_URL", process.url)
+    yield process
+    for one in process.api.get("/agents").json():
+        process.api.delete(f"/agents/{one['app']}/{one['name']}").raise_for_status()
+    until(
+        lambda: all(one["state"] == "stopped" for one in process.api.get("/agents").json()), "the agents have stopped"
+    )
+    process.close()
+
+
+def told(cli: Cli, *words: str) -> Any:
+    """Return what a command tells as JSON."""
+    done = cli(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerProcess) -> None:
+    assert "No agent was started yet" in cli("agents").stdout
+    started = cli("agents", "--start", "app.py")
+    assert (started.returncode, started.stdout.splitlines()[-1]) == (0, "Look at it: scanflow agents mnist")
+    until(lambda: told(cli, "agents", "tracker")[0]["sensors"], f"the agent is there; see {server.log}")
+    listed = told(cli, "agents", "mnist:tracker")[0]
+    assert (listed["state"], listed["sensors"][0]["name"]) == ("running", "count")
+    for n in (3, 1204):
+        httpx.post(f"{listed['url']}/sensors/count", json={"args": [n]}, timeout=30).raise_for_status()
+
+    until(lambda: told(cli, "approve"), "the strategy wants something")
+    assert "n >= 1000, n=1204" in cli("approve").stdout
+    yes = cli("approve", "@latest", "--reason", "looks right")
+    assert yes.returncode == 0, yes.stderr
+    id = yes.stdout.split()[0]
+    until(lambda: "action    succeeded" in cli("why", id).stdout, f"it is done; see {server.log}")
+    story = cli("why", "@latest").stdout
+    order = ["sample ", "trigger ", "rule ", "intent ", "decision ", "action ", "effect "]
+    assert [line.split()[0] + " " for line in story.splitlines() if not line.startswith(" ")] == order
+    assert "looks right" in story
+    assert f"{id}  " in cli("why").stdout
+    assert cli("approve").stdout.startswith("Nothing waits for a yes.")
+    again = cli("approve", id)
+    assert (again.returncode, "needs no yes" in again.stderr) == (2, True)
+
+    journal = cli("agents", "tracker", "--journal").stdout.splitlines()
+    assert [line.split()[2] for line in journal][:3] == ["sample", "sample", "intent"]
+    stopped = cli("agents", "--stop", "mnist")
+    assert stopped.returncode == 0, stopped.stderr
+    until(lambda: told(cli, "agents", "tracker")[0]["state"] == "stopped", "the agent has ended")
+    asleep = cli("agents", "tracker", "--journal")
+    assert (asleep.returncode, "mnist:tracker is stopped" in asleep.stderr) == (3, True)
+
+
+def test_labels_are_given_from_the_queue(cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
+    assert cli("labels").stdout == "Nothing waits for a label.\n"
+    items = [{"id": f"img/{one}", "data": {"index": one}, "guess": one, "score": one / 10} for one in range(4)]
+    server.api.post("/labels", json={"app": "mnist", "items": items}).raise_for_status()
+    assert [one["id"] for one in told(cli, "labels", "--app", "mnist")] == ["img/3", "img/2", "img/1", "img/0"]
+    (tmp_path / "labels.csv").write_text("id,label\nimg/2,7\nimg/1,\n")
+    given = cli("labels", "--from", "labels.csv", "--give", "img/3=cat")
+    assert (given.returncode, given.stdout) == (0, "Labels given: 2. See what is left: scanflow labels\n")
+    assert [one["id"] for one in told(cli, "labels")] == ["img/1", "img/0"]
+    known = server.api.get("/labels", params={"state": "given"}).json()
+    assert {one["id"]: one["label"] for one in known} == {"img/2": 7, "img/3": "cat"}
+    other = cli("labels", "--give", "img/2=8")
+    assert (other.returncode, "is labelled 7 already" in other.stderr) == (2, True)
+
+
+def test_a_label_to_nothing_and_a_story_of_nothing_are_refused(cli: Cli, server: ServerProcess) -> None:
+    for words in (("labels", "--give", "none=1"), ("why", "none"), ("approve", "none"), ("agents", "none")):
+        done = cli(*words)
+        assert (done.returncode, "'none'" in done.stderr) == (2, True), done.stderr
