@@ -11,11 +11,10 @@ from typing import Any
 from scanflow.agent.registry import Declared, Template, load_agent
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import MissingExtraError
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.transport.async_json import AsyncJson
-from scanflow.transport.server import Server, path_of
+from scanflow.transport.server import Server
 from scanflow_agents.deciding import Strategies
 from scanflow_agents.host import Host
 from scanflow_agents.outbox import Outbox
@@ -24,33 +23,10 @@ from scanflow_agents.scheduler import ApsAlarms
 from scanflow_agents.sensing import Surroundings, hosted
 from scanflow_agents.spec import AgentSpec
 from scanflow_agents.state import AgentState
+from scanflow_agents.templates.desk import ServerDesk
 from scanflow_agents.workers import Workers
 
-__all__ = ["RemoteServices", "build", "load_declared"]
-
-
-class RemoteServices:
-    """The services and runs that the server knows of, for sensors that look at them."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def services(self) -> list[ServiceRecord]:
-        """Return what is deployed, by name."""
-        return [ServiceRecord.model_validate(one) for one in self._server.get("/services")]
-
-    def service(self, name: str) -> ServiceRecord:
-        """Return one deployed service.
-
-        Raises:
-            NotFoundError: there is none of that name.
-        """
-        return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
-
-    def runs(self, *, limit: int = 100) -> list[dict[str, Any]]:
-        """Return the newest runs and their states, as the server tells of them."""
-        found: list[dict[str, Any]] = self._server.get("/runs", limit=limit)
-        return found
+__all__ = ["build", "load_declared"]
 
 
 def load_declared(app: Application, agent: Agent) -> Declared:
@@ -91,7 +67,7 @@ def build(
         workers=workers,
         outbox=lambda: outbox,
         tracker=_tracker(spec),
-        services=None if spec.server is None else RemoteServices(Server(spec.server, token=spec.token)),
+        services=None if spec.server is None else ServerDesk(Server(spec.server, token=spec.token)),
     )
     misfire: Any = spec.misfire
     host = Host(

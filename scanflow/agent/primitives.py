@@ -195,7 +195,7 @@ def run_executor(
 def stop_executor(
     workflow: Batch, executor: Step, *, run: Annotated[str, "The run. Unset: the workflow's newest."] = "@latest"
 ) -> Act:
-    """Stop one executor of a run: a replicated one, say, when another has finished the task (thesis 5.3.4)."""
+    """Stop one executor of a run: a replicated one, say, when another has finished the task."""
     target, field = _workflow(workflow), _field(executor, "running")
     return _act("stop_executor", target, [field], workflow=workflow, executor=executor, run=_text(run, "run"))
 

@@ -18,7 +18,7 @@ from scanflow.app.references import Ref, item, references_in
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import slug
 
-__all__ = ["Step", "check_parameters", "check_result", "step"]
+__all__ = ["Step", "check_parameters", "check_result", "defaults_of", "step"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -165,6 +165,23 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
         if plain and one.default is inspect.Parameter.empty and name not in parameters:
             raise InvalidError(f"{who} needs the parameter {name!r}.")
     return checked
+
+
+def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what a function takes where nothing is given, as far as it can be written as JSON."""
+    found = {}
+    for name, one in _shape(function)[0].parameters.items():
+        if one.default is not inspect.Parameter.empty and _is_json(one.default):
+            found[name] = one.default
+    return found
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(one) for key, one in value.items())
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def check_result(function: Callable[..., Any], value: Any, *, who: str) -> Any:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.application import Application
+from scanflow.app.executor import Executor
 from scanflow.app.files import dump_json
-from scanflow.app.steps import check_parameters
+from scanflow.app.steps import check_parameters, defaults_of
 from scanflow.app.workflow import Workflow
 from scanflow.errors import UsageError
 
@@ -30,7 +31,9 @@ def packed(app: Application | None, source: Path | None = None) -> dict[str, Any
     for workflow in app.workflows:
         _check_functions(workflow)
     # A relative folder is this process' business: the server has a working folder of its own.
-    absolute = app.replace(app_dir=str(Path(app.app_dir).absolute()))
+    absolute = app.replace(
+        app_dir=str(Path(app.app_dir).absolute()), workflows=tuple(_with_defaults(one) for one in app.workflows)
+    )
     return {
         "application": json.loads(dump_json(absolute)),
         "source": None if source is None else str(source.absolute()),
@@ -53,6 +56,17 @@ def with_changes(app: Application, workflow: str | None, parameters: Mapping[str
         if node.target is not None and node.target.call is not None:
             check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
     return app.with_workflow(changed), chosen.name
+
+
+def _with_defaults(workflow: Workflow) -> Workflow:
+    """Return the workflow with what its functions take where nothing is given: their text alone says nothing of it, and
+    who asks the server for a run may set it."""
+    nodes = []
+    for node in workflow.nodes:
+        call = node.target.call if isinstance(node, Executor) and node.target is not None else None
+        more = {} if call is None else {k: v for k, v in defaults_of(call).items() if k not in node.parameters}
+        nodes.append(node.replace(parameters={**node.parameters, **more}) if more else node)
+    return workflow.replace(nodes=tuple(nodes))
 
 
 def _check_functions(workflow: Workflow) -> None:

@@ -1,0 +1,247 @@
+"""The checker: has new predictions looked at for drift, and what the detector picked labelled (Table 5.5, second row).
+
+Which detections were made use of is noted in the knowledge base. The sensors look for what is not noted yet, at each
+event and at each interval, so an event that was lost, or an agent that was down, delays a detection and loses none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+import scanflow as sf
+from scanflow.agent import primitives as do
+from scanflow.agent.acts import Act
+from scanflow.agent.context import Context
+from scanflow.agent.sensors.sensor import sensor
+from scanflow.agent.strategy import Strategy
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application
+from scanflow.app.model import Whole
+from scanflow.backends.records import RunRecord
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow_agents.detectors.catalogue import NAMES as DETECTORS
+from scanflow_agents.templates import labelling, marks
+from scanflow_agents.templates.desk import Desk, desk_of, newest_runs, outputs_of, running, tracker_of
+from scanflow_agents.templates.options import Starting, takes, workflow_named
+from scanflow_agents.templates.registry import champion_of
+
+__all__ = ["CheckerOptions", "declare", "drifted", "until_of"]
+
+_log = logging.getLogger(__name__)
+
+
+class CheckerOptions(Starting):
+    """Parameters of the checker."""
+
+    interval_s: float = Field(default=60.0, gt=0)
+    """How often it looks for detections whose events did not arrive, in seconds."""
+
+    detector_workflow: str = "detector"
+    """The batch workflow that looks for drift. Its steps leave ``drifted``, ``n_picked`` and, best, ``run_ids``."""
+
+    detector: str = "autoencoder"
+    """One of the detectors of the catalogue."""
+
+    runs_parameter: str = "run_ids"
+    """The workflow's parameter for the ids of the tracked runs with the new predictions."""
+
+    detector_parameter: str = "detector"
+    """The workflow's parameter for the detector. Empty: it is not told."""
+
+    reference_parameter: str = ""
+    """The workflow's parameter for what the model in use was trained on, as its version's tag says, once one was
+    promoted. Empty: it is not told."""
+
+    model_name: str | None = None
+    """The model whose tag that is; needed with ``reference_parameter``."""
+
+    alias: str = "champion"
+    """What names its version in use."""
+
+    detector_parameters: dict[str, Any] = Field(default_factory=dict)
+    """Further parameters of the workflow."""
+
+    budget: Whole = Field(default=24, ge=1)
+    """The most detections in ``budget_window_s``."""
+
+    labeller: str | None = None
+    """``file.py:function`` that labels picked points at once. None: people do, with ``scanflow labels``."""
+
+
+def declare(app: Application, agent: Agent) -> None:
+    """Declare the checker's sensors and strategy.
+
+    Raises:
+        InvalidError: a parameter is wrong.
+    """
+    options = _checked(app, agent)
+    locator = options.labeller
+    labeller = None if locator is None else labelling.load_labeller(app, locator)
+
+    @sensor(sf.on_call())
+    def check_predictions(
+        run_ids: list[str], context: Context, predictions: int = 0, since: float = 0.0
+    ) -> dict[str, Any]:
+        """Take new predictions over from the tracker, without those that were checked meanwhile."""
+        desk, tracker = desk_of(context), tracker_of(context)
+        return {
+            "run_ids": _fresh(tracker, run_ids, since=since, until=marks.checked_until(tracker, context)),
+            "predictions": predictions,
+            "busy": running(desk, context, options.detector_workflow),
+            "reference": _reference(tracker, options),
+        }
+
+    def anything_to_check(found: dict[str, Any]) -> bool:
+        return len(found["run_ids"]) > 0 and found["busy"] is None
+
+    def detect(found: dict[str, Any]) -> Act:
+        return do.run_workflow(options.detector_workflow, parameters=_parameters(options, found))
+
+    Strategy(
+        name="check_predictions",
+        when=check_predictions,
+        if_=anything_to_check,
+        then=detect,
+        autonomy=options.autonomy,
+        cool_down=options.cool_down_s,
+        budget=options.budget,
+        budget_window=options.budget_window_s,
+    )
+
+    ended = sf.on_event("run.succeeded", workflow=options.detector_workflow, app=app.name)
+
+    @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
+    def detection_ended(context: Context) -> dict[str, Any]:
+        """Put into the label queue what ended detections picked."""
+        desk, tracker = desk_of(context), tracker_of(context)
+        made: list[dict[str, Any]] = []
+        errors: list[str] = []
+        for record in _not_noted(desk, tracker, context, options.detector_workflow):
+            try:
+                found, wanted = _use(desk, tracker, context, record)
+            except UnavailableError:
+                raise
+            except ScanflowError as error:  # this one stays to be looked at, and the next ones are not kept waiting
+                errors.append(f"{record.name}: {error}")
+                continue
+            if labeller is not None and locator is not None:
+                try:
+                    found["labelled"] = labelling.ask(desk, context, labeller, locator, wanted)
+                except Exception as error:  # noqa: BLE001  whatever it raises, its sensor asks it again
+                    _log.warning("The labeller %r failed", locator, exc_info=True)
+                    errors.append(f"{locator}: {type(error).__name__}: {error}")
+            made.append(found)
+        return {"detections": made, "errors": errors}
+
+    if labeller is not None and locator is not None:
+
+        @sensor(sf.every(seconds=options.interval_s))
+        def label_picked(context: Context) -> dict[str, Any]:
+            """Have the labeller label what still waits."""
+            desk = desk_of(context)
+            waiting = desk.labels(context.app, state="wanted")
+            return {"wanted": len(waiting), "labelled": labelling.ask(desk, context, labeller, locator, waiting)}
+
+
+def drifted(outputs: Mapping[str, Any]) -> bool:
+    """Say whether a detection's outputs tell of drift. Pure.
+
+    Raises:
+        InvalidError: they do not say.
+    """
+    value = outputs.get("drifted")
+    if value is None:
+        raise InvalidError("No step left an output 'drifted'. Write sf.output('drifted', ...) in the detector's step.")
+    if isinstance(value, str) or not isinstance(value, bool | int | float):
+        raise InvalidError(f"The output 'drifted' is {value!r}. Write true or false, or 1 or 0.")
+    return bool(value)
+
+
+def until_of(tracker: KnowledgeBase, outputs: Mapping[str, Any], record: RunRecord, *, settled_s: float = 1.0) -> float:
+    """Return up to when a detection has looked at predictions.
+
+    That is the end of the last tracked run it was given, if it leaves ``run_ids``; else, when it began.
+    """
+    given = outputs.get("run_ids")
+    ends = [_ended(tracker, str(run_id)) for run_id in (given if isinstance(given, list) else [])]
+    return max((end for end in ends if end is not None), default=record.created - settled_s)
+
+
+def _checked(app: Application, agent: Agent) -> CheckerOptions:
+    options = CheckerOptions.of(agent)
+    if options.detector not in DETECTORS:
+        raise InvalidError(
+            f"Agent {agent.name!r}: there is no detector {options.detector!r}. There are: {', '.join(DETECTORS)}."
+        )
+    if options.reference_parameter and options.model_name is None:
+        raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs the model whose it is: model_name.")
+    workflow = workflow_named(app, agent, options.detector_workflow, "detector_workflow")
+    takes(agent, workflow, _parameters(options, {"run_ids": [], "reference": ""}))
+    return options
+
+
+def _parameters(options: CheckerOptions, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the detector workflow is run with. Pure."""
+    given: dict[str, Any] = {**options.detector_parameters, options.runs_parameter: found["run_ids"]}
+    if options.detector_parameter:
+        given[options.detector_parameter] = options.detector
+    if options.reference_parameter and found["reference"] is not None:
+        given[options.reference_parameter] = found["reference"]
+    return given
+
+
+def _reference(tracker: KnowledgeBase, options: CheckerOptions) -> str | None:
+    if not options.reference_parameter or options.model_name is None:
+        return None
+    champion = champion_of(tracker, options.model_name, options.alias)
+    return None if champion is None else champion.tags.get("scanflow.reference")
+
+
+def _fresh(tracker: KnowledgeBase, run_ids: Sequence[str], *, since: float, until: float) -> list[str]:
+    """Return the runs that were not checked; ``since`` says what the caller knew, ``until`` what is known now."""
+    unique = list(dict.fromkeys(run_ids))
+    if until <= since:
+        return unique
+    return [run_id for run_id in unique if (_ended(tracker, run_id) or 0.0) > until]
+
+
+def _ended(tracker: KnowledgeBase, run_id: str) -> float | None:
+    try:
+        return marks.time_of(tracker.get_run(run_id))
+    except NotFoundError:  # deleted meanwhile
+        return None
+
+
+def _not_noted(desk: Desk, tracker: KnowledgeBase, context: Context, workflow: str) -> list[RunRecord]:
+    """Return the detections that ended well and were not made use of, the oldest first."""
+    ended = [one for one in newest_runs(desk, context, workflow) if one.state == "succeeded"]
+    known = marks.noted_runs(tracker, context, "checked") if ended else set()
+    return [one for one in reversed(ended) if one.name not in known]
+
+
+def _use(
+    desk: Desk, tracker: KnowledgeBase, context: Context, record: RunRecord
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Make use of one detection, and note it; return what it found, and the things that are to be labelled."""
+    outputs, run = outputs_of(desk, record.name), str(record.name)
+    found: dict[str, Any] = {
+        "run": run,
+        "drifted": drifted(outputs),
+        "anomalies": int(outputs.get("n_anomalies") or 0),
+        "picked": 0,
+        "labelled": 0,
+    }
+    wanted: list[dict[str, Any]] = []
+    if found["drifted"] and int(outputs.get("n_picked") or 0) > 0:
+        tracked, points = labelling.picked_points(tracker, context, run)
+        wanted = desk.want_labels(context.app, labelling.items_of(points, run=run, tracked=tracked))
+        found["picked"] = len(points)
+    metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
+    metrics["until"] = until_of(tracker, outputs, record)
+    marks.note(tracker, context, "checked", tags={marks.OF_RUN: run}, metrics=metrics)
+    return found, wanted

@@ -1,0 +1,173 @@
+"""What the built-in agents ask of the server: runs and what they left, services, the label queue, and past actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from scanflow.agent.context import Context
+from scanflow.agent.records import JSON, Action
+from scanflow.backends.records import RunRecord
+from scanflow.backends.service_records import Explanation, ServiceRecord
+from scanflow.errors import NotFoundError, UsageError
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.transport.server import Server, path_of
+
+__all__ = ["RECENT", "Desk", "ServerDesk", "desk_of", "newest_runs", "outputs_of", "running", "tracker_of"]
+
+RECENT = 100
+"""Among how many of the newest runs the agents look for those of their workflows."""
+
+MOST_LABELS = 10_000
+_PIECE = 1000
+
+
+@runtime_checkable
+class Desk(Protocol):
+    """The server, as far as the built-in agents need it. Every method may raise ``UnavailableError``."""
+
+    def services(self) -> list[ServiceRecord]:
+        """Return what is deployed."""
+        ...
+
+    def service(self, name: str) -> ServiceRecord:
+        """Return one service; ``NotFoundError`` if there is none of that name."""
+        ...
+
+    def explain(self, name: str) -> Explanation:
+        """Return why a service has as many instances as it has."""
+        ...
+
+    def runs(self, *, limit: int = RECENT) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks."""
+        ...
+
+    def run(self, name: str) -> RunRecord:
+        """Return a run with its tasks."""
+        ...
+
+    def outputs(self, run: str, step: str) -> Any:
+        """Return what a step left: a mapping, or a list of those for a step that fanned out."""
+        ...
+
+    def labels(self, app: str, *, state: Literal["wanted", "given"]) -> list[dict[str, Any]]:
+        """Return what is in the label queue, the most critical first."""
+        ...
+
+    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]]) -> list[dict[str, Any]]:
+        """Put things into the label queue, and return them as they are there: the same id again changes nothing."""
+        ...
+
+    def give_label(self, app: str, id: str, label: JSON, *, by: str) -> None:
+        """Label something; the same label again changes nothing."""
+        ...
+
+    def actions(self, app: str) -> list[Action]:
+        """Return what agents of the application wanted and what became of it, the newest first."""
+        ...
+
+
+class ServerDesk:
+    """A :class:`Desk` over the server's HTTP API."""
+
+    def __init__(self, server: Server) -> None:
+        """Ask this server."""
+        self._server = server
+
+    def services(self) -> list[ServiceRecord]:
+        """See :class:`Desk`."""
+        return [ServiceRecord.model_validate(one) for one in self._server.get("/services")]
+
+    def service(self, name: str) -> ServiceRecord:
+        """See :class:`Desk`."""
+        return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
+
+    def explain(self, name: str) -> Explanation:
+        """See :class:`Desk`."""
+        return Explanation.model_validate(self._server.get(path_of("services", name, "explain")))
+
+    def runs(self, *, limit: int = RECENT) -> list[RunRecord]:
+        """See :class:`Desk`."""
+        return [RunRecord.model_validate(one) for one in self._server.get("/runs", limit=limit)]
+
+    def run(self, name: str) -> RunRecord:
+        """See :class:`Desk`."""
+        return RunRecord.model_validate(self._server.get(path_of("runs", name)))
+
+    def outputs(self, run: str, step: str) -> Any:
+        """See :class:`Desk`."""
+        return self._server.get(path_of("runs", run, "steps", step, "outputs"))
+
+    def labels(self, app: str, *, state: Literal["wanted", "given"]) -> list[dict[str, Any]]:
+        """See :class:`Desk`."""
+        found: list[dict[str, Any]] = self._server.get("/labels", app=app, state=state, limit=MOST_LABELS)
+        return found
+
+    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]]) -> list[dict[str, Any]]:
+        """See :class:`Desk`."""
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(items), _PIECE):
+            piece = [dict(item) for item in items[start : start + _PIECE]]
+            body = {"app": app, "items": piece}
+            found += self._server.post("/labels", body, key=f"{app}/{piece[0]['id']}/{len(piece)}")
+        return found
+
+    def give_label(self, app: str, id: str, label: JSON, *, by: str) -> None:
+        """See :class:`Desk`."""
+        self._server.post(path_of("labels", id), {"app": app, "label": label, "by": by}, key=f"{app}/{id}/{by}")
+
+    def actions(self, app: str) -> list[Action]:
+        """See :class:`Desk`."""
+        return [Action.model_validate(one) for one in self._server.get("/intents", app=app, limit=RECENT)]
+
+
+def desk_of(context: Context) -> Desk:
+    """Return the server, as the firing's context has it.
+
+    Raises:
+        UsageError: the agent was started without a server.
+    """
+    if isinstance(context.services, Desk):
+        return context.services
+    raise UsageError(
+        f"The agent {context.agent!r} needs the server, for its runs and its label queue, and was started without one. "
+        "Start it: scanflow up"
+    )
+
+
+def tracker_of(context: Context) -> KnowledgeBase:
+    """Return the knowledge base.
+
+    Raises:
+        UsageError: the application has none.
+    """
+    if context.tracker is not None:
+        return context.tracker
+    raise UsageError(
+        f"The agent {context.agent!r} reads recorded predictions, and the application {context.app!r} has no tracker. "
+        "Write sf.Application(tracker=sf.Tracker(), ...) and install scanflow[tracker]."
+    )
+
+
+def newest_runs(desk: Desk, context: Context, workflow: str) -> list[RunRecord]:
+    """Return the newest runs of one workflow of the application, the newest first."""
+    mine = (context.app, context.team, workflow)
+    return [one for one in desk.runs(limit=RECENT) if (one.app, one.team, one.workflow) == mine]
+
+
+def running(desk: Desk, context: Context, workflow: str) -> str | None:
+    """Return a run of the workflow that goes on, if one does."""
+    return next((str(one.name) for one in newest_runs(desk, context, workflow) if one.state == "running"), None)
+
+
+def outputs_of(desk: Desk, run: str) -> dict[str, Any]:
+    """Return what all steps of a run left, by ``NAME`` (of the last step that has it) and by ``STEP.NAME``."""
+    found: dict[str, Any] = {}
+    for step in dict.fromkeys(task.step for task in desk.run(run).tasks):
+        try:
+            outputs = desk.outputs(run, step)
+        except NotFoundError:  # it left nothing
+            continue
+        if isinstance(outputs, Mapping):
+            found |= {f"{step}.{name}": value for name, value in outputs.items()} | dict(outputs)
+    return found

@@ -1,0 +1,268 @@
+"""The executor: puts a model version to use, watches it, and keeps the registry true to it (Table 5.5, last row).
+
+The service is changed by a primitive, which the arbiter guards and takes back. The registry is no target of Table
+5.4's primitives: what became of an action is read from the server and noted there by a sensor, at each event and at
+each interval. The champion's alias moves when a version has served for as long as its guard watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+import scanflow as sf
+from scanflow.agent import primitives as do
+from scanflow.agent.acts import Act
+from scanflow.agent.context import Context
+from scanflow.agent.records import Action, Guard
+from scanflow.agent.sensors.sensor import sensor
+from scanflow.agent.strategy import Strategy
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application
+from scanflow.app.model import Number, Whole
+from scanflow.backends.service_records import ServiceRecord
+from scanflow.errors import NotFoundError
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.records import ModelVersion
+from scanflow_agents.templates import marks
+from scanflow_agents.templates.desk import Desk, desk_of, tracker_of
+from scanflow_agents.templates.options import Options, model_named, service_named
+from scanflow_agents.templates.registry import (
+    ACTION,
+    BEFORE,
+    PROMOTION,
+    REFERENCE,
+    address_of,
+    champion_of,
+    rejected,
+    rejection,
+)
+
+__all__ = ["STRATEGY", "ExecutorOptions", "Verdict", "declare", "served", "settled", "verdict_on"]
+
+STRATEGY = "change_model_transition"
+
+Verdict = Literal["promote", "reject", "wait"]
+
+
+class ExecutorOptions(Options):
+    """Parameters of the executor."""
+
+    interval_s: float = Field(default=60.0, gt=0)
+    """How often it looks what became of its actions, beside their events, in seconds."""
+
+    service: str | None = None
+    """The online workflow with the model. None: the application's only one."""
+
+    node: str | None = None
+    """Its node with the model. None: the only one of a registered model."""
+
+    model_name: str | None = None
+    """The model. None: that node's."""
+
+    alias: str = "champion"
+    """What names the version in use."""
+
+    guard: Literal["errors", "p95_s"] = "errors"
+    """What must not get worse: the share of failed requests, or the 95th percentile of the latency."""
+
+    guard_by: Number = Field(default=0.02, ge=0)
+    """By how much it may."""
+
+    guard_s: float = Field(default=60.0, ge=0)
+    """For how long it is watched, in seconds; then the alias moves."""
+
+    settle_s: float = Field(default=2.0, ge=0)
+    """How much longer the alias waits for a version to be taken back, in seconds."""
+
+    cool_down_s: float = Field(default=0.0, ge=0)
+    """How long the service keeps a model at least, in seconds."""
+
+    budget: Whole | None = Field(default=None, ge=1)
+    """The most changes a day. None: as many as are asked for."""
+
+
+def declare(app: Application, agent: Agent) -> None:
+    """Declare the executor's sensors and strategy.
+
+    Raises:
+        InvalidError: a parameter is wrong.
+    """
+    options = ExecutorOptions.of(agent)
+    service = service_named(app, agent, options.service)
+    node, found_model = model_named(agent, service, options.node)
+    model = options.model_name or found_model
+
+    @sensor(sf.on_call())
+    def change_model(version: int, context: Context, run: str = "", again: bool = False) -> dict[str, Any]:
+        """Take a wish for a version; ``again`` asks for one that was rejected before."""
+        desk, tracker = desk_of(context), tracker_of(context)
+        wanted = tracker.get_model(model, int(version))
+        if again and rejected(wanted.tags) is not None:
+            wanted = tracker.set_model_tags(model, wanted.version, {PROMOTION: "asked for again"})
+        address = address_of(model, wanted.version)
+        record = _record(desk, service.name)
+        why = rejected(wanted.tags)
+        stands = None
+        if record is None:
+            stands = f"the service {service.name!r} is not deployed"
+        elif served(record, node) == address:
+            stands = "it is served"
+        elif why is not None:
+            stands = f"it was rejected: {why}"
+        return {"version": wanted.version, "model": address, "run": run, "stands": stands}
+
+    def may_change(found: dict[str, Any]) -> bool:
+        return found["stands"] is None
+
+    def change(found: dict[str, Any]) -> Act:
+        return do.upgrade_workflow(service.name, model=found["model"], node=node)
+
+    Strategy(
+        name=STRATEGY,
+        when=change_model,
+        if_=may_change,
+        then=change,
+        autonomy=options.autonomy,
+        cool_down=options.cool_down_s,
+        budget=options.budget,
+        budget_window=86_400.0,
+        guard=Guard(
+            metric=f"service.{service.name}.{options.guard}",
+            worse="higher",
+            by=options.guard_by,
+            within_s=options.guard_s,
+        ),
+    )
+
+    _declare_watching(app, agent, options, service.name, node, model)
+
+
+def _declare_watching(
+    app: Application, agent: Agent, options: ExecutorOptions, service: str, node: str, model: str
+) -> None:
+    mine = {"agent": agent.name, "strategy": STRATEGY, "app": app.name}
+    told = [sf.on_event(f"action.{what}", **mine) for what in ("succeeded", "failed", "reverted")]
+
+    @sensor(sf.any_of(*told, sf.every(seconds=options.interval_s)))
+    def model_changed(context: Context) -> dict[str, Any]:
+        """Note in the registry what became of the newest changes."""
+        desk, tracker = desk_of(context), tracker_of(context)
+        actions = settled(desk.actions(context.app), context)
+        made: list[dict[str, Any]] = []
+        record = _record(desk, service) if actions else None
+        for newest, action in _by_version(actions, model):
+            version = tracker.get_model(model, newest)
+            if version.tags.get(ACTION) == action.id and not _taken_back(action, version):
+                continue
+            now_served = None if record is None else served(record, node)
+            verdict = verdict_on(
+                action,
+                now=context.clock(),
+                watched_s=options.guard_s + options.settle_s,
+                is_newest=action.id == actions[0].id,
+                is_served=now_served == version_address(action),
+            )
+            if verdict == "promote":
+                _promote(tracker, context, options, model, version, action)
+            elif verdict == "reject":
+                _reject(tracker, options, model, version, action)
+            made.append({"version": version.version, "action": action.id, "state": action.state, "verdict": verdict})
+        return {"changes": made}
+
+
+def served(record: ServiceRecord, node: str) -> str | None:
+    """Return the address of the version that a node of a service answers with, if it does. Pure."""
+    current = next((one for one in record.revisions if one.role == "current"), None)
+    if current is None:
+        return None
+    return current.models.get(node)
+
+
+def settled(actions: Iterable[Action], context: Context) -> list[Action]:
+    """Return the actions of this executor that have come to an end, the newest first. Pure."""
+    return [
+        action
+        for action in actions
+        if (action.intent.app, action.intent.team) == (context.app, context.team)
+        and (action.intent.agent, action.intent.strategy) == (context.agent, STRATEGY)
+        and action.state in {"succeeded", "failed", "reverted", "lost"}
+        and action.began is not None
+    ]
+
+
+def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool, is_served: bool) -> Verdict:
+    """Say what is to be noted about an action that has ended. Pure.
+
+    Args:
+        action: What was done.
+        now: Seconds since the epoch.
+        watched_s: How long it is watched after it ended.
+        is_newest: Whether nothing was done after it.
+        is_served: Whether the service answers with its version now.
+    """
+    if action.state in {"failed", "reverted"}:
+        return "reject"
+    done = action.state in {"succeeded", "lost"}  # lost: nobody knows whether it took effect, but the service does
+    if done and is_newest and is_served and now >= (action.ended or now) + watched_s:
+        return "promote"
+    return "wait"
+
+
+def version_address(action: Action) -> str:
+    """Return the address of the version that an action is about."""
+    return str(action.intent.arguments.get("model", ""))
+
+
+def _record(desk: Desk, service: str) -> ServiceRecord | None:
+    try:
+        return desk.service(service)
+    except NotFoundError:
+        return None
+
+
+def _by_version(actions: Sequence[Action], model: str) -> list[tuple[int, Action]]:
+    """Return the newest action about each version of the model."""
+    found: dict[int, Action] = {}
+    for action in actions:
+        number = version_address(action).removeprefix(f"models:/{model}/")
+        if number.isdecimal():
+            found.setdefault(int(number), action)
+    return list(found.items())
+
+
+def _taken_back(action: Action, version: ModelVersion) -> bool:
+    """Whether an action that was noted as good was taken back since."""
+    return action.state == "reverted" and version.tags.get(PROMOTION) == "promoted"
+
+
+def _promote(
+    tracker: KnowledgeBase,
+    context: Context,
+    options: ExecutorOptions,
+    model: str,
+    version: ModelVersion,
+    action: Action,
+) -> None:
+    champion = champion_of(tracker, model, options.alias)
+    if champion is not None and champion.version != version.version:
+        tracker.set_model_tags(model, version.version, {BEFORE: str(champion.version)})
+    tracker.set_model_alias(model, options.alias, version.version)
+    tags = {PROMOTION: "promoted", ACTION: action.id}
+    run = version.tags.get(marks.OF_RUN, "")
+    if run:
+        labels = marks.learnt_labels(tracker, context, run)
+        tags[REFERENCE] = f"run/{run}" if labels is None else f"runs:/{labels}/{marks.LABELS_FILE}"
+    tracker.set_model_tags(model, version.version, tags)
+
+
+def _reject(
+    tracker: KnowledgeBase, options: ExecutorOptions, model: str, version: ModelVersion, action: Action
+) -> None:
+    before, champion = version.tags.get(BEFORE, ""), champion_of(tracker, model, options.alias)
+    if champion is not None and champion.version == version.version and before.isdecimal():
+        tracker.set_model_alias(model, options.alias, int(before))
+    why = f"taken back by {action.reverted_by}" if action.state == "reverted" else f"{action.error or action.state}"
+    tracker.set_model_tags(model, version.version, {PROMOTION: rejection(why), ACTION: action.id})

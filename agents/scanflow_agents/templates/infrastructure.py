@@ -1,0 +1,150 @@
+"""The planner's strategies for the layer below the application: a stand-in, a scaling threshold, and placement.
+
+Thesis 5.5.3: what the application knows of its latency tunes what the infrastructure decides by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import scanflow as sf
+from scanflow.agent import primitives as do
+from scanflow.agent.acts import Act
+from scanflow.agent.context import Context
+from scanflow.agent.records import Autonomy
+from scanflow.agent.sensors.sensor import sensor
+from scanflow.agent.strategy import Strategy
+from scanflow.app.resources import AffinityMode
+from scanflow.backends.service_records import ServiceRecord
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow_agents.templates.desk import Desk, desk_of
+
+__all__ = ["declare_failover", "declare_scaling", "declare_spreading", "is_down", "next_threshold"]
+
+RELAXED = 0.5
+"""Below this share of the wanted latency, instances are asked to take a little more."""
+
+
+def declare_failover(service: str, backup: str, *, every_s: float, after_s: float, autonomy: Autonomy) -> None:
+    """Declare ``backup_failover``: deploy another online workflow while a service has no ready instance."""
+    unready = sf.on_event("service.unready", subject=f"service/{service}")
+
+    @sensor(sf.any_of(unready, sf.every(seconds=every_s)))
+    def service_health(context: Context) -> dict[str, Any]:
+        """Look how the service and its stand-in are."""
+        found = {one.name: one for one in desk_of(context).services()}
+        record = found.get(service)
+        return {
+            "state": None if record is None else record.state,
+            "down": record is not None and is_down(record),
+            "backup": backup in found,
+        }
+
+    Strategy(
+        name="backup_failover",
+        when=service_health,
+        if_=lambda found: found["down"] and not found["backup"],
+        then=do.deploy_workflow(backup),
+        hysteresis=after_s,
+        autonomy=autonomy,
+        priority=10,
+    )
+
+
+def declare_scaling(
+    service: str,
+    *,
+    target_p95_s: float,
+    lowest: float,
+    most: int,
+    every_s: float,
+    cool_down_s: float,
+    autonomy: Autonomy,
+) -> None:
+    """Declare ``tune_scaling``: fit the requests a second that an instance is asked to take to the latency wanted."""
+
+    @sensor(sf.every(seconds=every_s))
+    def service_latency(context: Context) -> dict[str, Any]:
+        """Measure the service, and work out the threshold that fits."""
+        desk = desk_of(context)
+        record = desk.service(service)
+        current = next((one for one in record.revisions if one.role == "current"), None)
+        p95_s = None if current is None else current.p95_s
+        threshold, scaled = _threshold(desk, record)
+        return {
+            "p95_s": p95_s,
+            "instances": record.shape.instances,
+            "threshold": threshold,
+            "next": next_threshold(threshold, p95_s, target_p95_s=target_p95_s, lowest=lowest, may_rise=scaled),
+        }
+
+    def tune(found: dict[str, Any]) -> Act:
+        return do.update_workflow_replica(service, metric="rps", target=found["next"], max=most)
+
+    Strategy(
+        name="tune_scaling",
+        when=service_latency,
+        if_=lambda found: found["next"] is not None,
+        then=tune,
+        cool_down=cool_down_s,
+        autonomy=autonomy,
+    )
+
+
+def declare_spreading(
+    service: str, affinity: AffinityMode, *, every_s: float, cool_down_s: float, autonomy: Autonomy
+) -> None:
+    """Declare ``spread_instances``: keep several instances from each other's cores."""
+
+    @sensor(sf.every(seconds=every_s))
+    def service_placement(context: Context) -> dict[str, Any]:
+        """Look where the service's instances may run."""
+        shape = desk_of(context).service(service).shape
+        return {"instances": shape.instances, "affinity": shape.affinity}
+
+    Strategy(
+        name="spread_instances",
+        when=service_placement,
+        if_=lambda found: found["instances"] > 1 and found["affinity"] != affinity,
+        then=do.update_workflow_affinity(service, affinity, kind="online"),
+        cool_down=cool_down_s,
+        autonomy=autonomy,
+    )
+
+
+def is_down(record: ServiceRecord) -> bool:
+    """Say whether a service that should answer has no instance that could. Pure."""
+    if record.state in {"idle", "starting", "unsupervised"} or record.shape.instances == 0:
+        return False
+    return not any(one.state == "ready" for one in record.instances)
+
+
+def next_threshold(
+    threshold: float | None, p95_s: float | None, *, target_p95_s: float, lowest: float, may_rise: bool = True
+) -> float | None:
+    """Return the requests a second that an instance should be asked to take; None: leave it as it is. Pure.
+
+    Too slow: less, in proportion, and at most half as much at once. Much faster than wanted: a tenth more.
+    """
+    if threshold is None or p95_s is None or threshold <= 0:
+        return None
+    if p95_s > target_p95_s:
+        wanted = max(lowest, threshold * max(0.5, target_p95_s / p95_s))
+        return round(wanted, 3) if wanted < threshold * 0.99 else None
+    if may_rise and p95_s < RELAXED * target_p95_s:
+        return round(max(lowest, threshold * 1.1), 3)
+    return None
+
+
+def _threshold(desk: Desk, record: ServiceRecord) -> tuple[float | None, bool]:
+    """Return the threshold in effect, and whether scaling goes by it; else what each instance takes now."""
+    try:
+        said = desk.explain(record.name)
+    except (NotFoundError, UsageError, InvalidError):  # nothing scales it yet
+        said = None
+    if said is not None and said.metric == "rps":
+        return said.target, True
+    current = next((one for one in record.revisions if one.role == "current"), None)
+    if current is None or current.rps is None or record.shape.instances == 0:
+        return None, False
+    return current.rps / record.shape.instances, False

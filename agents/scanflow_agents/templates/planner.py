@@ -1,0 +1,287 @@
+"""The planner: retrains when enough points are labelled, and has a better model put to use (Table 5.5, third row).
+
+Whether a challenger takes over is decided from the registry each time, and not from an event: as long as a better
+version is neither in use nor rejected, the executor is asked for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+import scanflow as sf
+from scanflow.agent import primitives as do
+from scanflow.agent.acts import Act, Call, call
+from scanflow.agent.context import Context
+from scanflow.agent.sensors.sensor import sensor
+from scanflow.agent.strategy import Strategy
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application
+from scanflow.app.model import Number, Whole
+from scanflow.app.resources import AffinityMode
+from scanflow.backends.records import RunRecord
+from scanflow.errors import InvalidError
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.records import ModelVersion
+from scanflow_agents.templates import infrastructure, marks
+from scanflow_agents.templates.desk import desk_of, newest_runs, outputs_of, running, tracker_of
+from scanflow_agents.templates.options import (
+    Starting,
+    agent_named,
+    model_named,
+    service_named,
+    takes,
+    workflow_named,
+)
+from scanflow_agents.templates.registry import address_of, champion_of, rejected
+
+__all__ = ["PlannerOptions", "declare", "stands_against"]
+
+
+class PlannerOptions(Starting):
+    """Parameters of the planner."""
+
+    min_picked: Whole = Field(default=100, ge=1)
+    """So many labels that no model has learnt from are worth a retraining (Algorithm 1, line 4)."""
+
+    min_gain: Number = Field(default=0.0, ge=0)
+    """By more than this the challenger's metric has to be above the champion's (Algorithm 1, line 7)."""
+
+    metric: str = "accuracy"
+    """Of the training workflow's outputs ``champion_METRIC`` and ``challenger_METRIC``, on the same samples."""
+
+    training_workflow: str = "training"
+    """The batch workflow that retrains. Its steps leave those two, ``version``, and best ``labels``."""
+
+    labels_parameter: str = "labels"
+    """The workflow's parameter for the id of the tracked run that has the labels, in ``labels.json``."""
+
+    model_parameter: str = "model_uri"
+    """The workflow's parameter for the champion's address. Empty: it is not told."""
+
+    training_parameters: dict[str, Any] = Field(default_factory=dict)
+    """Further parameters of the workflow, such as ``{"retrain": True}``."""
+
+    learn_from: str = Field(default="all", pattern="^(all|new)$")
+    """All labels that were ever given, or those alone that no model has learnt from."""
+
+    budget: Whole = Field(default=4, ge=1)
+    """The most retrainings in ``budget_window_s``: four a day."""
+
+    executor: str = "executor"
+    """The agent that is called."""
+
+    service: str | None = None
+    """The online workflow with the model. None: the application's only one."""
+
+    node: str | None = None
+    """Its node with the model. None: the only one of a registered model."""
+
+    model_name: str | None = None
+    """The model. None: that node's."""
+
+    alias: str = "champion"
+    """What names the version in use."""
+
+    backup_workflow: str | None = None
+    """An online workflow to deploy when the service has no ready instance. None: off."""
+
+    backup_after_s: float = Field(default=0.0, ge=0)
+    """For how long that must have been so, in seconds."""
+
+    target_p95_s: Number | None = Field(default=None, gt=0)
+    """The latency that is wanted: when the 95th percentile is above it, scaling is tuned. None: off."""
+
+    min_threshold: Number = Field(default=1.0, gt=0)
+    """The lowest number of requests a second that an instance is asked to take."""
+
+    max_instances: Whole = Field(default=4, ge=1)
+    """The most instances that scaling may start."""
+
+    spread_affinity: AffinityMode | None = None
+    """Where several instances are to be, such as ``cpu``: each on cores of its own. None: off."""
+
+    watch_interval_s: float = Field(default=60.0, gt=0)
+    """How often the service is looked at, in seconds."""
+
+    watch_cool_down_s: float = Field(default=120.0, ge=0)
+    """How long scaling and placement are left alone after a change, in seconds."""
+
+
+def declare(app: Application, agent: Agent) -> None:
+    """Declare the planner's sensors and strategies.
+
+    Raises:
+        InvalidError: a parameter is wrong.
+    """
+    options = PlannerOptions.of(agent)
+    training = workflow_named(app, agent, options.training_workflow, "training_workflow")
+    executor = agent_named(app, agent, options.executor, "executor")
+    model = options.model_name
+    if model is None:
+        _, model = model_named(agent, service_named(app, agent, options.service), options.node)
+    takes(agent, training, _parameters(options, {"batch": "", "champion": address_of(model, 1)}))
+    _declare_retraining(options, model)
+    _declare_change(app, options, model, executor)
+    if options.backup_workflow is not None:
+        backup = workflow_named(app, agent, options.backup_workflow, "backup_workflow", online=True).name
+        service = service_named(app, agent, options.service).name
+        if backup == service:
+            raise InvalidError(f"Agent {agent.name!r}: {backup!r} cannot stand in for itself. Name another workflow.")
+        infrastructure.declare_failover(
+            service, backup, every_s=options.watch_interval_s, after_s=options.backup_after_s, autonomy=options.autonomy
+        )
+    if options.target_p95_s is not None:
+        infrastructure.declare_scaling(
+            service_named(app, agent, options.service).name,
+            target_p95_s=options.target_p95_s,
+            lowest=options.min_threshold,
+            most=options.max_instances,
+            every_s=options.watch_interval_s,
+            cool_down_s=options.watch_cool_down_s,
+            autonomy=options.autonomy,
+        )
+    if options.spread_affinity is not None:
+        infrastructure.declare_spreading(
+            service_named(app, agent, options.service).name,
+            options.spread_affinity,
+            every_s=options.watch_interval_s,
+            cool_down_s=options.watch_cool_down_s,
+            autonomy=options.autonomy,
+        )
+
+
+def _declare_retraining(options: PlannerOptions, model: str) -> None:
+    least = options.min_picked
+    seen: dict[str, frozenset[str]] = {}
+
+    @sensor(sf.every(seconds=options.interval_s))
+    def count_number_of_pickeddata(context: Context) -> dict[str, Any]:
+        """Count the labels that no model has learnt from; if they are enough, keep them as a file to learn from."""
+        desk, tracker = desk_of(context), tracker_of(context)
+        given = desk.labels(context.app, state="given")
+        learnt = marks.learnt_ids(tracker, context, seen) if given else set()
+        new = [one for one in given if one["id"] not in learnt]
+        busy = running(desk, context, options.training_workflow)
+        champion = champion_of(tracker, model, options.alias)
+        found: dict[str, Any] = {
+            "picked": len(new),
+            "labels": len(given),
+            "busy": busy,
+            "champion": None if champion is None else address_of(model, champion.version),
+            "batch": None,
+        }
+        if len(new) >= least and busy is None and champion is not None:
+            found["batch"] = marks.save_labels(tracker, context, given if options.learn_from == "all" else new)
+        return found
+
+    def enough(found: dict[str, Any]) -> bool:
+        return found["picked"] >= least and found["batch"] is not None
+
+    def retrain(found: dict[str, Any]) -> Act:
+        return do.run_workflow(options.training_workflow, parameters=_parameters(options, found))
+
+    Strategy(
+        name="retrain_model",
+        when=count_number_of_pickeddata,
+        if_=enough,
+        then=retrain,
+        autonomy=options.autonomy,
+        cool_down=options.cool_down_s,
+        budget=options.budget,
+        budget_window=options.budget_window_s,
+    )
+
+
+def _declare_change(app: Application, options: PlannerOptions, model: str, executor: str) -> None:
+    min_gain = options.min_gain
+    ended = sf.on_event("run.succeeded", workflow=options.training_workflow, app=app.name)
+
+    @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
+    def retraining_ended(context: Context) -> dict[str, Any]:
+        """Compare the newest challenger with the champion, by what they were judged at on the same samples."""
+        desk, tracker = desk_of(context), tracker_of(context)
+        newest: dict[str, Any] | None = None
+        known = marks.noted_runs(tracker, context, "learnt")
+        for record in newest_runs(desk, context, options.training_workflow):
+            if record.state != "succeeded" or (newest is not None and record.name in known):
+                continue
+            outputs = outputs_of(desk, record.name)
+            judged = _judged(outputs, options.metric)
+            if record.name not in known:
+                _note_learnt(tracker, context, record, {} if judged is None else outputs, challenger=judged is not None)
+            if judged is None:  # it trained a first model, and no challenger
+                continue
+            newest = newest or {"run": str(record.name), **judged, "for": outputs.get("champion_version")}
+        if newest is None:
+            return {"gain": None, "stands": "nothing was retrained yet"}
+        return _compared(tracker, options, model, newest)
+
+    def better(found: dict[str, Any]) -> bool:
+        return found["stands"] is None and found["gain"] > min_gain
+
+    def change(found: dict[str, Any]) -> Call:
+        return call(executor, "change_model", version=found["version"], run=found["run"])
+
+    Strategy(name="update_model", when=retraining_ended, if_=better, then=change, autonomy=options.autonomy)
+
+
+def stands_against(
+    version: ModelVersion, champion: ModelVersion | None, *, judged_against: int | None = None
+) -> str | None:
+    """Return what keeps a challenger from taking over, other than its metric; None: nothing. Pure."""
+    if champion is not None and champion.version == version.version:
+        return "it is in use"
+    if (why := rejected(version.tags)) is not None:
+        return f"it was rejected: {why}"
+    if champion is not None and champion.version > version.version:
+        return f"the version in use, {champion.version}, is newer"
+    if champion is not None and judged_against is not None and judged_against != champion.version:
+        return f"it was compared with version {judged_against}, and {champion.version} is in use"
+    return None
+
+
+def _parameters(options: PlannerOptions, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the training workflow is run with. Pure."""
+    given = {**options.training_parameters, options.labels_parameter: found["batch"]}
+    return given | ({options.model_parameter: found["champion"]} if options.model_parameter else {})
+
+
+def _judged(outputs: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
+    """Return a challenger's version and both metrics, if the outputs tell of one. Pure."""
+    names = {"champion_metric": f"champion_{metric}", "challenger_metric": f"challenger_{metric}", "version": "version"}
+    values = {name: outputs.get(own) for name, own in names.items()}
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values.values()):
+        return None
+    if not all(math.isfinite(value) for value in values.values() if value is not None):
+        return None
+    return values
+
+
+def _compared(tracker: KnowledgeBase, options: PlannerOptions, model: str, newest: dict[str, Any]) -> dict[str, Any]:
+    version = tracker.get_model(model, int(newest["version"]))
+    champion = champion_of(tracker, model, options.alias)
+    against = newest.pop("for")
+    stands = stands_against(version, champion, judged_against=against if isinstance(against, int) else None)
+    return {
+        **newest,
+        "version": version.version,
+        "champion": None if champion is None else champion.version,
+        "gain": newest["challenger_metric"] - newest["champion_metric"],
+        "stands": stands,
+    }
+
+
+def _note_learnt(
+    tracker: KnowledgeBase, context: Context, record: RunRecord, outputs: Mapping[str, Any], *, challenger: bool
+) -> None:
+    """Note what labels a model has learnt from: those that the run says, else the newest from before it began."""
+    labels = outputs.get("labels")
+    if challenger and not isinstance(labels, str):
+        before = (one for one in marks.noted(tracker, context, "labels") if marks.time_of(one) <= record.created)
+        labels = next((one.run_id for one in before), None)
+    tags = {marks.OF_RUN: str(record.name)} | ({marks.OF_LABELS: labels} if isinstance(labels, str) else {})
+    marks.note(tracker, context, "learnt", tags=tags)

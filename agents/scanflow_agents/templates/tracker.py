@@ -1,0 +1,98 @@
+"""The tracker: counts new predictions, and has them checked when there are enough (Table 5.5, first row)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+import scanflow as sf
+from scanflow.agent.acts import Call, call
+from scanflow.agent.context import Context
+from scanflow.agent.sensors.sensor import sensor
+from scanflow.agent.strategy import Strategy
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application
+from scanflow.app.model import Whole
+from scanflow.errors import InvalidError, UsageError
+from scanflow.knowledge.filters import parse_filter
+from scanflow_agents.templates import marks
+from scanflow_agents.templates.desk import tracker_of
+from scanflow_agents.templates.options import Options, agent_named
+
+__all__ = ["TrackerOptions", "declare"]
+
+
+class TrackerOptions(Options):
+    """Parameters of the tracker."""
+
+    min_predictions: Whole = Field(default=1000, ge=1)
+    """So many new predictions are worth a look (Algorithm 1, line 1)."""
+
+    checker: str = "checker"
+    """The agent that is called."""
+
+    nodes: tuple[str, ...] = ()
+    """Services, or steps of batch workflows, whose predictions count. Empty: all."""
+
+    filter_string: str = marks.PREDICTIONS
+    """Which tracked runs are predictions."""
+
+    metric: str = "predictions"
+    """The metric with how many predictions such a run holds. For thesis listing 5.4: ``n_predictions``."""
+
+    settled_s: float = Field(default=1.0, ge=0)
+    """What ended less than this ago, in seconds, is counted the next time: it may still be being written."""
+
+    most_runs: Whole = Field(default=1000, ge=1)
+    """About so many tracked runs are handed over at once, the oldest first."""
+
+
+def declare(app: Application, agent: Agent) -> None:
+    """Declare the tracker's sensor and strategy.
+
+    Raises:
+        InvalidError: a parameter is wrong.
+    """
+    options = TrackerOptions.of(agent)
+    checker = agent_named(app, agent, options.checker, "checker")
+    least = options.min_predictions
+    try:
+        parse_filter(options.filter_string)
+    except UsageError as error:
+        raise InvalidError(f"Agent {agent.name!r}: filter_string: {error}") from error
+
+    @sensor(sf.every(seconds=options.interval_s))
+    def count_number_of_predictions(context: Context) -> dict[str, Any]:
+        """Count the predictions that were recorded since the last that were checked."""
+        tracker = tracker_of(context)
+        since, until = marks.checked_until(tracker, context), context.clock() - options.settled_s
+        found = marks.predictions(
+            tracker, context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
+        )
+        runs = marks.oldest(found, options.most_runs)
+        return {
+            "predictions": sum(round(run.metrics.get(options.metric, 0.0)) for run in runs),
+            "run_ids": [run.run_id for run in runs],
+            "since": since,
+        }
+
+    def enough(found: dict[str, Any]) -> bool:
+        return bool(found["predictions"] >= least)
+
+    def hand_over(found: dict[str, Any]) -> Call:
+        return call(
+            checker,
+            "check_predictions",
+            run_ids=found["run_ids"],
+            predictions=found["predictions"],
+            since=found["since"],
+        )
+
+    Strategy(
+        name="count_number_of_predictions",
+        when=count_number_of_predictions,
+        if_=enough,
+        then=hand_over,
+        autonomy=options.autonomy,
+    )

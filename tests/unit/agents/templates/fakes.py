@@ -1,0 +1,260 @@
+"""A server and an application for the built-in agents to be tried on: everything in memory, time moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import scanflow as sf
+from scanflow.agent.acts import Call
+from scanflow.agent.context import Context
+from scanflow.agent.decide import Evaluation, Situation, evaluate
+from scanflow.agent.records import JSON, Action, Decision, Intent, Sample
+from scanflow.agent.registry import Declared, load_agent
+from scanflow.agent.sensors.firing import Firing, fire
+from scanflow.app.executor import Executor
+from scanflow.backends.records import RunRecord, RunState, TaskRecord
+from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
+from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.knowledge.memory import MemoryKnowledge
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.names import RunName, StepName
+from scanflow_agents.templates import template_of
+
+START = 1_790_000_000.0
+
+
+@dataclass
+class FakeDesk:
+    """A server that remembers what it is told."""
+
+    now: float = START
+    records: list[RunRecord] = field(default_factory=list)
+    left: dict[tuple[str, str], Any] = field(default_factory=dict)
+    queue: dict[str, dict[str, Any]] = field(default_factory=dict)
+    deployed: dict[str, ServiceRecord] = field(default_factory=dict)
+    said: dict[str, Explanation] = field(default_factory=dict)
+    done: list[Action] = field(default_factory=list)
+    away: bool = False
+    """Whether it does not answer when something is put into the label queue."""
+
+    def services(self) -> list[ServiceRecord]:
+        return list(self.deployed.values())
+
+    def service(self, name: str) -> ServiceRecord:
+        if name not in self.deployed:
+            raise NotFoundError(f"no {name}")
+        return self.deployed[name]
+
+    def explain(self, name: str) -> Explanation:
+        if name not in self.said:
+            raise UsageError("nothing scales it")
+        return self.said[name]
+
+    def runs(self, *, limit: int = 100) -> list[RunRecord]:
+        return list(reversed(self.records))[:limit]
+
+    def run(self, name: str) -> RunRecord:
+        return next(one for one in self.records if one.name == name)
+
+    def outputs(self, run: str, step: str) -> Any:
+        if (run, step) not in self.left:
+            raise NotFoundError("it left nothing")
+        return self.left[run, step]
+
+    def labels(self, app: str, *, state: str) -> list[dict[str, Any]]:
+        return [one for one in self.queue.values() if (one["app"], one["state"]) == (app, state)]
+
+    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]]) -> list[dict[str, Any]]:
+        if self.away:
+            raise UnavailableError("the server is away")
+        return [self.queue.setdefault(str(one["id"]), {**one, "app": app, "state": "wanted"}) for one in items]
+
+    def give_label(self, app: str, id: str, label: JSON, *, by: str) -> None:
+        if id not in self.queue:
+            raise NotFoundError("not wanted")
+        self.queue[id] = {**self.queue[id], "state": "given", "label": label, "by": by, "app": app}
+
+    def actions(self, app: str) -> list[Action]:
+        return [one for one in reversed(self.done) if one.intent.app == app]
+
+    # -- what a test has happen
+
+    def ran(self, name: str, workflow: str, outputs: Mapping[str, Any], *, state: RunState = "succeeded") -> RunRecord:
+        """Add a run with one step that left these outputs."""
+        self.now += 10.0
+        record = RunRecord(
+            name=RunName(name),
+            app="mnist",
+            team="data",
+            workflow=workflow,
+            state=state,
+            created=self.now,
+            folder="/",
+            tasks=(TaskRecord(task=StepName("last"), step="last", state="succeeded"),),
+        )
+        self.records.append(record)
+        self.left[name, "last"] = dict(outputs)
+        return record
+
+    def serves(self, model: str, *, affinity: Any = "any", instances: int = 1, ready: int = 1, **more: Any) -> None:
+        """Let the service answer with this version."""
+        self.deployed["serve"] = ServiceRecord(
+            name="serve",
+            app="mnist",
+            team="data",
+            state="ready" if ready else "degraded",
+            url="http://127.0.0.1:1",
+            folder="/",
+            generation=1,
+            shape=Shape(instances=instances, affinity=affinity),
+            instances=tuple(InstanceRecord(instance=str(number), state="ready") for number in range(ready)),
+            revisions=(RevisionRecord(id="r1", models={"cnn": model}, **more),),
+        )
+
+    def acted(self, intent: Intent, state: Any = "succeeded", **more: Any) -> Action:
+        """Carry an intent out, so that it ends in this state."""
+        decision = Decision(intent=intent.id, verdict="act", reason="", at=self.now)
+        action = Action(
+            id=intent.id, intent=intent, state=state, decision=decision, began=self.now, ended=self.now, **more
+        )
+        self.done = [one for one in self.done if one.id != action.id] + [action]
+        return action
+
+
+@dataclass
+class World:
+    """The application with its knowledge base and server, as the four agents meet them."""
+
+    folder: Path
+    desk: FakeDesk = field(default_factory=FakeDesk)
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tracker: KnowledgeBase = MemoryKnowledge(clock=lambda: datetime.fromtimestamp(self.desk.now, UTC))
+        self.fired = 0
+
+    @property
+    def app(self) -> sf.Application:
+        return application(self.folder, self.parameters)
+
+    def load(self, agent: str) -> Declared:
+        return load_agent(self.app, agent, template=template_of(agent))
+
+    def context(self, agent: str) -> Context:
+        return Context(
+            app="mnist",
+            team="data",
+            agent=agent,
+            clock=lambda: self.desk.now,
+            tracker=self.tracker,
+            services=self.desk,
+            application=self.app,
+        )
+
+    def fire(self, agent: str, sensor: str, **kwargs: Any) -> Any:
+        """Fire a sensor, and return what it found."""
+        given = Firing(context=self.context(agent), kwargs=kwargs)
+        return asyncio.run(fire(self.load(agent).sensor(sensor), given))
+
+    def evaluations(self, agent: str, sensor: str, **kwargs: Any) -> list[Evaluation]:
+        """Fire a sensor, and return what its strategies make of it."""
+        value = self.fire(agent, sensor, **kwargs)
+        self.fired += 1
+        sample = Sample(id="s", agent=agent, sensor=sensor, at=self.desk.now, value=value, cause=f"c:{self.fired}")
+        situation = Situation(app="mnist", team="data", at=self.desk.now)
+        found = [evaluate(one, sample, situation) for one in self.load(agent).strategies_of(sensor)]
+        assert [one.error for one in found] == [None] * len(found)
+        return found
+
+    def wants(self, agent: str, sensor: str, **kwargs: Any) -> list[Intent | Call]:
+        return [want for one in self.evaluations(agent, sensor, **kwargs) for want in one.wants]
+
+    def intent(self, agent: str, sensor: str, **kwargs: Any) -> Intent:
+        [want] = self.wants(agent, sensor, **kwargs)
+        assert isinstance(want, Intent)
+        return want
+
+    def call(self, agent: str, sensor: str, **kwargs: Any) -> Call:
+        [want] = self.wants(agent, sensor, **kwargs)
+        assert isinstance(want, Call)
+        return want
+
+    def passed_on(self, call: Call) -> list[Intent | Call]:
+        """Fire the sensor that a call is for."""
+        return self.wants(call.agent, call.sensor, **call.kwargs)
+
+    # -- what happens
+
+    def predicted(self, count: int, *, app: str = "mnist") -> str:
+        """Record a file of predictions."""
+        self.desk.now += 5.0
+        tags = {"scanflow.kind": "predictions", "scanflow.service": "serve"}
+        metrics, at = {"predictions": float(count)}, datetime.fromtimestamp(self.desk.now, UTC)
+        made = self.tracker.log_run(
+            app, "data", name="predictions", metrics=metrics, tags=tags, started_at=at, ended_at=at
+        )
+        self.desk.now += 5.0
+        return made.run_id
+
+    def detected(self, run: str, ids: Sequence[str], *, run_ids: Sequence[str] = (), drifted: int = 1) -> None:
+        """Let a detection end that picked points with these ids."""
+        points = [{"id": id, "run": "", "index": at, "guess": 3, "score": 1.0 - at / 1000} for at, id in enumerate(ids)]
+        file = self.folder / "picked.json"
+        file.write_text(json.dumps(points))
+        metrics = {"n_picked": float(len(points))}
+        self.tracker.log_run("mnist", "data", name="d", metrics=metrics, tags={"scanflow.run": run}, artifacts=file)
+        outputs = {"drifted": drifted, "n_picked": len(points), "n_anomalies": 3 * len(points), "run_ids": run_ids}
+        self.desk.ran(run, "detector", outputs)
+
+    def version(self, **tags: str) -> int:
+        """Register the next version of the model."""
+        file = self.folder / "model.txt"
+        file.write_text("weights")
+        made = self.tracker.register_model("mnist_cnn", file, app="mnist", team="data", tags=tags)
+        return made.version
+
+    def champion(self) -> int:
+        return self.tracker.get_model("mnist_cnn", "champion").version
+
+    def retrained(self, run: str, champion: float, challenger: float, **more: Any) -> int:
+        """Let a retraining end that registered a version."""
+        version = self.version(**{"scanflow.run": run})
+        accuracies = {"champion_accuracy": champion, "challenger_accuracy": challenger, "version": version}
+        self.desk.ran(run, "training", {**accuracies, **more})
+        return version
+
+    def given(self, ids: Sequence[str]) -> None:
+        """Have points wanted and labelled."""
+        self.desk.want_labels("mnist", [{"id": id, "run": "r", "data": {}, "guess": 1, "score": 0.5} for id in ids])
+        for id in ids:
+            self.desk.give_label("mnist", id, 7, by="ada")
+
+
+def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None = None) -> sf.Application:
+    """Return an application with a training, a detector and a service, and the four agents."""
+    given = parameters or {}
+    names = ("tracker", "checker", "planner", "executor")
+    agents = [sf.Agent(name=name, template=name, parameters=given.get(name, {})) for name in names]  # type: ignore[arg-type]
+    train = Executor(name="train", mainfile="t.py", parameters={"labels": "", "model_uri": "", "epochs": 1})
+    detect = Executor(name="detect", mainfile="d.py", parameters={"run_ids": [], "detector": "ks", "reference": ""})
+    cnn = sf.Service(name="cnn", model="models:/mnist_cnn@champion")
+    other = sf.Service(name="small", implementation="small.py:Small")
+    return sf.Application(
+        name="mnist",
+        team="data",
+        app_dir=folder,
+        workflows=[
+            sf.Workflow(name="training", nodes=[train]),
+            sf.Workflow(name="detector", nodes=[detect]),
+            sf.Workflow(name="serve", type="online", nodes=[cnn]),
+            *([sf.Workflow(name="spare", type="online", nodes=[other])] if "spare" in given else []),
+        ],
+        agents=agents,
+        tracker=sf.Tracker(),
+    )

@@ -1,0 +1,343 @@
+"""The planner's and the executor's decisions: when to retrain, whether to change, and what is noted of a change."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.agent.records import Action, Decision, Intent
+from scanflow.agent.sensors.runs import Run
+from scanflow.backends.service_records import Explanation
+from scanflow.knowledge.memory import MemoryKnowledge
+from scanflow_agents.templates.executor import verdict_on
+from scanflow_agents.templates.infrastructure import next_threshold
+from scanflow_agents.templates.marks import oldest, read_json, time_of
+from tests.unit.agents.templates.fakes import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.version()
+    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
+    made.desk.serves("models:/mnist_cnn/1")
+    return made
+
+
+# -- retraining
+
+
+def test_99_labels_are_too_few_and_100_are_enough(world: World) -> None:
+    world.given([f"p:{number}" for number in range(99)])
+    assert world.wants("planner", "count_number_of_pickeddata") == []
+    world.given(["p:99"])
+    intent = world.intent("planner", "count_number_of_pickeddata")
+    assert (intent.budget, intent.budget_window_s, intent.cool_down_s) == (4, 86_400.0, 300.0)
+
+
+def test_the_same_labels_are_kept_as_one_file(world: World) -> None:
+    world.given([f"p:{number}" for number in range(100)])
+    first, second = (world.intent("planner", "count_number_of_pickeddata") for _ in range(2))
+    assert first.arguments == second.arguments
+
+
+@pytest.mark.parametrize(("learn_from", "count"), [("all", 150), ("new", 50)])
+def test_labels_that_were_learnt_from_start_no_retraining(world: World, learn_from: str, count: int) -> None:
+    world.parameters["planner"] = {"min_picked": 50, "learn_from": learn_from}
+    world.given([f"p:{number}" for number in range(100)])
+    labels = _labels(world.intent("planner", "count_number_of_pickeddata"))
+    world.retrained("bold-fox-1", 0.9, 0.8, labels=labels)
+    world.fire("planner", "retraining_ended")
+    assert world.wants("planner", "count_number_of_pickeddata") == []
+    world.given([f"p:{number}" for number in range(100, 150)])
+    labels = _labels(world.intent("planner", "count_number_of_pickeddata"))
+    points = read_json(world.tracker, labels, "labels.json")
+    assert (len(points), {one["label"] for one in points}) == (count, {7})
+
+
+def test_a_run_that_does_not_say_its_labels_had_the_newest_from_before_it(world: World) -> None:
+    world.parameters["planner"] = {"min_picked": 1}
+    world.given(["p:1"])
+    world.intent("planner", "count_number_of_pickeddata")
+    world.retrained("bold-fox-1", 0.9, 0.8)
+    world.given(["p:2"])
+    world.fire("planner", "retraining_ended")
+    assert world.fire("planner", "count_number_of_pickeddata")["picked"] == 1
+
+
+@pytest.mark.parametrize(("state", "wanted"), [("running", 0), ("failed", 1), ("stopped", 1)])
+def test_one_retraining_at_a_time_and_a_failed_one_is_made_again(world: World, state: Any, wanted: int) -> None:
+    world.given([f"p:{number}" for number in range(100)])
+    world.desk.ran("bold-fox-1", "training", {}, state=state)
+    assert len(world.wants("planner", "count_number_of_pickeddata")) == wanted
+
+
+# -- the gate
+
+
+@pytest.mark.parametrize(
+    ("champion", "challenger", "min_gain", "changes"),
+    [
+        (0.90, 0.91, 0.0, True),
+        (0.90, 0.90, 0.0, False),
+        (0.90, 0.89, 0.0, False),
+        (0.90, 0.91, 0.02, False),
+        (0.90, 0.93, 0.02, True),
+    ],
+)
+def test_a_challenger_has_to_be_better_by_more_than_the_gain(
+    world: World, champion: float, challenger: float, min_gain: float, changes: bool
+) -> None:
+    world.parameters["planner"] = {"min_gain": min_gain}
+    world.retrained("bold-fox-1", champion, challenger)
+    assert bool(world.wants("planner", "retraining_ended")) is changes
+
+
+def test_only_the_newest_challenger_counts(world: World) -> None:
+    world.retrained("bold-fox-1", 0.80, 0.95)
+    world.retrained("bold-fox-2", 0.80, 0.70)
+    assert world.wants("planner", "retraining_ended") == []
+
+
+def test_a_challenger_is_asked_for_until_it_is_in_use_or_rejected(world: World) -> None:
+    version = world.retrained("bold-fox-1", 0.80, 0.95)
+    assert world.wants("planner", "retraining_ended")
+    assert world.wants("planner", "retraining_ended")
+    world.tracker.set_model_tags("mnist_cnn", version, {"scanflow.promotion": "rejected: it fails to load"})
+    assert world.wants("planner", "retraining_ended") == []
+    world.tracker.set_model_tags("mnist_cnn", version, {"scanflow.promotion": "asked for again"})
+    assert world.wants("planner", "retraining_ended")
+    world.tracker.set_model_alias("mnist_cnn", "champion", version)
+    assert world.wants("planner", "retraining_ended") == []
+
+
+@pytest.mark.parametrize(("against", "stands"), [(1, "compared with version 1"), (2, None), (None, None)])
+def test_a_comparison_with_another_champion_does_not_count(
+    world: World, against: int | None, stands: str | None
+) -> None:
+    world.version()
+    world.tracker.set_model_alias("mnist_cnn", "champion", 2)
+    world.retrained("bold-fox-1", 0.80, 0.95, champion_version=against)
+    found = world.fire("planner", "retraining_ended")["stands"]
+    assert found is None if stands is None else stands in found
+
+
+def test_a_version_older_than_the_one_in_use_does_not_come_back(world: World) -> None:
+    world.retrained("bold-fox-1", 0.80, 0.95)
+    world.version()
+    world.tracker.set_model_alias("mnist_cnn", "champion", 3)
+    assert "newer" in world.fire("planner", "retraining_ended")["stands"]
+
+
+@pytest.mark.parametrize("accuracy", ["0.9", None, True, float("nan")])
+def test_a_run_without_two_numbers_is_no_challenger(world: World, accuracy: Any) -> None:
+    outputs = {"champion_accuracy": 0.5, "challenger_accuracy": accuracy, "version": 1}
+    world.desk.ran("bold-fox-1", "training", outputs)
+    assert world.wants("planner", "retraining_ended") == []
+
+
+# -- what is noted of a change
+
+
+def test_a_version_that_is_taken_back_is_rejected_and_not_asked_for_again(world: World) -> None:
+    version, swap = _swapped(world)
+    world.desk.acted(swap, "reverted", reverted_by="service.serve.errors")
+    world.desk.serves("models:/mnist_cnn/1")
+    assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "reject"
+    tags = world.tracker.get_model("mnist_cnn", version).tags
+    assert tags["scanflow.promotion"] == "rejected: taken back by service.serve.errors"
+    assert world.champion() == 1
+    assert world.wants("planner", "retraining_ended") == []
+    assert world.wants("executor", "change_model", version=version) == []
+    assert world.wants("executor", "change_model", version=version, again=True)
+
+
+def test_a_model_that_fails_to_load_is_rejected_with_the_reason(world: World) -> None:
+    version, swap = _swapped(world)
+    world.desk.serves("models:/mnist_cnn/1")
+    world.desk.acted(swap, "failed", error="The model cannot be loaded:\nno such layer")
+    world.fire("executor", "model_changed")
+    tags = world.tracker.get_model("mnist_cnn", version).tags
+    assert tags["scanflow.promotion"] == "rejected: The model cannot be loaded: no such layer"
+
+
+def test_a_version_taken_back_after_it_was_promoted_gives_the_alias_back(world: World) -> None:
+    version, swap = _swapped(world)
+    world.desk.acted(swap)
+    world.desk.now += 100.0
+    world.fire("executor", "model_changed")
+    assert world.champion() == version
+    world.desk.acted(swap, "reverted", reverted_by="ada")
+    world.desk.serves("models:/mnist_cnn/1")
+    world.fire("executor", "model_changed")
+    assert world.champion() == 1
+    assert world.fire("executor", "model_changed") == {"changes": []}
+
+
+def test_an_alias_that_a_person_moved_stays_where_it_was_put(world: World) -> None:
+    _, swap = _swapped(world)
+    world.desk.acted(swap)
+    world.desk.now += 100.0
+    world.fire("executor", "model_changed")
+    world.tracker.set_model_alias("mnist_cnn", "champion", 1)
+    assert world.fire("executor", "model_changed") == {"changes": []}
+    assert world.champion() == 1
+
+
+def test_an_alias_waits_while_the_service_answers_with_another_version(world: World) -> None:
+    _, swap = _swapped(world)
+    world.desk.acted(swap)
+    world.desk.serves("models:/mnist_cnn/1")
+    world.desk.now += 100.0
+    assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "wait"
+    assert world.champion() == 1
+
+
+def test_a_version_that_is_served_or_whose_service_is_not_there_changes_nothing(world: World) -> None:
+    assert world.fire("executor", "change_model", version=1)["stands"] == "it is served"
+    world.desk.deployed.clear()
+    assert "not deployed" in world.fire("executor", "change_model", version=1)["stands"]
+
+
+def test_an_action_is_judged_by_its_state_and_its_time() -> None:
+    for state, newest, served, waited, expected in [
+        ("succeeded", True, True, 60.0, "promote"),
+        ("succeeded", True, True, 59.0, "wait"),
+        ("succeeded", False, True, 60.0, "wait"),
+        ("succeeded", True, False, 60.0, "wait"),
+        ("lost", True, True, 60.0, "promote"),
+        ("lost", True, False, 60.0, "wait"),
+        ("failed", True, True, 0.0, "reject"),
+        ("reverted", False, False, 0.0, "reject"),
+    ]:
+        action = _action(state)
+        found = verdict_on(action, now=100.0 + waited, watched_s=60.0, is_newest=newest, is_served=served)
+        assert found == expected, (state, newest, served, waited)
+
+
+# -- the layer below
+
+
+def test_the_strategies_below_are_off_unless_they_are_configured(world: World) -> None:
+    names = {one.name for one in world.load("planner").sensors}
+    assert names == {"count_number_of_pickeddata", "retraining_ended"}
+
+
+def test_a_stand_in_is_deployed_once_when_no_instance_is_ready(world: World) -> None:
+    world.parameters = {
+        "spare": {},
+        "planner": {"service": "serve", "backup_workflow": "spare"},
+    }
+    assert world.wants("planner", "service_health") == []
+    world.desk.serves("models:/mnist_cnn/1", ready=0)
+    assert world.intent("planner", "service_health").target == "service/spare"
+    world.desk.deployed["spare"] = world.desk.deployed["serve"].model_copy(update={"name": "spare"})
+    assert world.wants("planner", "service_health") == []
+
+
+def test_a_slow_service_is_asked_to_take_less_on_each_instance(world: World) -> None:
+    world.parameters["planner"] = {"target_p95_s": 0.1, "max_instances": 3}
+    world.desk.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.15)
+    assert world.intent("planner", "service_latency").arguments == {
+        "workflow": "serve",
+        "metric": "rps",
+        "target": 13.333,
+        "max": 3,
+    }
+    world.desk.said["serve"] = Explanation(
+        service="serve",
+        at=0.0,
+        metric="rps",
+        sample=20.0,
+        target=10.0,
+        up=10.0,
+        down=8.0,
+        instances=2,
+        wanted=2,
+        formula="",
+        decision="",
+    )
+    assert world.intent("planner", "service_latency").arguments["target"] == 6.667
+    world.desk.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.08)
+    assert world.wants("planner", "service_latency") == []
+
+
+def test_several_instances_are_kept_from_each_others_cores(world: World) -> None:
+    world.parameters["planner"] = {"spread_affinity": "cpu"}
+    assert world.wants("planner", "service_placement") == []
+    world.desk.serves("models:/mnist_cnn/1", instances=2)
+    assert world.intent("planner", "service_placement").fields == ("affinity",)
+    world.desk.serves("models:/mnist_cnn/1", instances=2, affinity="cpu")
+    assert world.wants("planner", "service_placement") == []
+
+
+POSITIVE = st.floats(min_value=0.001, max_value=1e6)
+
+
+@given(threshold=POSITIVE, p95_s=POSITIVE, target=POSITIVE, lowest=POSITIVE)
+def test_a_threshold_falls_when_it_is_slow_and_never_by_more_than_half(
+    threshold: float, p95_s: float, target: float, lowest: float
+) -> None:
+    found = next_threshold(threshold, p95_s, target_p95_s=target, lowest=lowest)
+    if found is None:
+        return
+    assert found >= lowest - 0.0005
+    if p95_s > target:
+        assert threshold / 2 - 0.0005 <= found < threshold
+    else:
+        assert found >= threshold - 0.0005
+
+
+@given(ends=st.lists(st.integers(0, 8), max_size=30), most=st.integers(1, 10))
+def test_cut_off_runs_are_the_later_ones_and_all_of_a_moment(ends: list[int], most: int) -> None:
+    runs = _runs(sorted(ends))
+    taken = oldest(runs, most)
+    left = runs[len(taken) :]
+    assert taken == runs[: len(taken)]
+    assert bool(taken) is bool(runs)
+    if left:
+        assert time_of(taken[-1]) < time_of(left[0])
+
+
+def _labels(intent: Intent) -> str:
+    given = intent.arguments["parameters"]
+    assert isinstance(given, dict)
+    return str(given["labels"])
+
+
+def _swapped(world: World) -> tuple[int, Intent]:
+    """Have a better version served by the executor; return it, and the intent."""
+    version = world.retrained("bold-fox-1", 0.80, 0.95)
+    swap = world.intent("executor", "change_model", version=version)
+    world.desk.serves(f"models:/mnist_cnn/{version}")
+    return version, swap
+
+
+def _action(state: Any) -> Action:
+    intent = Intent(
+        id="i",
+        app="mnist",
+        team="data",
+        agent="executor",
+        strategy="s",
+        primitive="p",
+        arguments={},
+        target="service/serve",
+        fields=(),
+        key="k",
+        at=0.0,
+    )
+    decision = Decision(intent="i", verdict="act", reason="", at=0.0)
+    return Action(id="i", intent=intent, state=state, decision=decision, began=90.0, ended=100.0)
+
+
+def _runs(ends: list[int]) -> list[Run]:
+    tracker = MemoryKnowledge(clock=lambda: datetime.fromtimestamp(9, UTC))
+    moments = [datetime.fromtimestamp(end, UTC) for end in ends]
+    made = [tracker.log_run("mnist", "data", started_at=moment, ended_at=moment) for moment in moments]
+    return [Run(**{name: getattr(one, name) for name in type(one).model_fields}) for one in made]

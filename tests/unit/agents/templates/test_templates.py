@@ -1,0 +1,294 @@
+"""The four built-in agents: what they declare, what they refuse, and the loop they close together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.agent.acts import Call
+from scanflow.agent.context import Context
+from scanflow.agent.records import Guard, Intent
+from scanflow.agent.registry import load_agent
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow_agents.templates import NAMES, template_of
+from tests.unit.agents.templates.fakes import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.version()
+    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
+    made.desk.serves("models:/mnist_cnn/1")
+    return made
+
+
+def test_each_template_declares_the_strategies_of_table_5_5(world: World) -> None:
+    found = {name: sorted(one.name for one in world.load(name).strategies) for name in NAMES}
+    assert found == {
+        "tracker": ["count_number_of_predictions"],
+        "checker": ["check_predictions"],
+        "planner": ["retrain_model", "update_model"],
+        "executor": ["change_model_transition"],
+    }
+
+
+def test_an_unknown_template_is_not_found_with_the_nearest_name() -> None:
+    with pytest.raises(NotFoundError, match="Did you mean 'checker'"):
+        template_of("cheker")
+
+
+@pytest.mark.parametrize(
+    ("agent", "parameters", "said"),
+    [
+        ("tracker", {"min_prediction": 5}, "Agent 'tracker'.* no parameter 'min_prediction'.*'min_predictions'"),
+        ("tracker", {"min_predictions": 0}, "Agent 'tracker'.*min_predictions cannot be 0"),
+        ("tracker", {"interval_s": "soon"}, "Agent 'tracker'.*interval_s cannot be 'soon'"),
+        ("tracker", {"checker": "cheker"}, "no agent 'cheker'.*Did you mean 'checker'"),
+        ("tracker", {"filter_string": "a or b"}, "filter_string"),
+        ("checker", {"detector": "psy"}, "no detector 'psy'"),
+        ("checker", {"detector_workflow": "detect"}, "no batch workflow 'detect'.*Did you mean 'detector'"),
+        ("checker", {"runs_parameter": "runs"}, "has no parameter 'runs'"),
+        ("checker", {"labeller": "nobody.py:label"}, "The labeller 'nobody.py:label' cannot be used"),
+        ("checker", {"labeller": "nobody"}, "names no function"),
+        ("checker", {"reference_parameter": "reference"}, "model_name"),
+        ("planner", {"min_gain": -1}, "min_gain"),
+        ("planner", {"learn_from": "none"}, "learn_from"),
+        ("planner", {"backup_workflow": "serve"}, "cannot stand in for itself"),
+        ("planner", {"spread_affinity": "apart"}, "spread_affinity"),
+        ("planner", {"executor": "nobody"}, "no agent 'nobody'"),
+        ("executor", {"service": "server"}, "no online workflow 'server'.*Did you mean 'serve'"),
+        ("executor", {"node": "cn"}, "no node 'cn'.*Did you mean 'cnn'"),
+        ("executor", {"guard": "luck"}, "guard"),
+    ],
+)
+def test_wrong_parameters_are_told_when_the_agent_is_loaded(
+    world: World, agent: str, parameters: dict[str, Any], said: str
+) -> None:
+    world.parameters = {agent: parameters}
+    with pytest.raises(InvalidError, match=said):
+        world.load(agent)
+
+
+def test_an_agent_with_modules_may_have_parameters_for_them(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("")
+    other = sf.Agent(name="checker", modules=["own.py"])
+    for parameters, fits in (({"colour": "blue"}, True), ({"min_prediction": 5}, False)):
+        agent = sf.Agent(name="tracker", template="tracker", modules=["own.py"], parameters=parameters)
+        app = sf.Application(name="mnist", team="data", app_dir=tmp_path, agents=[agent, other])
+        if fits:
+            assert load_agent(app, agent, template=template_of("tracker")).sensors
+        else:
+            with pytest.raises(InvalidError, match="min_predictions"):
+                load_agent(app, agent, template=template_of("tracker"))
+
+
+def test_the_loop_closes_from_predictions_to_another_champion(world: World) -> None:
+    """Algorithm 1, with everything between the agents carried by hand."""
+    ids = [world.predicted(600), world.predicted(600)]
+    called = world.call("tracker", "count_number_of_predictions")
+    [detect] = world.passed_on(called)
+    assert isinstance(detect, Intent)
+    assert (detect.primitive, detect.target) == ("run_workflow", "workflow/detector")
+    assert detect.arguments["parameters"] == {"run_ids": ids, "detector": "autoencoder"}
+
+    points = [f"{ids[0]}:{number}" for number in range(100)]
+    world.detected("calm-otter-1", points, run_ids=ids)
+    assert world.fire("checker", "detection_ended")["detections"][0]["picked"] == 100
+    for id in points:
+        world.desk.give_label("mnist", id, 7, by="ada")
+
+    retrain = world.intent("planner", "count_number_of_pickeddata")
+    given = retrain.arguments["parameters"]
+    assert isinstance(given, dict)
+    assert (retrain.target, given["model_uri"]) == ("workflow/training", "models:/mnist_cnn/1")
+
+    version = world.retrained("bold-fox-2", 0.81, 0.93, labels=given["labels"])
+    change = world.call("planner", "retraining_ended")
+    assert change == Call(
+        agent="executor", sensor="change_model", kwargs={"version": version, "run": "bold-fox-2"}, key=change.key
+    )
+    [swap] = world.passed_on(change)
+    assert isinstance(swap, Intent)
+    assert swap.arguments == {
+        "workflow": "serve",
+        "kind": "online",
+        "model": f"models:/mnist_cnn/{version}",
+        "node": "cnn",
+    }
+    assert swap.guard == Guard(metric="service.serve.errors", worse="higher", by=0.02, within_s=60.0)
+
+    world.desk.serves(f"models:/mnist_cnn/{version}")
+    world.desk.acted(swap)
+    assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "wait"
+    assert world.champion() == 1
+    world.desk.now += 62.0
+    assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "promote"
+    assert world.champion() == version
+    assert world.tracker.get_model("mnist_cnn", version).tags["scanflow.reference"] == (
+        f"runs:/{given['labels']}/labels.json"
+    )
+
+    assert world.wants("tracker", "count_number_of_predictions") == []
+    assert world.wants("planner", "count_number_of_pickeddata") == []
+    assert world.wants("planner", "retraining_ended") == []
+    assert world.fire("executor", "model_changed") == {"changes": []}
+
+
+# -- the tracker
+
+
+def test_the_tracker_waits_for_enough_predictions_and_forgets_none(world: World) -> None:
+    world.predicted(999)
+    assert world.wants("tracker", "count_number_of_predictions") == []
+    world.predicted(1)
+    call = world.call("tracker", "count_number_of_predictions")
+    assert (call.agent, call.sensor, call.kwargs["predictions"]) == ("checker", "check_predictions", 1000)
+    assert len(call.kwargs["run_ids"]) == 2
+
+
+def test_the_tracker_counts_what_is_recorded_alone(world: World) -> None:
+    world.tracker.log_run("mnist", "data", metrics={"predictions": 5000.0})
+    world.predicted(5000, app="other")
+    assert world.fire("tracker", "count_number_of_predictions")["predictions"] == 0
+
+
+def test_the_tracker_says_why_it_called(world: World) -> None:
+    world.predicted(1200)
+    [found] = world.evaluations("tracker", "count_number_of_predictions")
+    assert "1200" in found.rule
+    assert "least=1000" in found.rule
+
+
+def test_the_tracker_counts_by_the_names_of_the_thesis_too(world: World) -> None:
+    filter_string = "tags.stage = 'predictor-batch' and metrics.n_predictions > 0"
+    world.parameters["tracker"] = {"metric": "n_predictions", "filter_string": filter_string}
+    tags = {"stage": "predictor-batch"}
+    world.tracker.log_run("mnist", "data", metrics={"n_predictions": 1500.0}, tags=tags)
+    world.desk.now += 10
+    assert world.call("tracker", "count_number_of_predictions").kwargs["predictions"] == 1500
+
+
+# -- the checker
+
+
+def test_predictions_are_not_checked_twice(world: World) -> None:
+    world.predicted(2000)
+    call = world.call("tracker", "count_number_of_predictions")
+    assert len(world.passed_on(call)) == 1
+    world.detected("calm-otter-1", [], run_ids=call.kwargs["run_ids"], drifted=0)
+    world.fire("checker", "detection_ended")
+    assert world.passed_on(call) == []
+    new = world.predicted(1)
+    both = {**call.kwargs, "run_ids": [*call.kwargs["run_ids"], new, "gone"]}
+    assert world.intent("checker", "check_predictions", **both).arguments["parameters"] == {
+        "run_ids": [new],
+        "detector": "autoencoder",
+    }
+
+
+def test_nothing_is_checked_while_a_detection_goes_on_and_what_came_waits(world: World) -> None:
+    world.predicted(2000)
+    world.desk.ran("calm-otter-1", "detector", {}, state="running")
+    call = world.call("tracker", "count_number_of_predictions")
+    assert world.passed_on(call) == []
+    assert world.call("tracker", "count_number_of_predictions").kwargs["run_ids"] == call.kwargs["run_ids"]
+
+
+def test_a_detection_that_failed_leaves_its_predictions_to_the_next(world: World) -> None:
+    world.predicted(2000)
+    world.desk.ran("calm-otter-1", "detector", {}, state="failed")
+    world.fire("checker", "detection_ended")
+    assert len(world.passed_on(world.call("tracker", "count_number_of_predictions"))) == 1
+
+
+def test_a_hundred_alarms_ask_for_what_the_arbiter_bounds(world: World) -> None:
+    world.predicted(2000)
+    call = world.call("tracker", "count_number_of_predictions")
+    intents = [world.passed_on(call)[0] for _ in range(100)]
+    assert {(one.cool_down_s, one.budget, one.budget_window_s) for one in intents if isinstance(one, Intent)} == {
+        (300.0, 24, 86_400.0)
+    }
+
+
+def test_without_drift_nobody_is_asked_to_label(world: World) -> None:
+    world.detected("calm-otter-1", ["a", "b"], drifted=0)
+    found = world.fire("checker", "detection_ended")
+    assert (found["detections"][0]["drifted"], world.desk.queue) == (False, {})
+
+
+def test_what_was_picked_says_where_it_is(world: World) -> None:
+    world.detected("calm-otter-1", ["p1:4", "17"])
+    world.fire("checker", "detection_ended")
+    assert list(world.desk.queue) == ["p1:4", "calm-otter-1/17"]
+    data = world.desk.queue["p1:4"]["data"]
+    assert (data["file"], data["at"]) == ("picked.npz", 0)
+    assert world.tracker.get_run(data["tracked"]).tags["scanflow.run"] == "calm-otter-1"
+
+
+def test_a_server_that_was_away_is_told_of_the_points_later(world: World) -> None:
+    world.detected("calm-otter-1", ["p1:4"])
+    world.desk.away = True
+    with pytest.raises(UnavailableError):
+        world.fire("checker", "detection_ended")
+    world.desk.away = False
+    assert world.fire("checker", "detection_ended")["detections"][0]["picked"] == 1
+    assert world.fire("checker", "detection_ended")["detections"] == []
+
+
+def test_a_detection_that_says_nothing_keeps_no_other_waiting(world: World) -> None:
+    world.desk.ran("calm-otter-1", "detector", {})
+    world.detected("calm-otter-2", ["p1:4"])
+    found = world.fire("checker", "detection_ended")
+    assert [one["run"] for one in found["detections"]] == ["calm-otter-2"]
+    assert "drifted" in found["errors"][0]
+
+
+LABELLER = """
+def truth(items, context):
+    if context.app != "mnist": raise ValueError(context.app)
+    return {item["id"]: 8 for item in items if item["guess"] == 3}
+
+def broken(items, context): raise RuntimeError("no truth today")
+def wrong(items, context): return {"somebody": 1}
+def listed(items, context): return [1]
+"""
+
+
+def test_a_labeller_is_asked_at_once(world: World) -> None:
+    (world.folder / "labels_of_ours.py").write_text(LABELLER)
+    world.parameters["checker"] = {"labeller": "labels_of_ours.py:truth"}
+    world.detected("calm-otter-1", ["p1:4", "p1:5"])
+    assert world.fire("checker", "detection_ended")["detections"][0]["labelled"] == 2
+    assert {(one["label"], one["by"]) for one in world.desk.queue.values()} == {(8, "labeller labels_of_ours.py:truth")}
+    assert world.fire("checker", "label_picked") == {"wanted": 0, "labelled": 0}
+
+
+@pytest.mark.parametrize("name", ["broken", "wrong", "listed"])
+def test_a_labeller_that_fails_leaves_the_points_to_people(world: World, name: str) -> None:
+    (world.folder / "labels_of_ours.py").write_text(LABELLER)
+    world.parameters["checker"] = {"labeller": f"labels_of_ours.py:{name}"}
+    world.detected("calm-otter-1", ["p1:4"])
+    found = world.fire("checker", "detection_ended")
+    assert (found["detections"][0]["picked"], len(found["errors"])) == (1, 1)
+    assert world.desk.queue["p1:4"]["state"] == "wanted"
+
+
+def test_the_detector_is_told_what_the_new_champion_was_trained_on(world: World) -> None:
+    world.parameters["checker"] = {"reference_parameter": "reference", "model_name": "mnist_cnn"}
+    asked = {"run_ids": [world.predicted(1)]}
+    before = world.intent("checker", "check_predictions", **asked).arguments["parameters"]
+    world.tracker.set_model_tags("mnist_cnn", 1, {"scanflow.reference": "runs:/r9/labels.json"})
+    after = world.intent("checker", "check_predictions", **asked).arguments["parameters"]
+    assert isinstance(before, dict)
+    assert isinstance(after, dict)
+    assert ("reference" in before, after["reference"]) == (False, "runs:/r9/labels.json")
+
+
+def test_an_agent_without_a_server_says_what_it_needs(world: World) -> None:
+    context = Context(app="mnist", team="data", agent="checker", clock=lambda: 0.0, tracker=world.tracker)
+    with pytest.raises(UsageError, match="scanflow up"):
+        world.load("checker").sensor("detection_ended").function(context)
