@@ -127,7 +127,7 @@ class Deployed:
 def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     (tmp_path / "services").mkdir()
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path))
-    monkeypatch.setattr(machine, "deployer", Deployed)
+    monkeypatch.setattr("scanflow.deployer.EmbeddedDeployer", lambda _settings: Deployed())
     monkeypatch.setattr(machine, "_machine", lambda *_: uniform(1, 3))
     return CliRunner()
 
