@@ -24,8 +24,8 @@ env: ## Install what the targets below need into .venv
 check: lint types imports test ## What a change must pass: lint, types, imports and test
 
 .PHONY: test
-test: env ## Run the suite that needs no cluster, in about five minutes; PYTEST_ARGS passes more
-	@$(BIN)/pytest -q -n 2 -m 'not benchmark and not endurance' $(PYTEST_ARGS)
+test: env ## Run the suite that needs no cluster, in about seven minutes; PYTEST_ARGS passes more
+	@$(BIN)/pytest -q -n 2 --dist loadgroup -m 'not benchmark and not endurance' $(PYTEST_ARGS)
 
 .PHONY: endurance
 endurance: env ## Run the tests that kill and load things for minutes; PYTEST_ARGS passes more
@@ -33,7 +33,7 @@ endurance: env ## Run the tests that kill and load things for minutes; PYTEST_AR
 
 .PHONY: test-quick
 test-quick: env ## Run the tests that are not marked slow, in about a minute
-	@$(BIN)/pytest -q -n 2 -m 'not slow and not benchmark and not endurance' $(PYTEST_ARGS)
+	@$(BIN)/pytest -q -n 2 --dist loadgroup -m 'not slow and not benchmark and not endurance' $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: env ## Check style (ruff check, ruff format)

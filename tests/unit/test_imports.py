@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("imports")  # one look at all modules is enough: by one worker
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGES = {"scanflow": CHECKOUT / "scanflow"} | {
     path.name: path for path in sorted(CHECKOUT.glob("*/scanflow_*")) if (path / "__init__.py").exists()
