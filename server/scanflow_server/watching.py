@@ -40,6 +40,9 @@ async def run_events(context: Context, run: str, *, last: str | None = None) -> 
         number += 1
         if number > passed:
             yield event(text, name=str(json.loads(text)["kind"]), id=f"{prefix}{number}")
+    # Not before the controller has noted it: who hears of the end may go on with the run at once.
+    while await run_in_threadpool(_is_active, context, run, known.drive):
+        await context.news.heard(context.news.rang, _POLL_S)
     result = await run_in_threadpool(_result, job)
     if result.get("problem") is not None:
         number += 1
@@ -100,6 +103,12 @@ async def _told(job: Job) -> AsyncIterator[str]:
 
 def _result(job: Job) -> dict[str, Any]:
     return job.result or {}
+
+
+def _is_active(context: Context, run: str, drive: int) -> bool:
+    with context.store.read() as connection:
+        known = runs.get(connection, run)
+    return known is not None and known.active and known.drive == drive
 
 
 def _wanted(context: Context, run: str) -> WantedRun | None:

@@ -49,6 +49,22 @@ app = sf.Application(name="gated", workflows=[sf.Workflow(name="w", nodes=[one, 
 """
 
 
+CHANGED = """
+import pathlib
+import scanflow as sf
+
+
+@sf.step
+def total(plus: int = 1) -> int:
+    if not pathlib.Path("mended").exists():
+        raise ValueError("not mended yet")
+    return plus
+
+
+app = sf.Application(name="changed", workflows=[sf.Workflow(name="w", nodes=[total.bind()])])
+"""
+
+
 @pytest.fixture
 def url(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server with this test's home. It is stopped at the end."""
@@ -98,6 +114,20 @@ def test_a_run_whose_server_is_killed_in_the_middle_is_watched_to_its_end_by_the
     assert ended == ["succeeded"]
     assert [one.record.task for one in seen if isinstance(one, TaskEnded)] == ["first", "second"]
     assert (source.parent / "times").read_text() == "x"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_a_run_was_started_with_is_kept_when_it_is_gone_on_with(url: str, tmp_path: Path, given: bool) -> None:
+    from scanflow.loading import load_application
+
+    source = tmp_path / "changed_app.py"
+    source.write_text(CHANGED, encoding="utf-8")
+    app = load_application(str(source))[0]
+    deployer = RemoteDeployer(url)
+    failed = deployer.run(app, parameters={"plus": 5}, source=source)
+    (tmp_path / "mended").touch()
+    assert deployer.resume(failed.name, app=app if given else None).state == "succeeded"
+    assert deployer.outputs(failed.name, "total") == {"result": 5}
 
 
 def test_a_log_is_followed_until_its_task_has_ended(url: str, gated: tuple[Application, Path]) -> None:
