@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.backends.local.locks import try_lock
+from scanflow.backends.local.services.ports import is_free
 from scanflow.deployer.remote_home import Up, UpProcess, birth_of, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge.prepared import tracker_place
@@ -162,7 +162,7 @@ def _server(url: str, settings: Settings) -> Server:
 
 def _server_port(wanted: int | None, before: Up | None, notes: list[str]) -> int:
     if wanted is not None:
-        if not _is_free(wanted):
+        if not is_free(HOST, wanted):
             raise UsageError(f"The port {wanted} is taken by another program. Name a free one, or none: scanflow up")
         return wanted
     usual = PORT if before is None else before.server.port  # who speaks to it expects it where it was
@@ -250,19 +250,9 @@ def _stop_agents(process: UpProcess, settings: Settings) -> tuple[list[str], lis
 
 def _free_port(first: int) -> int:
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
-        if _is_free(port):
+        if is_free(HOST, port):
             return port
     raise UnavailableError(f"No port from {first} to {first + _PORTS_TRIED - 1} is free. Name one: scanflow up --port")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what was closed a moment ago is free
-        try:
-            trial.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 @contextmanager

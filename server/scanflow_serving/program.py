@@ -11,12 +11,12 @@ import gc
 import json
 import logging
 import os
-import resource
 import signal
 from pathlib import Path
 from typing import Final
 
 from scanflow.backends.local import binding
+from scanflow.backends.local.open_files import open_many
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.turns import stay_behind, take_short_turns
 from scanflow.wire import Desired, InstanceSpec, decode
@@ -32,7 +32,6 @@ CONFIGURATION: Final = 78
 """Exit code: it cannot be started as it is, and trying again would not help; ``failure.json`` says why."""
 
 _FAREWELL_S: Final = 2.0
-_FILES: Final = 65536
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ def main(folder: Path) -> int:
         about_memory = binding.apply(spec.cpus, spec.memory_nodes)
         if about_memory:
             _log.info(about_memory)
-        _open_many()
+        open_many()
         table = Table()
         keeper.start(table, supervisor=spec.supervisor, instance=spec.instance)
     except (ScanflowError, OSError) as error:
@@ -114,11 +113,3 @@ def _fail(folder: Path, error: Exception) -> int:
     draft.write_text(json.dumps({"error": str(error)}), encoding="utf-8")
     draft.rename(folder / "failure.json")
     return CONFIGURATION if isinstance(error, UsageError) else 1
-
-
-def _open_many() -> None:
-    """Let this process have as many open files as it may: each connection is one, and a shell's default is few."""
-    few, many = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if many == resource.RLIM_INFINITY else min(many, _FILES)
-    if few != resource.RLIM_INFINITY and few < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, many))

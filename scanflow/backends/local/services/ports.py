@@ -14,7 +14,7 @@ from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.stored import held, read_stored, write_atomically
 from scanflow.errors import InvalidError, UnavailableError
 
-__all__ = ["FIRST_PORT", "choose_port", "taken_ports"]
+__all__ = ["FIRST_PORT", "choose_port", "is_free", "taken_ports"]
 
 FIRST_PORT = 46700
 _TRIED = 1000
@@ -31,14 +31,14 @@ def choose_port(asked: int | None, *, host: str, taken: Collection[int], what: s
         UnavailableError: there is no free one.
     """
     if asked is not None:
-        if asked in taken or not _is_free(host, asked):
+        if asked in taken or not is_free(host, asked):
             whose = "another service of this home has it" if asked in taken else "something listens there already"
             raise InvalidError(f"The port {asked} for {what} is in use: {whose}. Write another, or none.")
         return asked
     with held(_notes().with_suffix(".lock")):
         noted = _noted()
         for port in range(FIRST_PORT, FIRST_PORT + _TRIED):
-            if port not in taken and str(port) not in noted and _is_free(host, port):
+            if port not in taken and str(port) not in noted and is_free(host, port):
                 write_atomically(_notes(), json.dumps({**noted, str(port): time.time()}).encode())
                 return port
     raise UnavailableError(f"No port from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free. Name one.")
@@ -67,7 +67,8 @@ def _noted() -> dict[str, float]:
         return {}
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Say whether nobody listens there; what was closed a moment ago counts as free."""
     # Without SO_REUSEPORT: with it, a socket of this user's would not be noticed.
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

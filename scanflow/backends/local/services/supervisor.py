@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import resource
 import selectors
 import signal
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from scanflow.backends.local import seqpacket
 from scanflow.backends.local.locks import try_lock
+from scanflow.backends.local.open_files import open_many
 from scanflow.backends.local.services.channel import Channel
 from scanflow.backends.local.services.grants import release
 from scanflow.backends.local.services.layout import ServiceFolder
@@ -34,7 +34,6 @@ __all__ = ["Supervisor", "main"]
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
-_FILES = 65536
 IDLE_S = 1.0
 """Longest that the loop sleeps."""
 
@@ -135,7 +134,7 @@ def main(arguments: list[str]) -> int:
     os.truncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     _limit_log(folder.log)
-    _open_many()
+    open_many()  # for a moment it may have all of an instance's connections
     take_short_turns(inherited=False)  # callers of an instance that was killed wait for this process
     supervisor = Supervisor(folder)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -163,14 +162,6 @@ def _taken(lock: int) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-def _open_many() -> None:
-    """Let this process hold as many connections as it may: for a moment it may have all of an instance's."""
-    few, many = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if many == resource.RLIM_INFINITY else min(many, _FILES)
-    if few != resource.RLIM_INFINITY and few < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, many))
 
 
 def _limit_log(path: Path, at_most: int = 1_000_000) -> None:
