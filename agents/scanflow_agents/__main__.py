@@ -1,4 +1,4 @@
-"""``python -m scanflow_agents FOLDER``: one agent."""
+"""``python -m scanflow_agents FOLDER``: one agent. With words before the folder's place: see ``asked``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import os
 import sys
 from pathlib import Path
 
-from scanflow_agents.program import main
-
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    words = sys.argv[1:]
+    if not words:
         sys.exit("This is what the server starts. You want: scanflow up")
-    code = main(Path(sys.argv[1]).absolute())
+    if len(words) == 1:
+        from scanflow_agents.program import main
+
+        code = main(Path(words[0]).absolute())
+    else:
+        from scanflow_agents.asked import main as answer
+
+        code = answer(words)
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of sensors that hang must not keep the process; all that was to be written is.

@@ -13,12 +13,13 @@ from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError
 from scanflow.knowledge import KnowledgeBase, open_knowledge
+from scanflow.transport.async_events import AsyncEvents
 from scanflow.transport.async_json import AsyncJson
 from scanflow.transport.server import Server
 from scanflow_agents.deciding import Strategies
 from scanflow_agents.host import Host
 from scanflow_agents.outbox import Outbox
-from scanflow_agents.remote import Correspondent
+from scanflow_agents.remote import Correspondent, ServerEvents
 from scanflow_agents.scheduler import ApsAlarms
 from scanflow_agents.sensing import Surroundings, hosted
 from scanflow_agents.spec import AgentSpec
@@ -39,9 +40,16 @@ def load_declared(app: Application, agent: Agent) -> Declared:
 
 
 def build(
-    folder: Path, spec: AgentSpec, *, clock: Callable[[], float], chance: Callable[[], float]
+    folder: Path,
+    spec: AgentSpec,
+    *,
+    clock: Callable[[], float],
+    chance: Callable[[], float],
+    ails: Callable[[str | None], None] = lambda _why: None,
 ) -> tuple[Host, Callable[[], Awaitable[None]]]:
     """Return the agent's host, and what lets go of its connections. To be called on the event loop's thread.
+
+    ``ails`` is told what is wrong with the agent while it works, and None when nothing is any more.
 
     Raises:
         UsageError: what the folder says cannot be hosted.
@@ -54,6 +62,7 @@ def build(
     state = AgentState(folder / "agent.db")
     workers = Workers()
     server = None if spec.server is None else AsyncJson(spec.server, token=spec.token)
+    streams = None if spec.server is None else AsyncEvents(spec.server, token=spec.token)
     correspondent = Correspondent(
         app=app.name,
         agent=agent.name,
@@ -75,7 +84,14 @@ def build(
         agent=agent.name,
         state=state,
         sensors=[
-            hosted(one, around, limit_s=spec.sensor_limit_s, grace_s=spec.grace_s, misfire=misfire)
+            hosted(
+                one,
+                around,
+                limit_s=spec.sensor_limit_s,
+                grace_s=spec.grace_s,
+                misfire=misfire,
+                strategies=frozenset(strategy.name for strategy in declared.strategies_of(one.name)),
+            )
             for one in declared.sensors
         ],
         decider=Strategies(declared.strategies, app=app.name, team=app.team, parameters=agent.parameters),
@@ -85,14 +101,18 @@ def build(
         call_later=asyncio.get_running_loop().call_later,
         correspondent=None if server is None else correspondent,
         beat_s=spec.beat_s,
+        source=None if server is None or streams is None else ServerEvents(server, streams),
+        chance=chance,
+        ails=ails,
     )
     correspondent.call_self = host.call_self
 
     async def closing() -> None:
         workers.close()
         await correspondent.close()
-        if server is not None:
-            await server.close()
+        for connection in (server, streams):
+            if connection is not None:
+                await connection.close()
 
     return host, closing
 

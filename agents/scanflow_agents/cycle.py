@@ -27,6 +27,9 @@ from scanflow_agents.state import AgentState
 
 __all__ = ["Cycle", "Decided", "Decider", "Found", "HostedSensor", "Timer", "sample_id"]
 
+MOST_HOPS = 8
+"""So many samples may lead to each other by their events; the next event of such a chain fires nothing."""
+
 MOST_ATTEMPTS = 3
 """How often a firing is begun that the agent's end cut short: what kills its agent is not to do so for ever."""
 
@@ -62,6 +65,9 @@ class HostedSensor:
     misfire: Misfire = "run_once"
     most_waiting: int = 1000
     """How many calls and events may wait while it runs."""
+
+    strategies: frozenset[str] = frozenset()
+    """Those that decide on its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +120,15 @@ class Cycle:
         send: Callable[[Iterable[Letter]], None],
         clock: Callable[[], float],
         call_later: Timer,
-        sampled: Callable[[Sample, Decided], None] = lambda _sample, _decided: None,
+        sampled: Callable[[Sample, Decided, int], None] = lambda _sample, _decided, _hops: None,
+        app: str = "",
     ) -> None:
-        """``send`` takes what is to be delivered; ``sampled`` is told of each sample, to spread the word."""
-        self.agent = agent
+        """Hold the sensors of an agent of ``app``.
+
+        ``send`` takes what is to be delivered; ``sampled`` is told of each sample, to spread the word, and how many
+        samples led to it by their events.
+        """
+        self.agent, self.app = agent, app
         self._state = state
         self._decider, self._send, self._sampled = decider, send, sampled
         self._clock, self._call_later = clock, call_later
@@ -132,6 +143,7 @@ class Cycle:
         """Take up the accounts: count what fell due meanwhile, and begin again what was cut short."""
         now = self._clock()
         kept = self._state.ledgers()
+        over: set[tuple[str, str]] = set()  # given up here, which is not committed when what waits is read
         for name, seat in self._seats.items():
             ledger = kept.get(name) or Ledger(sensor=name, trigger=seat.sensor.trigger)
             self.ledgers[name] = ledger
@@ -143,8 +155,8 @@ class Cycle:
                 if (found := leaf.catch_up(now, misfire=seat.sensor.misfire)) is not None
             ]
             self._state.changed(ledger)
-            if cut_short is not None:
-                self._again(seat, ledger, cut_short)
+            if cut_short is not None and not self._again(seat, ledger, cut_short):
+                over.add((name, cut_short.cause))
             for path, found in due:
                 if ledger.pulse(path):
                     self._offer(seat, ledger, ledger.scheduled(path, found))
@@ -153,16 +165,18 @@ class Cycle:
                 self._state.call_done(name, firing.cause)
                 continue
             flight = self.ledgers[name].flight
-            if flight is None or flight.cause != firing.cause:
+            if (name, firing.cause) not in over and (flight is None or flight.cause != firing.cause):
                 self._queue(self._seats[name], self.ledgers[name], firing)
 
-    def _again(self, seat: _Seat, ledger: Ledger, firing: Firing) -> None:
-        if firing.attempts >= MOST_ATTEMPTS:
-            ledger.interrupted += 1
-            self._missed(ledger, firing, "interrupted")
-            self._state.call_done(ledger.sensor, firing.cause)
-        else:
+    def _again(self, seat: _Seat, ledger: Ledger, firing: Firing) -> bool:
+        """Begin a firing again that was cut short, unless it was too often; say whether that was done."""
+        if firing.attempts < MOST_ATTEMPTS:
             self._begin(seat, ledger, replace(firing, attempts=firing.attempts + 1))
+            return True
+        ledger.interrupted += 1
+        self._missed(ledger, firing, "interrupted")
+        self._state.call_done(ledger.sensor, firing.cause)
+        return False
 
     async def stop(self, *, patience_s: float) -> None:
         """Begin nothing more, and give what runs ``patience_s`` to end; what does not is begun again at the start."""
@@ -215,16 +229,62 @@ class Cycle:
         self._admit(seat, ledger, firing, called, anyhow=anyhow)
         return sample_id(self.agent, name, firing.cause)
 
-    def event(self, key: str, event: Mapping[str, Any]) -> int:
-        """Take an event; return how many sensors fire on it. One that was taken before is not taken again."""
-        count = 0
+    def event(self, key: str, event: Mapping[str, Any], *, once: bool = False) -> int:
+        """Take an event; return how many sensors fire on it. One that was taken before is not taken again.
+
+        ``once``: nobody tells it again, so what a sensor has no room for is counted, and that is all.
+
+        Raises:
+            UnavailableError: a sensor has no room for it; the others have taken it.
+        """
+        self._check_open()
+        count, full = 0, None
         for name, seat in self._seats.items():
             ledger = self.ledgers[name]
-            paths = [path for path, leaf in combining.leaves(ledger.trigger) if _fits(leaf, event)]
-            if paths:
-                firing = Firing(cause=f"event:{key}", at=self._clock(), event=event)
+            paths = [path for path, leaf in combining.leaves(ledger.trigger) if self._fits(leaf, event, seat.sensor)]
+            if not paths:
+                continue
+            firing = Firing(cause=f"event:{key}", at=self._clock(), event=event)
+            if _hops(event) >= MOST_HOPS:
+                ledger.looped += 1
+                self._missed(ledger, firing, "looped")
+                self._state.changed(ledger)
+                continue
+            try:
                 count += self._admit(seat, ledger, firing, paths)
+            except UnavailableError as error:
+                full = error
+        if full is not None and not once:
+            raise full
         return count
+
+    def crowded(self) -> bool:
+        """Say whether a sensor has so many firings waiting that it may soon have no room for more."""
+        return any(len(seat.waiting) > seat.sensor.most_waiting // 2 for seat in self._seats.values())
+
+    def _fits(self, leaf: Trigger, event: Mapping[str, Any], sensor: HostedSensor) -> bool:
+        """Say whether a trigger means an event: one of its own application, unless it names another's, and nothing that
+        its own sensor led to, unless it names that."""
+        if not isinstance(leaf, Event) or leaf.type != event.get("type"):
+            return False
+        if "app" not in leaf.match and event.get("app") != self.app:
+            return False
+        data = event.get("data") or {}
+        if not all(data.get(name, event.get(name)) == value for name, value in leaf.match.items()):
+            return False
+        if event.get("app") != self.app:
+            return True
+        if leaf.type == "sample":
+            mine = event.get("subject") == f"agent/{self.agent}" and data.get("sensor") == sensor.name
+            return not mine or "sensor" in leaf.match
+        if leaf.type == "intent" or leaf.type.startswith("action."):
+            mine = data.get("agent") == self.agent and data.get("strategy") in {sensor.name, *sensor.strategies}
+            return not mine or "strategy" in leaf.match
+        return True
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise UnavailableError(f"The agent {self.agent!r} is being stopped. Try again: it may be started anew.")
 
     def _seat(self, name: str) -> tuple[_Seat, Ledger]:
         if name not in self._seats:
@@ -232,8 +292,7 @@ class Cycle:
         return self._seats[name], self.ledgers[name]
 
     def _admit(self, seat: _Seat, ledger: Ledger, firing: Firing, paths: list[Path], *, anyhow: bool = False) -> bool:
-        if self._closing:
-            raise UnavailableError(f"The agent {self.agent!r} is being stopped. Try again: it may be started anew.")
+        self._check_open()
         if self._state.knows_call(ledger.sensor, firing.cause):
             return False
         if len(seat.waiting) >= seat.sensor.most_waiting:
@@ -319,6 +378,8 @@ class Cycle:
         ledger.errors += sample.error is not None
         self._note_text("sample", ledger.sensor, now, sample.model_dump_json())
         decided = self._decided(sample)
+        wrong = "; ".join(f"strategy {strategy!r}: {why}" for strategy, why in decided.errors.items())
+        ledger.fared(sample.error or wrong or None, now)
         for strategy, why in decided.errors.items():
             self._note("error", strategy, now, {"strategy": strategy, "sample": sample.id, "error": why})
         for letter in decided.letters:
@@ -326,7 +387,7 @@ class Cycle:
         self._send(decided.letters)
         self._state.call_done(ledger.sensor, firing.cause)
         self._state.changed(ledger)
-        self._sampled(sample, decided)
+        self._sampled(sample, decided, 0 if firing.event is None else _hops(firing.event))
 
     def _sample(self, name: str, firing: Firing, now: float, value: Any, error: str | None, seconds: float) -> Sample:
         fields: dict[str, Any] = {
@@ -366,8 +427,7 @@ def sample_id(agent: str, sensor: str, cause: str) -> str:
     return hashlib.sha256(f"{agent}/{sensor}/{cause}".encode()).hexdigest()[:20]
 
 
-def _fits(leaf: Trigger, event: Mapping[str, Any]) -> bool:
-    if not isinstance(leaf, Event) or leaf.type != event.get("type"):
-        return False
-    data = event.get("data") or {}
-    return all(data.get(name, event.get(name)) == value for name, value in leaf.match.items())
+def _hops(event: Mapping[str, Any]) -> int:
+    """Return how many samples led to an event by their own, as far as it says."""
+    hops = (event.get("data") or {}).get("hops") if event.get("type") == "sample" else None
+    return hops if isinstance(hops, int) else 0

@@ -1,42 +1,20 @@
-"""The agent's strategies, asked for each sample; and the same over recorded samples."""
+"""The agent's strategies, asked for each sample as it comes, and what is sent for what they want."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from scanflow.agent.acts import Call
-from scanflow.agent.decide import Evaluation, Situation, evaluate
+from scanflow.agent.decide import Evaluator
 from scanflow.agent.records import Intent, Sample
-from scanflow.agent.strategy import Strategy
 from scanflow_agents.cycle import Decided
 from scanflow_agents.outbox import Letter
 
 __all__ = ["Strategies", "letter_of"]
 
 
-class Strategies:
-    """The strategies of one agent, by the sensors whose samples they decide on."""
-
-    def __init__(self, strategies: Iterable[Strategy], *, app: str, team: str, parameters: Mapping[str, Any]) -> None:
-        """Hold them; ``parameters`` are the agent's."""
-        self._app, self._team, self._parameters = app, team, parameters
-        self._by_sensor: defaultdict[str, list[Strategy]] = defaultdict(list)
-        for strategy in strategies:
-            self._by_sensor[strategy.sensor].append(strategy)
-
-    def evaluate(self, sample: Sample) -> list[Evaluation]:
-        """Return what each strategy of the sample's sensor makes of it, in the order they were declared.
-
-        Decided as of the moment of the sample, so that the same sample is decided on alike at any later time.
-        """
-        strategies = self._by_sensor.get(sample.sensor)
-        if not strategies:
-            return []
-        situation = Situation(app=self._app, team=self._team, at=sample.at, parameters=self._parameters)
-        return [evaluate(strategy, sample, situation) for strategy in strategies]
+class Strategies(Evaluator):
+    """The strategies of one agent, and letters of what they want."""
 
     def decide(self, sample: Sample) -> Decided:
         """See :class:`~scanflow_agents.cycle.Decider`."""

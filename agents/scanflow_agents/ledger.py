@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter
 
+from scanflow.app.agents import Misfire
 from scanflow.app.triggers import Cron, Date, Interval, Trigger
 from scanflow_agents import combining
 from scanflow_agents.combining import NOTHING, Path, Seen
 from scanflow_agents.timetable import Scheduled, count_between, first_after, last_until, moved, written
 
 __all__ = ["Firing", "Leaf", "Ledger", "Misfire"]
-
-Misfire = Literal["run_once", "skip"]
-"""What is done about due times that came while the agent was down: fire once for all of them, or not at all."""
 
 _TRIGGERS: TypeAdapter[Trigger] = TypeAdapter(Trigger)
 
@@ -134,6 +132,16 @@ class Ledger:
     abandoned: int = 0
     """Firings that took longer than their limit; errors too."""
 
+    looped: int = 0
+    """Missed: events that sensors led to which fired on events, and so on, too many times."""
+
+    failures: int = 0
+    """How many firings have failed since the last one that did not."""
+
+    failing_since: float | None = None
+    trouble: str = ""
+    """Why the last of those did."""
+
     last: float | None = None
     looked: float | None = None
     """Up to here the knowledge base was looked through."""
@@ -156,7 +164,16 @@ class Ledger:
             "running": self.running,
             "full": self.full,
             "interrupted": self.interrupted,
+            "looped": self.looped,
         }
+
+    def fared(self, trouble: str | None, now: float) -> None:
+        """Note how a firing ended; ``trouble``: why it failed."""
+        if trouble is None:
+            self.failures, self.failing_since, self.trouble = 0, None, ""
+        else:
+            self.failing_since = now if self.failures == 0 else self.failing_since
+            self.failures, self.trouble = self.failures + 1, trouble
 
     def pulse(self, *paths: Path) -> bool:
         """Take a pulse of these leaves; return whether the sensor is to fire."""
@@ -215,17 +232,24 @@ class Ledger:
             },
             "seen": [combining.text_of(path) for path in sorted(self.seen)],
             "past": [self.late, self.down, self.taken],
+            "looped": self.looped,
+            "failing": [self.failures, self.failing_since, self.trouble],
         }
 
     @classmethod
     def read(cls, sensor: str, kept: Mapping[str, Any], **counts: Any) -> Ledger:
         """Return the account that was kept."""
         late, down, taken = kept["past"]
+        failures, since, trouble = kept.get("failing", (0, None, ""))
         return cls(
             sensor=sensor,
             late=late,
             down=down,
             taken=taken,
+            looped=kept.get("looped", 0),
+            failures=failures,
+            failing_since=since,
+            trouble=trouble,
             trigger=_TRIGGERS.validate_python(kept["trigger"]),
             leaves={combining.path_of(text): _leaf(leaf) for text, leaf in kept["leaves"].items()},
             seen=frozenset(combining.path_of(text) for text in kept["seen"]),

@@ -12,9 +12,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UsageError
 from scanflow_agents.spec import AgentSpec, read_spec
@@ -32,16 +33,17 @@ def main(folder: Path) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     for noisy in ("apscheduler", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    (folder / "failure.json").unlink(missing_ok=True)
     try:
         with _alone(folder):
             return asyncio.run(_serve(folder, read_spec(folder)))
     except ScanflowError as error:
         _log.error("%s", error)
-        draft = folder / "failure.json.part"
-        draft.write_text(json.dumps({"error": str(error), "type": type(error).__name__}), encoding="utf-8")
-        draft.rename(folder / "failure.json")
+        _note(folder, "failure.json", {"error": str(error), "type": type(error).__name__})
         return CONFIGURATION if isinstance(error, UsageError) else 1
+    except Exception as error:  # noqa: BLE001 - the edge of the program: why it ended is to be found by who looks
+        _log.exception("The agent ended by a defect")
+        _note(folder, "failure.json", {"error": f"{type(error).__name__}: {error}", "type": type(error).__name__})
+        return 1
 
 
 @contextmanager
@@ -67,14 +69,23 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    host, closing = build(folder, spec, clock=time.time, chance=random.random)
+
+    def ails(why: str | None) -> None:
+        try:
+            _note(folder, "ailment.json", None if why is None else {"error": why})
+        except OSError as error:  # a full disk is told by whoever writes what has to be kept
+            _log.warning("What is wrong with the agent cannot be written down: %s", error)
+
+    ails(None)
+    host, closing = build(folder, spec, clock=time.time, chance=random.random, ails=ails)
     with _listener(spec.port) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         server = quiet_server(make_face(host))
         host.start(url)
         await host.state.writer.settled()
         face = loop.create_task(server.serve([listener]))
-        _tell(folder, url)
+        _note(folder, "here.json", {"url": url, "pid": os.getpid()})
+        _note(folder, "failure.json", None)  # not before: while it starts, it is told why it did not start last time
         _log.info("agent %s of %s is at %s", spec.agent, host.app, url)
         watched = loop.create_task(host.state.writer.broken.wait())
         ended = loop.create_task(ending.wait())
@@ -95,8 +106,11 @@ def _listener(port: int) -> socket.socket:
         raise InvalidError(f"The port {port} cannot be listened on: {error}. Give another, or 0 for any.") from error
 
 
-def _tell(folder: Path, url: str) -> None:
-    """Write down where the agent is."""
-    draft = folder / "here.json.part"
-    draft.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
-    draft.rename(folder / "here.json")
+def _note(folder: Path, name: str, document: Mapping[str, Any] | None) -> None:
+    """Write a document for whoever looks into the folder; None: remove it."""
+    if document is None:
+        (folder / name).unlink(missing_ok=True)
+        return
+    draft = folder / f"{name}.part"
+    draft.write_text(json.dumps(document), encoding="utf-8")
+    draft.rename(folder / name)

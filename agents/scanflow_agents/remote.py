@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
+from pydantic import ValidationError
+
 from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.transport.async_events import AsyncEvents
 from scanflow.transport.async_json import AsyncJson
+from scanflow_agents.hearing import Told, Wanted
 from scanflow_agents.outbox import Letter
 
-__all__ = ["Correspondent", "Reporter"]
+__all__ = ["Correspondent", "Reporter", "ServerEvents"]
 
 BASE = "/api/v1"
+SEEN = "events.seen"
 MOST_REPORTED = 500
 """How many events wait to be told; they are for people to watch by, so the oldest make room."""
 
@@ -96,6 +102,53 @@ class Correspondent:
         if not isinstance(url, str) or not url:
             raise UnavailableError(f"The agent {agent!r} has not said where it is yet.")
         return self._agents.setdefault(agent, self._connect(url))
+
+
+class ServerEvents:
+    """What the server tells: see :class:`~scanflow_agents.hearing.Source`."""
+
+    def __init__(self, server: AsyncJson, events: AsyncEvents) -> None:
+        self._server, self._events = server, events
+
+    async def newest(self) -> Event | None:
+        """See :class:`~scanflow_agents.hearing.Source`."""
+        found = await self._server.ask("GET", f"{BASE}/events/newest")
+        return None if found is None else _event(json.dumps(found))
+
+    async def from_number(self, number: int) -> Event | None:
+        """See :class:`~scanflow_agents.hearing.Source`."""
+        found = await self._server.ask("GET", f"{BASE}/events?after={number - 1}&limit=1")
+        return _event(json.dumps(found[0])) if found else None
+
+    async def stream(self, after: int, wanted: Wanted) -> AsyncGenerator[Told, None]:
+        """See :class:`~scanflow_agents.hearing.Source`."""
+        asked: dict[str, str | int | Sequence[str]] = {"after": after, "seen": "true", "type": wanted.types}
+        if wanted.app is not None:
+            asked["app"] = wanted.app
+        async with aclosing(self._events.stream(f"{BASE}/events", asked)) as blocks:
+            async for messages in blocks:
+                events: list[Event] = []
+                seen: Event | None = None
+                try:
+                    for message in messages:
+                        if message.event == SEEN:
+                            seen = _event(message.data)
+                        else:
+                            events.append(_event(message.data))
+                except UnavailableError:
+                    yield Told(events=tuple(events))  # what came before the one that cannot be read
+                    raise
+                yield Told(events=tuple(events), seen=seen)
+
+
+def _event(text: str) -> Event:
+    try:
+        return Event.model_validate_json(text)
+    except ValidationError as error:
+        raise UnavailableError(
+            f"The server told of an event that this agent cannot read ({error.errors(include_url=False)[0]['msg']}): "
+            f"{text:.200}. Is it of another version? Install the same one, and restart the agent."
+        ) from error
 
 
 class Reporter:

@@ -98,7 +98,8 @@ class _Caller:
 
 
 def hosted(sensor: SensorFunction[..., Any], around: Surroundings, **limits: Any) -> HostedSensor:
-    """Return the sensor as the host runs it; ``limits`` are fields of :class:`HostedSensor`."""
+    """Return the sensor as the host runs it; ``limits`` are fields of :class:`HostedSensor`, where its author has said
+    nothing else."""
     ready = _ready(sensor, around.workers)
     looks = wants(sensor, "runs")
 
@@ -129,7 +130,9 @@ def hosted(sensor: SensorFunction[..., Any], around: Surroundings, **limits: Any
         given = Given(context=context, runs=runs, event=event, args=firing.args, kwargs=firing.kwargs)
         return Found(value=await fire(ready, given), looked=looked)
 
-    return HostedSensor(name=sensor.name, trigger=sensor.trigger, run=run, **limits)
+    said = {name: getattr(sensor.sensor, name) for name in ("limit_s", "grace_s", "misfire")}
+    own = {name: value for name, value in said.items() if value is not None}
+    return HostedSensor(name=sensor.name, trigger=sensor.trigger, run=run, **{**limits, **own})
 
 
 def _runs(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scanflow_agents.ledger import Firing, Ledger
 from scanflow_agents.writer import GroupWriter, Statement
 
-__all__ = ["AgentState"]
+__all__ = ["AgentState", "Heard"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sensors (
@@ -30,6 +31,9 @@ CREATE TABLE IF NOT EXISTS outbox (
     body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS journal (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS heard (
+    id INTEGER PRIMARY KEY CHECK (id = 1), number INTEGER NOT NULL, mark TEXT NOT NULL, generation INTEGER NOT NULL,
+    listens INTEGER NOT NULL);
 """
 _COUNTS = ("fired", "running", "full", "interrupted", "errors", "abandoned", "last", "looked")
 _PUT_SENSOR = (
@@ -40,6 +44,27 @@ _PUT_SENSOR = (
 _GET_SENSORS = (
     "SELECT name, account, flight, fired, running, full, interrupted, errors, abandoned, last, looked FROM sensors"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """How far the server's list of events was heard."""
+
+    number: int
+    """Up to this event."""
+
+    mark: str
+    """How that event was, by which the list is known again. Empty: nobody knows."""
+
+    generation: int = 0
+    """How often another list took the place of the one before, in which numbers began anew."""
+
+    listens: bool = True
+    """Whether the agent listened when it was last there; where it did not, what it missed is the past."""
+
+    def key_of(self, number: int) -> str:
+        """Return by what an event is known, also among those of earlier lists."""
+        return f"{number}@{self.generation}" if self.generation else str(number)
 
 
 class AgentState:
@@ -62,6 +87,10 @@ class AgentState:
         self._calls = itertools.count(_next(read("SELECT max(id) FROM calls")))
         self._letters = itertools.count(_next(read("SELECT max(id) FROM outbox")))
         self._known = {(sensor, cause): number for number, sensor, cause in read("SELECT id, sensor, cause FROM calls")}
+        row = next(iter(read("SELECT number, mark, generation, listens FROM heard")), None)
+        self.heard = None if row is None else Heard(number=row[0], mark=row[1], generation=row[2], listens=bool(row[3]))
+        """How far events were heard. None: never."""
+
         self.writer.collect(self._collected)
 
     # -- sensors
@@ -112,6 +141,14 @@ class AgentState:
     def knows_call(self, sensor: str, cause: str) -> bool:
         """Say whether a call was taken already."""
         return (sensor, cause) in self._known
+
+    def hear(self, heard: Heard) -> None:
+        """Keep how far events were heard."""
+        self.heard = heard
+        self.writer.add(
+            "INSERT OR REPLACE INTO heard VALUES (1, ?, ?, ?, ?)",
+            (heard.number, heard.mark, heard.generation, heard.listens),
+        )
 
     def call_done(self, sensor: str, cause: str) -> None:
         """Note that a call has left its sample."""

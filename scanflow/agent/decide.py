@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
-__all__ = ["Evaluation", "Situation", "decide", "evaluate"]
+__all__ = ["Evaluation", "Evaluator", "Situation", "decide", "evaluate"]
 
 _OURS = ("sample", "parameters", "situation")
 
@@ -82,6 +83,28 @@ def evaluate(strategy: Strategy, sample: Sample, situation: Situation) -> Evalua
         failed = sample.model_copy(update={"error": text})
         return Evaluation(strategy=strategy.name, sample=failed, held=False, rule=said, error=text)
     return Evaluation(strategy=strategy.name, sample=sample, held=True, rule=said, wants=wants)
+
+
+class Evaluator:
+    """The strategies of one agent, by the sensors whose samples they decide on."""
+
+    def __init__(self, strategies: Iterable[Strategy], *, app: str, team: str, parameters: Mapping[str, Any]) -> None:
+        """Hold them; ``parameters`` are the agent's."""
+        self._app, self._team, self._parameters = app, team, parameters
+        self._by_sensor: defaultdict[str, list[Strategy]] = defaultdict(list)
+        for strategy in strategies:
+            self._by_sensor[strategy.sensor].append(strategy)
+
+    def evaluate(self, sample: Sample) -> list[Evaluation]:
+        """Return what each strategy of the sample's sensor makes of it, in the order they were declared.
+
+        Decided as of the moment of the sample, so that the same sample is decided on alike at any later time.
+        """
+        strategies = self._by_sensor.get(sample.sensor)
+        if not strategies:
+            return []
+        situation = Situation(app=self._app, team=self._team, at=sample.at, parameters=self._parameters)
+        return [evaluate(strategy, sample, situation) for strategy in strategies]
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,9 @@ Autonomy = Literal["observe", "suggest", "approve", "auto"]
 Verdict = Literal["act", "refuse", "queue", "approve", "suggest", "observe", "duplicate"]
 """What the arbiter says to an intent."""
 
-ActionState = Literal["pending", "running", "succeeded", "failed", "reverted", "lost"]
-"""``lost``: what carried it out ended in the middle, and whether it took effect is not known."""
+ActionState = Literal["pending", "running", "succeeded", "failed", "reverted", "refused", "observed", "lost"]
+"""``refused``: the arbiter or a person said no; ``observed``: its strategy only observes, so it was noted;
+``lost``: what carried it out ended midway, and whether it took effect is not known."""
 
 
 class _Record(BaseModel):
@@ -107,7 +108,8 @@ class Intent(_Record):
     """After an action of its strategy on the target, for how long it does not act there again. 0: at once."""
 
     hysteresis_s: float = 0.0
-    """For how long the rule must have held without a break before it acts. 0: the first time."""
+    """For how long a change of what it writes is left standing: within it, it does not take back the last one, whoever
+    made that. 0: it may at once."""
 
     budget: int | None = None
     """How many actions its strategy has in ``budget_window_s``. None: as many as it wants."""

@@ -165,6 +165,9 @@ def _described(
     merged = sensor.replace(
         nodes=sensor.nodes or found.sensor.nodes,
         filter_string=sensor.filter_string if sensor.filter_string is not None else found.sensor.filter_string,
+        limit_s=found.sensor.limit_s if sensor.limit_s is None else sensor.limit_s,
+        grace_s=found.sensor.grace_s if sensor.grace_s is None else sensor.grace_s,
+        misfire=sensor.misfire or found.sensor.misfire,
     )
     return SensorFunction(function=found.function, sensor=merged)
 

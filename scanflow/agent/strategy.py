@@ -87,7 +87,9 @@ class Strategy(Model):
     """After an action on a target, how long it leaves that target alone. 0: not at all."""
 
     hysteresis: Wait = 0.0
-    """How long the rule must have held without a break. 0: the first time is enough."""
+    """For how long a change is left standing: within it, what takes the last one back is refused, so that nothing goes
+    up and down by turns. 0: not at all. What is to act only after something has been so for a while says so in its
+    rule: the sensor tells since when."""
 
     budget: Whole | None = Field(default=None, ge=1)
     """The most actions in ``budget_window``. None: as many as it wants."""

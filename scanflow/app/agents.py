@@ -19,14 +19,18 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scanflow.app.model import Model, as_tuple, short
 from scanflow.app.parameters import Fixed, Parameters
+from scanflow.app.quantities import Seconds
 from scanflow.app.resources import Resources
 from scanflow.app.triggers import CallReceive, Trigger
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
 
-__all__ = ["Agent", "AgentTemplate", "Sensor", "SensorFunction", "collecting", "declare", "declared_sensor"]
+__all__ = ["Agent", "AgentTemplate", "Misfire", "Sensor", "SensorFunction", "collecting", "declare", "declared_sensor"]
 
 AgentTemplate = Literal["tracker", "checker", "planner", "executor"]
+
+Misfire = Literal["run_once", "skip"]
+"""What is done about due times that came while the agent was down: fire once for all of them, or not at all."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,6 +57,14 @@ class Sensor(Model):
     """``file.py:name`` or ``package.module:name``. Unset: the template's function of that name."""
 
     parameters: Parameters = Field(default_factory=Fixed)
+    limit_s: Seconds | None = None
+    """After so long, in seconds or as text such as ``"5m"``, a firing is given up. None: 60 s."""
+
+    grace_s: Seconds | None = None
+    """How late a firing of a schedule may begin, later it counts as missed. None: 60 s."""
+
+    misfire: Misfire | None = None
+    """What is done about what fell due while the agent was down. None: it fires once for all of it."""
 
     @field_validator("name")
     @classmethod
@@ -106,6 +118,9 @@ class Agent(Model):
         nodes: Sequence[str] = (),
         filter_string: str | None = None,
         name: str | None = None,
+        limit_s: float | str | None = None,
+        grace_s: float | str | None = None,
+        misfire: Misfire | None = None,
     ) -> Callable[[Callable[P, R]], SensorFunction[P, R]]:
         """Make a function a sensor of this agent: ``@agent.sensor(sf.every(hours=1))``.
 
@@ -117,9 +132,20 @@ class Agent(Model):
             nodes: The workflow nodes whose tracked runs it is given.
             filter_string: Which of those runs, in MLflow's filter language.
             name: What it is called by. None: the function's name.
+            limit_s: After so many seconds a firing is given up. None: 60.
+            grace_s: How late a firing of a schedule may begin, in seconds. None: 60.
+            misfire: ``skip``: what fell due while the agent was down is only counted. None: it fires once for all.
         """
         return lambda function: declared_sensor(
-            function, trigger=trigger, nodes=nodes, filter_string=filter_string, name=name, agent=self.name
+            function,
+            trigger=trigger,
+            nodes=nodes,
+            filter_string=filter_string,
+            name=name,
+            agent=self.name,
+            limit_s=limit_s,
+            grace_s=grace_s,
+            misfire=misfire,
         )
 
 
@@ -165,8 +191,11 @@ def declared_sensor(
     filter_string: str | None = None,
     name: str | None = None,
     agent: str | None = None,
+    **limits: Any,
 ) -> SensorFunction[P, R]:
     """Return ``function`` as a sensor, and add it to what the agent that is being loaded declares.
+
+    ``limits`` are its ``limit_s``, ``grace_s`` and ``misfire``: see :class:`Sensor`.
 
     Raises:
         InvalidError: it is no function that returns one value, or what it is to look at is wrong.
@@ -180,7 +209,11 @@ def declared_sensor(
     if own == "<lambda>":
         raise InvalidError("A sensor is called by its name, which a lambda has not. Give it one: name='count'.")
     described = Sensor(
-        name=own, trigger=CallReceive() if trigger is None else trigger, nodes=nodes, filter_string=filter_string
+        name=own,
+        trigger=CallReceive() if trigger is None else trigger,
+        nodes=nodes,
+        filter_string=filter_string,
+        **limits,
     )
     made = SensorFunction(function=function, sensor=described, timed=trigger is not None, agent=agent)
     declare(made)

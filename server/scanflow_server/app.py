@@ -15,6 +15,7 @@ from scanflow_server.context import Context
 from scanflow_server.control.agents import AgentsController
 from scanflow_server.control.loop import Controller, Loop
 from scanflow_server.control.operations import OperationsController, ServicesController
+from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
 from scanflow_server.metrics import Counted, Meters
 from scanflow_server.problems import Problem, handle_problems
@@ -33,6 +34,7 @@ def create_app(context: Context, *, control: bool = True) -> FastAPI:
         OperationsController(context),
         ServicesController(context),
         AgentsController(context),
+        RetentionController(context),
     ]
 
     @asynccontextmanager

@@ -203,6 +203,8 @@ class AgentView(_Body):
     pid: int | None = None
     started: float | None = None
     restarts: int = 0
+    error: str | None = None
+    """Why it does not come up, or what fails in it again and again. None: nothing that is known."""
 
 
 class HereBody(_Body):

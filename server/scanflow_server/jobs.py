@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,10 @@ from typing import Any
 
 from scanflow.backends.local.locks import is_held, try_lock
 
-__all__ = ["Job", "Lines"]
+__all__ = ["GONE", "Job", "Lines"]
+
+GONE = ".gone-"
+"""So begins the name of a folder that is being removed."""
 
 _PROGRAM = "scanflow_server.driver"
 _NOTED = 'echo $$ > "$0"; exec "$@"'
@@ -58,6 +62,14 @@ class Job:
         return _read(self.path / "ended.json")
 
     @property
+    def ended_at(self) -> float | None:
+        """When it ended, in seconds since the epoch; None: it has not."""
+        try:
+            return (self.path / "ended.json").stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    @property
     def begun(self) -> dict[str, Any] | None:
         """What its process noted before it began to change anything."""
         return _read(self.path / "begun.json")
@@ -93,6 +105,17 @@ class Job:
                 return False
             self.end(result)
             return True
+
+    def forget(self) -> bool:
+        """Remove the folder of what has ended, and say whether that was done; a reader finds all of it, or nothing."""
+        with (self.path / "lock").open("ab") as lock:
+            if not try_lock(lock.fileno(), fcntl.LOCK_EX) or self.result is None:
+                return False
+            gone = self.path.with_name(f"{GONE}{self.path.name}")
+            shutil.rmtree(gone, ignore_errors=True)
+            self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
 
     @property
     def pid(self) -> int | None:

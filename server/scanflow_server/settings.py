@@ -39,6 +39,23 @@ class ServerSettings(BaseModel):
     max_runs: int = Field(default_factory=lambda: max(4, 2 * (os.cpu_count() or 1)), ge=1)
     """``SCANFLOW_MAX_RUNS``: how many runs are driven at once; more of them wait. Each takes a process of 60 MB."""
 
+    keep_events: int = Field(default=200_000, ge=0)
+    """``SCANFLOW_KEEP_EVENTS``: how many events are kept, and of what agents wanted as many on which nothing was done.
+    0: however many. The default takes about 100 MB, and is a day of two events a second."""
+
+    keep_events_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    """``SCANFLOW_KEEP_EVENTS_DAYS``: how long events are kept, in days, counted from when this server listed them. 0:
+    however old. A month, so that what a service did before its last release can still be looked up."""
+
+    keep_ended_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    """``SCANFLOW_KEEP_ENDED_DAYS``: how long it is remembered, in days, how a change of a service, a drive of a run, or
+    an action of an agent went, from its end on. 0: for ever. Runs themselves stay: this is what the server alone knows
+    of them. A month, as for events, which tell of the same."""
+
+    keep_keys_days: float = Field(default=7.0, ge=0, allow_inf_nan=False)
+    """``SCANFLOW_KEEP_KEYS_DAYS``: how long a used idempotency key is known, in days. 0: for ever. A week: longer than
+    any client of ours tries again, and than most machines are away."""
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own).
@@ -47,7 +64,8 @@ class ServerSettings(BaseModel):
             InvalidError: a variable has a value that its field cannot take; the message names the variable.
         """
         source = os.environ if environ is None else environ
-        names = {"host": "SERVER_HOST", "port": "SERVER_PORT", "database_url": "DATABASE_URL", "max_runs": "MAX_RUNS"}
+        own = ("database_url", "max_runs", "keep_events", "keep_events_days", "keep_ended_days", "keep_keys_days")
+        names = {"host": "SERVER_HOST", "port": "SERVER_PORT", **{field: field.upper() for field in own}}
         found = {field: text for field, name in names.items() if (text := source.get(f"SCANFLOW_{name}", ""))}
         try:
             return cls.model_validate({"library": Settings.from_environment(source), **found})

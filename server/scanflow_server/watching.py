@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -36,7 +36,7 @@ async def run_events(context: Context, run: str, *, last: str | None = None) -> 
     if last is not None and last.startswith(prefix) and last.removeprefix(prefix).isdecimal():
         passed = int(last.removeprefix(prefix))
     job = context.run_job(run, known.drive)
-    async for text in _told(job):
+    async for text in _told(job, lambda: not _is_active(context, run, known.drive)):
         number += 1
         if number > passed:
             yield event(text, name=str(json.loads(text)["kind"]), id=f"{prefix}{number}")
@@ -57,7 +57,7 @@ async def operation_events(context: Context, id: str, *, last: int = 0) -> Async
     """Yield the name, the number and the text of each event of an operation until it has ended."""
     one, number = await run_in_threadpool(stored_operation, context, id), 0
     if one.state == "running":
-        async for text in _told(context.operation_job(id)):
+        async for text in _told(context.operation_job(id), lambda: _has_ended(context, id)):
             number += 1
             if number > last:
                 yield "progress", str(number), text
@@ -84,12 +84,14 @@ def stored_operation(context: Context, id: str) -> StoredOperation:
     return one
 
 
-async def _told(job: Job) -> AsyncIterator[str]:
-    """Yield the lines that a job's process writes, until it has ended."""
+async def _told(job: Job, noted: Callable[[], bool]) -> AsyncIterator[str]:
+    """Yield the lines that a job's process writes, until it has ended; ``noted``: its end is, and was perhaps so long
+    ago that its folder is gone."""
     lines = Lines(job.lines)
 
     def look() -> tuple[bool, list[str]]:
-        over = job.result is not None  # asked first: what is written until then is read after it
+        # Asked first: what is written until then is read after it.
+        over = job.result is not None or (not job.path.exists() and noted())
         return over, list(lines.fresh())
 
     while True:
@@ -111,12 +113,20 @@ def _is_active(context: Context, run: str, drive: int) -> bool:
     return known is not None and known.active and known.drive == drive
 
 
+def _has_ended(context: Context, id: str) -> bool:
+    with context.store.read() as connection:
+        one = operations.get(connection, id)
+    return one is None or one.state != "running"
+
+
 def _wanted(context: Context, run: str) -> WantedRun | None:
-    """Return a run that this server drives or has driven last."""
+    """Return a run that this server drives or has driven last, as long as it knows how that went."""
     with context.store.read() as connection:
         known = runs.get(connection, run)
     if known is not None and not known.active and context.deployer.show(run).state == "running":
         return None  # somebody else goes on with it
+    if known is not None and not known.active and not context.run_job(run, known.drive).path.exists():
+        return None  # it ended so long ago that what its drive told is forgotten
     return known
 
 

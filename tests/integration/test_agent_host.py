@@ -25,6 +25,7 @@ from scanflow.app.files import dump_json
 from scanflow.knowledge import open_knowledge
 from scanflow_agents.ledger import Ledger
 from scanflow_agents.timetable import count_between
+from tests.server import ServerProcess
 from tests.waiting import until
 
 CODE = """
@@ -126,7 +127,7 @@ class StandInServer:
 class Hosted:
     """The agent's process."""
 
-    def __init__(self, folder: Path, server: StandInServer, code: str = CODE, **fields: Any) -> None:
+    def __init__(self, folder: Path, server: StandInServer | ServerProcess, code: str = CODE, **fields: Any) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "own.py").write_text(code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from scanflow.app.agents import SensorFunction, declared_sensor
+from scanflow.app.agents import Misfire, SensorFunction, declared_sensor
 from scanflow.app.model import Model, short
 from scanflow.app.triggers import Trigger
 from scanflow.errors import InvalidError
@@ -27,6 +27,9 @@ def sensor(
     filter_string: str | None = None,
     executors: Sequence[str] = (),
     name: str | None = None,
+    limit_s: float | str | None = None,
+    grace_s: float | str | None = None,
+    misfire: Misfire | None = None,
 ) -> Callable[[Callable[P, R]], SensorFunction[P, R]]: ...
 def sensor(
     trigger: Any = None,
@@ -36,6 +39,9 @@ def sensor(
     filter_string: str | None = None,
     executors: Sequence[str] = (),
     name: str | None = None,
+    limit_s: float | str | None = None,
+    grace_s: float | str | None = None,
+    misfire: Misfire | None = None,
 ) -> Any:
     """Make a function a sensor of the agent whose module this is.
 
@@ -52,6 +58,9 @@ def sensor(
         filter_string: Which of those runs, in MLflow's filter language.
         executors: The thesis' older word for ``nodes``.
         name: What it is called by. None: the function's name.
+        limit_s: After so many seconds a firing is given up, and counts as an error. None: 60.
+        grace_s: How late a firing of a schedule may begin, in seconds; later it counts as missed. None: 60.
+        misfire: ``skip``: what fell due while the agent was down is only counted. None: it fires once for all of it.
 
     Raises:
         InvalidError: one of these is wrong, or it decorates no function.
@@ -65,6 +74,15 @@ def sensor(
     looked_at = tuple(dict.fromkeys([*nodes, *executors]))
 
     def decorate(function: Callable[P, R]) -> SensorFunction[P, R]:
-        return declared_sensor(function, trigger=trigger, nodes=looked_at, filter_string=filter_string, name=name)
+        return declared_sensor(
+            function,
+            trigger=trigger,
+            nodes=looked_at,
+            filter_string=filter_string,
+            name=name,
+            limit_s=limit_s,
+            grace_s=grace_s,
+            misfire=misfire,
+        )
 
     return decorate

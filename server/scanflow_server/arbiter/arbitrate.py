@@ -116,7 +116,7 @@ def _decide(intent: Intent, world: World, taken: Sequence[Action], seen: Sequenc
     if objection is not None and objection.verdict == "refuse":
         return _decision(intent, world, objection)
     if intent.autonomy == "suggest":
-        return _noted(intent, world, objection, "suggest", "The strategy only suggests; approve it to have it done.")
+        return _noted(intent, world, objection, "suggest", "The strategy only suggests.")
     if intent.autonomy == "approve":
         return _noted(intent, world, objection, "approve", "The strategy waits for a person's yes.")
     return _decision(intent, world, objection)
@@ -217,11 +217,12 @@ def _decision(intent: Intent, world: World, objection: Objection | None) -> Deci
 
 def _noted(intent: Intent, world: World, objection: Objection | None, verdict: str, why: str) -> Decision:
     would = "It would be done now." if objection is None else f"It would not be done now: {objection.reason}"
+    advice = "" if verdict == "observe" else f" Have it done: scanflow approve {intent.id}."
     return Decision.model_validate(
         {
             "intent": intent.id,
             "verdict": verdict,
-            "reason": f"{why} {would}",
+            "reason": f"{why} {would}{advice}",
             "winner": None if objection is None else objection.winner,
             "at": world.now,
         }

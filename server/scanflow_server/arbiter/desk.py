@@ -23,10 +23,7 @@ from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import StoredAction, StoredField
 
-__all__ = ["CLOSED", "Desk", "check_intent", "event_of", "not_found"]
-
-CLOSED: ActionState = "lost"
-"""The state of what is not carried out: it was refused, or only observed. Its decision says which."""
+__all__ = ["Desk", "check_intent", "event_of", "not_found"]
 
 _WAITS = frozenset({"act", "queue", "approve", "suggest"})
 
@@ -110,7 +107,7 @@ class Desk:
         with self._store.write() as connection:
             stored = _get(connection, id)
             if stored.action.state != "pending" or stored.action.began is not None:
-                advice = " Take it back: revert" if stored.action.state == "succeeded" else ""
+                advice = f" Take it back: scanflow approve {id} --revert" if stored.action.state == "succeeded" else ""
                 raise UsageError(f"The intent {id!r} cannot be refused: it is {_stands(stored.action)}.{advice}")
             said = _by(f"{by} refused it", reason)
             decision = Decision(intent=id, verdict="refuse", reason=said, at=self._clock())
@@ -127,7 +124,7 @@ class Desk:
             return {}
         now = self._clock()
         wanted = [one.intent for one in fresh.values()]
-        since = now - max(max(one.cool_down_s, one.hysteresis_s, one.budget_window_s) for one in wanted)
+        since = now - max(_looks_back_s(one) for one in wanted)
         history = [one for one in kept.history_for(connection, wanted, since=since) if one.id not in fresh]
         fields = kept.fields_at(connection, place)
         foreign = self._foreign(connection, place, fields, seen, now)
@@ -150,7 +147,7 @@ class Desk:
         before = stored.action.decision
         news = (before.verdict, before.winner) != (decision.verdict, decision.winner) or before.reason == "It came in."
         waits = decision.verdict in _WAITS
-        state: ActionState = "pending" if waits else CLOSED
+        state: ActionState = "pending" if waits else "observed" if decision.verdict == "observe" else "refused"
         after = stored.changed(
             action={"decision": decision, "state": state, "ended": None if waits else decision.at},
             due=decision.retry_at if decision.verdict == "queue" else None,
@@ -220,7 +217,13 @@ def event_of(intent: Intent, type: str, at: float, **data: Any) -> Event:
 
 def not_found(id: str) -> NotFoundError:
     """Return the error of an intent that is not known."""
-    return NotFoundError(f"There is no intent {id!r}. See which there are: GET /api/v1/intents")
+    return NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
+
+
+def _looks_back_s(intent: Intent) -> float:
+    """Return how old an action may be, in seconds, to have a say in what is decided on the intent."""
+    budget_s = 0.0 if intent.budget is None else intent.budget_window_s
+    return max(intent.cool_down_s, intent.hysteresis_s, budget_s)
 
 
 def _get(connection: Connection, id: str) -> StoredAction:
@@ -249,7 +252,7 @@ def _duplicate(intent: Intent, first: Action, now: float) -> Decision:
 def _stands(action: Action) -> str:
     if action.state == "pending":
         return {"act": "about to begin", "queue": "waiting for its turn"}.get(action.decision.verdict, "waiting")
-    return f"{action.decision.verdict}d" if action.state == CLOSED else action.state
+    return "refused already" if action.state == "refused" else action.state
 
 
 def _by(what: str, reason: str) -> str:

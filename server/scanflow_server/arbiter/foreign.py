@@ -47,8 +47,8 @@ def against_foreign(
             continue
         return Objection(
             f"Somebody else changed the field {field!r} of {intent.target!r}: it is {_written(observed[field])}, and "
-            f"{_written(last_written[field])} was written here last. Approve this intent to overwrite it, or wait "
-            f"{seconds(over - now)}.",
+            f"{_written(last_written[field])} was written here last. Wait {seconds(over - now)}, or overwrite it: "
+            f"scanflow approve {intent.id}.",
             retry_at=over,
         )
     return None

@@ -10,6 +10,13 @@ from scanflow.agent.records import JSON, Action
 
 __all__ = ["why"]
 
+_NOTHING = {
+    "pending": "none yet",
+    "running": "none yet",
+    "refused": "none: it was refused",
+    "observed": "none: it was only noted",
+}
+
 
 def why(action: Action, said: Sequence[tuple[float, str]] = ()) -> list[str]:
     """Return the story of an action. ``said``: when what happened to it on its way."""
@@ -48,7 +55,7 @@ def _effect(action: Action) -> str:
     if action.state == "succeeded":
         undone = "" if action.inverse is None else f"; undone by {action.inverse.primitive}"
         return f"{_short(action.result)}{undone}"
-    return "none yet" if action.state in {"pending", "running"} else "none"
+    return _NOTHING.get(action.state, "none")
 
 
 def _at(at: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -25,6 +26,9 @@ _log = logging.getLogger(__name__)
 
 SILENT_S = 15.0
 """After so long without a word an agent is silent; it says every 5 s where it is."""
+
+_LAST_WORDS = 8192
+"""So many bytes of a log are looked at for why its process ended."""
 
 GRACE_S = 10.0
 """So long an agent that is asked to end may take."""
@@ -140,8 +144,37 @@ def view_of(context: Context, one: StoredAgent) -> AgentView:
             "pid": pid if alive else None,
             "started": one.started if there else None,
             "restarts": one.restarts,
+            "error": _error(job, alive=alive, there=there) if ours and one.wanted else None,
         }
     )
+
+
+def _error(job: Job, *, alive: bool, there: bool) -> str | None:
+    """Return what its process wrote down as wrong with it: while it works, or as it ended."""
+    if there:
+        return _noted(_folder(job) / "ailment.json")
+    noted = _noted(_folder(job) / "failure.json")
+    return noted if noted is not None or alive else _last_words(job.log)
+
+
+def _noted(path: Path) -> str | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return str(found.get("error")) if isinstance(found, dict) else None
+
+
+def _last_words(log: Path) -> str | None:
+    """Return the last line of a log that ends with a traceback."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_WORDS))
+            lines = file.read().decode(errors="replace").rstrip().splitlines()
+    except OSError:
+        return None
+    traced = any(line.startswith("Traceback (most recent call last)") for line in lines)
+    return lines[-1] if traced and re.match(r"[A-Za-z_][\w.]*(: |$)", lines[-1]) else None
 
 
 def _folder(job: Job) -> Path:
@@ -161,6 +194,7 @@ def _prepare(context: Context, one: StoredAgent, job: Job) -> None:
         "tracker_uri": context.settings.library.tracker_uri,
     }
     texts = {_folder(job) / "agent.json": json.dumps(spec), job.path / "told": _mark(context, one)}
+    (_folder(job) / "failure.json").unlink(missing_ok=True)  # of what it was told before
     for path, text in texts.items():
         draft = path.with_suffix(".part")
         draft.write_text(text, encoding="utf-8")

@@ -21,8 +21,10 @@ _BREATH_S = 0.01
 class Controller(Protocol):
     """Something that is to be brought about again and again."""
 
-    period_s: float
-    """How often it looks when nobody rings."""
+    @property
+    def period_s(self) -> float:
+        """How long until it looks again when nobody rings."""
+        ...
 
     def tick(self) -> None:
         """Look, and do what is to be done now; what cannot be done now is done at a later look."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request
 from fastapi.responses import Response
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.records import Event
@@ -16,6 +17,7 @@ from scanflow_server.bodies import check_text
 from scanflow_server.context import Context, Given
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import events as stored
+from scanflow_server.store import pruning
 from scanflow_server.streams import event, events_response
 
 __all__ = ["router"]
@@ -26,15 +28,31 @@ _LISTED: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 _MOST = 10_000
 _LONGEST = 128
 _BLOCK = 500
+_MOST_TYPES = 50
 _QUIET_S = 5.0
 """How long to wait for a ring: another server may have written to the same database, and rings nothing here."""
 
+GONE = "Scanflow-Events-Gone"
+"""The header of a list that says up to which number events are gone, where the list should begin before it."""
+
+SEEN = "events.seen"
+"""The name under which a stream tells the newest event of all where none of the wanted kind came for a while."""
+
+_SEEN_S = 5.0
+"""How often at most."""
+
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+    200: {
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "headers": {GONE: {"description": "Events up to this number are gone.", "schema": {"type": "integer"}}},
+    },
 }
 
 Number = Annotated[int, Query(ge=0, le=2**53)]
 Word = Annotated[str | None, Query(max_length=_LONGEST, pattern=r"^[!-~]+$")]
+Words = Annotated[
+    list[Annotated[str, Field(max_length=_LONGEST, pattern=r"^[!-~]+$")]] | None, Query(max_length=_MOST_TYPES)
+]
 
 
 @router.get("", responses=_STREAM, response_model=list[Event])
@@ -42,24 +60,39 @@ async def events(
     context: Given,
     request: Request,
     after: Number = 0,
-    type: Word = None,
+    type: Words = None,
     app: Word = None,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
+    seen: bool = False,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
     """List what happened after the event of that number, or stream it to who accepts ``text/event-stream``.
 
-    ``type`` may end in ``*``: all types that begin so.
+    ``type`` may end in ``*``: all types that begin so; given several times, an event is of one of them. With ``seen`` a
+    stream tells now and then, as ``events.seen``, the newest event of all, where none of those up to it was wanted.
+
+    Old events are forgotten. Whoever asks for what came after one of those is told up to which number they are gone: by
+    the header ``Scanflow-Events-Gone``, or in a stream, whatever the ``type``, by an event ``events.gone`` of that
+    number.
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         known = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else 0
-        return events_response(_stream(context, max(after, min(known, 2**53)), type, app))
+        return events_response(_stream(context, max(after, min(known, 2**53)), type, app, seen=seen))
 
-    def listed() -> bytes:
+    def listed() -> tuple[bytes, int]:
         with context.store.read() as connection:
-            return _LISTED.dump_json(stored.after(connection, after, type=type, app=app, limit=limit))
+            found = stored.after(connection, after, type=type, app=app, limit=limit)
+            return _LISTED.dump_json(found), pruning.gone(connection)
 
-    return Response(await run_in_threadpool(listed), media_type="application/json")
+    text, gone = await run_in_threadpool(listed)
+    return Response(text, media_type="application/json", headers={GONE: str(gone)} if after < gone else None)
+
+
+@router.get("/newest")
+def newest(context: Given) -> Event | None:
+    """Show the newest event; null where there is none."""
+    with context.store.read() as connection:
+        return stored.newest_event(connection)
 
 
 @router.post("", status_code=201)
@@ -73,16 +106,39 @@ def tell(context: Given, happened: Annotated[list[Event], Body(max_length=_MOST)
         return stored.append(connection, happened)
 
 
-async def _stream(context: Context, after: int, type: str | None, app: str | None) -> AsyncIterator[bytes]:
-    def look(number: int) -> list[Event]:
+async def _stream(
+    context: Context, after: int, types: list[str] | None, app: str | None, *, seen: bool
+) -> AsyncIterator[bytes]:
+    def look(number: int) -> tuple[int, list[Event], int]:
         with context.store.read() as connection:
-            return stored.after(connection, number, type=type, app=app, limit=_BLOCK)
+            # The newest is asked for first: what is listed in between is then found now, or comes after it.
+            newest = stored.newest(connection)
+            if newest <= number:
+                return number, [], 0  # somebody has changed something else, which is what happens most often
+            found = stored.after(connection, number, type=types, app=app, limit=_BLOCK)
+            return newest, found, pruning.gone(connection)
 
+    def numbered(number: int) -> list[Event]:
+        with context.store.read() as connection:
+            return [one for one in stored.after(connection, number - 1, limit=1) if one.id == number]
+
+    loop = asyncio.get_running_loop()
+    told, told_at = after, loop.time()
     while True:
         rang = context.news.rang
-        found = await run_in_threadpool(look, after)
+        newest, found, gone = await run_in_threadpool(look, after)
+        if after < gone:
+            lost = Event(id=gone, at=context.clock(), type="events.gone", data={"after": after, "until": gone})
+            after, found = gone, [one for one in found if one.id > gone]
+            yield event(lost.model_dump_json(), name=lost.type, id=str(gone))
         for one in found:
-            after = one.id
+            after = told = one.id
             yield event(one.model_dump_json(), name=one.type, id=str(one.id))
-        if not found:
-            await context.news.heard(rang, _QUIET_S)
+        if found:
+            continue
+        after = max(after, newest)  # so that events which were looked at are not told as gone when they are forgotten
+        if seen and after > told and loop.time() - told_at >= _SEEN_S:
+            told, told_at = after, loop.time()
+            for one in await run_in_threadpool(numbered, after):
+                yield event(one.model_dump_json(), name=SEEN, id=str(one.id))
+        await context.news.heard(rang, _QUIET_S)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, or_, select
 
 from scanflow.agent.records import Event
 from scanflow_server.store.tables import events
 
-__all__ = ["after", "append", "newest"]
+__all__ = ["after", "append", "newest", "newest_event"]
 
 
 def append(connection: Connection, happened: Iterable[Event]) -> list[Event]:
@@ -24,14 +24,21 @@ def append(connection: Connection, happened: Iterable[Event]) -> list[Event]:
 
 
 def after(
-    connection: Connection, id: int, *, type: str | None = None, app: str | None = None, limit: int = 100
+    connection: Connection,
+    id: int,
+    *,
+    type: str | Sequence[str] | None = None,
+    app: str | None = None,
+    limit: int = 100,
 ) -> list[Event]:
-    """Return the first events listed after that one; ``type`` may end in ``.*`` or ``*``: all that begin so."""
+    """Return the first events listed after that one.
+
+    ``type`` may end in ``.*`` or ``*``: all that begin so. Of several types, those of any of them.
+    """
     query = select(events).where(events.c.id > id).order_by(events.c.id).limit(limit)
-    if type is not None:
-        start = type.removesuffix("*")
-        same = events.c.type.startswith(start, autoescape=True) if type.endswith("*") else events.c.type == type
-        query = query.where(same)
+    types = [type] if isinstance(type, str) else list(type or ())
+    if types:
+        query = query.where(or_(*map(_is_of, types)))
     if app is not None:
         query = query.where(events.c.app == app)
     return [Event.model_validate(dict(row)) for row in connection.execute(query).mappings()]
@@ -40,3 +47,14 @@ def after(
 def newest(connection: Connection) -> int:
     """Return the number of the newest event; 0 where there is none."""
     return int(connection.execute(select(func.max(events.c.id))).scalar_one() or 0)
+
+
+def newest_event(connection: Connection) -> Event | None:
+    """Return the newest event; None where there is none."""
+    row = connection.execute(select(events).order_by(events.c.id.desc()).limit(1)).mappings().first()
+    return None if row is None else Event.model_validate(dict(row))
+
+
+def _is_of(type: str) -> ColumnElement[bool]:
+    start = type.removesuffix("*")
+    return events.c.type.startswith(start, autoescape=True) if type.endswith("*") else events.c.type == type

@@ -126,12 +126,13 @@ def give(connection: Connection, id: str, *, label: records.JSON, by: str, at: f
     rows = [_label(row) for row in connection.execute(query).mappings()]
     rows = [one for one in rows if app in {None, one.app}]
     if not rows:
-        raise NotFoundError(
-            f"Nothing with the id {id!r} is to be labelled. See what is: GET /api/v1/labels?state=wanted"
-        )
+        raise NotFoundError(f"Nothing with the id {id!r} is to be labelled. See what is: scanflow labels")
     if len(rows) > 1:
         apps = ", ".join(sorted(one.app for one in rows))
-        raise UsageError(f"Several applications have {id!r} in their queues: {apps}. Say which: app=...")
+        raise UsageError(
+            f"Several applications have {id!r} in their queues: {apps}. Say which: scanflow labels --app "
+            f"{rows[0].app} --give {id}=LABEL"
+        )
     known = rows[0]
     if known.state == "given":
         if known.label == label:

@@ -16,10 +16,10 @@ import scanflow as sf
 from scanflow.agent.messages import SensorCall
 from scanflow.agent.records import Event, Sample
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow_agents.cycle import Decided
+from scanflow_agents.cycle import MOST_ATTEMPTS, Decided
 from scanflow_agents.ledger import Firing, Ledger
 from scanflow_agents.timetable import count_between
-from tests.unit.agents.harness import START, Agent, FakeClock, sensor
+from tests.unit.agents.harness import START, Agent, FakeClock, sensor, turns
 
 SECOND = sf.every(seconds=1)
 
@@ -429,5 +429,34 @@ def test_all_of_remembers_through_a_restart_what_has_fired(tmp_path: Path) -> No
             assert agent.keys() == ["tracker/both/interval.0:2026-09-21T14:14:20Z"]
             await clock.advance(120)
             assert agent.ledger("both").fired == 1
+
+    run(story)
+
+
+def test_a_call_that_kills_its_agent_each_time_is_given_up(tmp_path: Path) -> None:
+    began: list[str] = []
+
+    async def deadly(firing: Firing) -> int:
+        began.append(firing.cause)
+        await asyncio.Event().wait()
+        return 1
+
+    async def story() -> None:
+        clock, missed = FakeClock(), 0
+        agent = Agent(tmp_path, clock, sensor("deadly", sf.on_call(), deadly))
+        agent.host.start()
+        await agent.host.call("deadly", SensorCall(), key="k")
+        await turns()
+        await agent.settled()
+        await agent.kill()
+        for _ in range(5):
+            agent = Agent(tmp_path, clock, sensor("deadly", sf.on_call(), deadly))
+            agent.host.start()
+            await turns()
+            await agent.settled()
+            missed = agent.ledger("deadly").missed["interrupted"]
+            await agent.kill()
+        assert began == ["call:k"] * MOST_ATTEMPTS
+        assert missed == 1
 
     run(story)

@@ -1,4 +1,4 @@
-"""Strategies over samples: as they come, and again over recorded ones."""
+"""Strategies over samples as they come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
 from scanflow.agent.records import JSON, Sample
 from scanflow_agents.deciding import Strategies
-from scanflow_agents.replaying import difference, replay
 
 
 def sample(number: int, value: JSON, *, error: str | None = None) -> Sample:
@@ -41,9 +40,6 @@ def strategies(least: int, **parameters: JSON) -> Strategies:
     )
 
 
-TRACE = [sample(1, 5), sample(2, 50), sample(3, 500), sample(4, "five"), sample(5, None, error="it hung")]
-
-
 def test_what_strategies_want_becomes_letters_in_their_order() -> None:
     decided = strategies(10).decide(sample(3, 500))
     assert [(one.lane, one.kind, one.key) for one in decided.letters] == [
@@ -64,34 +60,3 @@ def test_a_rule_that_breaks_is_told_and_stops_no_other() -> None:
 
 def test_a_sample_of_no_strategy_wants_nothing() -> None:
     assert strategies(10).decide(sample(1, 1).model_copy(update={"sensor": "nobody"})).letters == ()
-
-
-def test_the_same_trace_gives_the_same_timeline() -> None:
-    assert replay(strategies(10), TRACE) == replay(strategies(10), TRACE)
-    assert difference(replay(strategies(10), TRACE), replay(strategies(10), TRACE)) == []
-
-
-def test_a_timeline_tells_what_each_strategy_wanted_and_when() -> None:
-    timeline = replay(strategies(10), TRACE[:3])
-    told = [(moment.at, moment.strategy, moment.wants) for moment in timeline if moment.held]
-    assert told[:2] == [(1002.0, "enough", ("checker.look(3)",)), (1003.0, "enough", ("checker.look(3)",))]
-    assert told[2][1] == "many"
-    assert told[2][2][0].startswith("run_workflow(")
-
-
-def test_a_changed_rule_shows_as_a_difference() -> None:
-    found = difference(replay(strategies(10), TRACE), replay(strategies(100), TRACE))
-    assert [str(one) for one in found] == ["~ 1002.000 enough: checker.look(3) -> nothing"]
-
-
-def test_a_new_strategy_shows_as_added_and_one_that_is_gone_as_removed() -> None:
-    fewer = Strategies(
-        [Strategy(name="enough", when="count", if_=lambda n: n >= 10, then=call("checker", "look", 3))],
-        app="mnist",
-        team="data",
-        parameters={},
-    )
-    one = TRACE[2:3]
-    before, after = replay(strategies(10), one), replay(fewer, one)
-    assert [found.kind for found in difference(before, after)] == ["removed"]
-    assert [found.kind for found in difference(after, before)] == ["added"]

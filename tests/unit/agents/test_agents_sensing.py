@@ -17,7 +17,7 @@ from scanflow.agent.context import Context
 from scanflow.agent.records import Event
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agents import SensorFunction
-from scanflow.errors import MissingExtraError
+from scanflow.errors import InvalidError, MissingExtraError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow_agents.ledger import Firing, Ledger
 from scanflow_agents.sensing import Surroundings, hosted
@@ -144,3 +144,37 @@ def test_an_actuator_called_in_a_sensor_is_delivered_under_the_firings_key(tmp_p
             assert agent.keys() == [f"tracker/{function.name}/c", f"tracker/{function.name}/c/2"]
 
     run(story)
+
+
+def test_what_its_author_says_of_a_sensor_counts_more_than_what_holds_for_all() -> None:
+    agent = sf.Agent(name="tracker", modules=["tracker.py"])
+
+    @sensor(sf.every(hours=1), limit_s=600, misfire="skip")
+    def slow() -> int:
+        return 1
+
+    @agent.sensor(sf.every(hours=1), grace_s="5m")
+    def late() -> int:
+        return 1
+
+    around = surroundings(FakeClock())
+    first, second = (hosted(one, around, limit_s=60.0, grace_s=60.0, misfire="run_once") for one in (slow, late))
+    assert (first.limit_s, first.grace_s, first.misfire) == (600.0, 60.0, "skip")
+    assert (second.limit_s, second.grace_s, second.misfire) == (60.0, 300.0, "run_once")
+
+
+def test_the_thesis_spelling_takes_the_same_words() -> None:
+    @sensor(nodes=["predictor"], filter_string="metrics.n > 0", limit_s=5)
+    async def count(runs: list[Any], args: list[Any], kwargs: dict[str, Any]) -> int:
+        return len(runs)
+
+    assert hosted(count, surroundings(FakeClock())).limit_s == 5.0
+
+
+@pytest.mark.parametrize("wrong", [{"limit_s": -1}, {"limit_s": "soon"}, {"grace_s": 0}, {"misfire": "never"}])
+def test_a_wrong_limit_is_told_where_it_is_written(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match=next(iter(wrong))):
+
+        @sensor(sf.on_call(), **wrong)
+        def look() -> int:
+            return 1

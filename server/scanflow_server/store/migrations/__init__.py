@@ -27,8 +27,10 @@ def head() -> str:
     return str(_script()[1].get_current_head())
 
 
-def migrate(store: Store) -> None:
+def migrate(store: Store, *, step: str = "head") -> None:
     """Bring the database to today's shape. Of several that do it at once, one does it and the others wait.
+
+    ``step``: the shape of then, up to that step; for tests.
 
     Raises:
         UsageError: a newer server has changed the database already.
@@ -45,7 +47,7 @@ def migrate(store: Store) -> None:
                     f"The database {store.address!r} was changed by a newer scanflow (its step {found[0]!r} is not "
                     "known). Install that version, or name another database: SCANFLOW_DATABASE_URL"
                 )
-            return script._upgrade_revs("head", revision)
+            return script._upgrade_revs(step, revision)
 
         with EnvironmentContext(config, script, fn=steps) as environment:
             environment.configure(connection=connection, transactional_ddl=True)

@@ -1,0 +1,36 @@
+"""Which agents of which file are meant: ``app.py``, ``app.py:tracker``. Loading runs the user's code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.loading import load_application
+
+__all__ = ["agents_of"]
+
+
+def agents_of(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
+    """Return the application of ``FILE[:AGENT]``, its file, and the agents that are meant.
+
+    Raises:
+        InvalidError: the application has no agents.
+        NotFoundError: there is no such file, or it has no agent of that name.
+        UsageError: the file cannot be loaded.
+    """
+    application, source, name = load_application(target)
+    if not application.agents:
+        raise InvalidError(
+            f"The application {application.name!r} has no agents. Give it one: sf.Application(..., "
+            "agents=[sf.Agent(name='tracker', modules=['tracker.py'])])"
+        )
+    meant = [one for one in application.agents if name in {None, one.name}]
+    if not meant:
+        names = [one.name for one in application.agents]
+        raise NotFoundError(
+            f"The application {application.name!r} has no agent {name!r}.{did_you_mean(name or '', names)}"
+        )
+    return application, source, meant

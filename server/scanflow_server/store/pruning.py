@@ -1,0 +1,144 @@
+"""Forgetting: what is deleted from the store, a few rows at a time, so that nobody who writes waits for long."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import BigInteger, Boolean, Column, Connection, Float, Table, and_, delete, func, insert, or_, select
+
+from scanflow_server.store.base import metadata
+from scanflow_server.store.intents import StoredAction, fields, get, intents, trail
+from scanflow_server.store.tables import events, keys, operations, runs
+
+__all__ = [
+    "add_mark",
+    "begun_intents",
+    "closed_intents",
+    "forget_events",
+    "forget_intents",
+    "forget_keys",
+    "forget_operations",
+    "forget_run",
+    "gone",
+    "marks_of",
+    "newest_intent",
+    "old_runs",
+]
+
+marks = Table(
+    "event_marks",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+    Column("gone", Boolean, nullable=False),  # whether the events up to this one are gone: of one row at most
+)
+"""Which event was the newest at what time, and up to which they are gone."""
+
+
+# -- events
+
+
+def gone(connection: Connection) -> int:
+    """Return up to which number events are gone; 0: none are."""
+    return int(connection.execute(select(func.max(marks.c.number)).where(marks.c.gone)).scalar_one() or 0)
+
+
+def marks_of(connection: Connection) -> list[tuple[int, float]]:
+    """Return the numbers and times that were noted and are not gone, the oldest first."""
+    query = select(marks.c.number, marks.c.at).where(~marks.c.gone).order_by(marks.c.number)
+    return [(int(number), float(at)) for number, at in connection.execute(query)]
+
+
+def add_mark(connection: Connection, number: int, at: float) -> None:
+    """Note that this event is the newest, and was not at the mark before."""
+    connection.execute(insert(marks).values(number=number, at=at, gone=False))
+
+
+def forget_events(connection: Connection, until: int, *, at: float, most: int) -> int:
+    """Delete the oldest events up to a number, and return how many those were."""
+    lowest = connection.execute(select(func.min(events.c.id))).scalar_one()
+    if lowest is None or lowest > until:
+        return 0
+    last = min(until, int(lowest) + most - 1)
+    count = connection.execute(delete(events).where(events.c.id <= last)).rowcount
+    connection.execute(delete(marks).where(marks.c.number <= last))
+    connection.execute(delete(marks).where(marks.c.gone))
+    connection.execute(insert(marks).values(number=last, at=at, gone=True))
+    return count
+
+
+# -- what was asked for
+
+
+def forget_operations(connection: Connection, before: float, *, most: int) -> int:
+    """Delete changes of services that ended before that time, and return how many those were."""
+    old = and_(operations.c.state != "running", operations.c.ended < before)
+    which = select(operations.c.number).where(old).order_by(operations.c.number).limit(most)
+    return connection.execute(delete(operations).where(operations.c.number.in_(which.scalar_subquery()))).rowcount
+
+
+def forget_keys(connection: Connection, before: float, *, spare: Collection[str], most: int) -> int:
+    """Delete idempotency keys used before that time, except some, and return how many those were."""
+    old = and_(keys.c.at < before, keys.c.key.not_in(sorted(spare)))
+    which = select(keys.c.key).where(old).limit(most)
+    return connection.execute(delete(keys).where(keys.c.key.in_(which.scalar_subquery()))).rowcount
+
+
+def old_runs(connection: Connection, before: float, *, after: str, most: int) -> list[str]:
+    """Return the names of runs asked for before that time of which nothing more is wanted, in order from ``after``."""
+    old = and_(~runs.c.active, runs.c.created < before, runs.c.name > after)
+    return [
+        str(name)
+        for name in connection.execute(select(runs.c.name).where(old).order_by(runs.c.name).limit(most)).scalars()
+    ]
+
+
+def forget_run(connection: Connection, name: str) -> bool:
+    """Delete what was asked of a run, unless it is to be driven again; say whether that was done."""
+    return connection.execute(delete(runs).where(runs.c.name == name, ~runs.c.active)).rowcount == 1
+
+
+# -- what agents wanted
+
+
+def newest_intent(connection: Connection) -> int:
+    """Return the number of the newest intent; 0 where there is none."""
+    return int(connection.execute(select(func.max(intents.c.number))).scalar_one() or 0)
+
+
+def begun_intents(connection: Connection) -> list[str]:
+    """Return the ids of intents that were begun and may be begun again after a kill, so that their keys are needed."""
+    begun = and_(intents.c.state.in_(["pending", "running"]), intents.c.tries > 0)
+    return [
+        str(id)
+        for id in connection.execute(select(intents.c.id).where(or_(begun, intents.c.reverting.is_not(None)))).scalars()
+    ]
+
+
+def closed_intents(
+    connection: Connection, before: float, *, surplus: int, after: int, most: int
+) -> list[tuple[int, StoredAction]]:
+    """Return some that may be forgotten, with their numbers, in their order from ``after``.
+
+    Decided on before that time, or, where nothing was done about it, of a number up to ``surplus``. Those that some
+    field's owner was set by stay.
+    """
+    closed = or_(intents.c.state.not_in(["pending", "running"]), intents.c.verdict == "suggest")
+    old = or_(intents.c.decided < before, and_(intents.c.number <= surplus, intents.c.verdict != "act"))
+    owners = select(fields.c.intent).where(fields.c.intent.is_not(None)).scalar_subquery()
+    query = (
+        select(intents.c.number, intents.c.id)
+        .where(intents.c.number > after, closed, old, intents.c.guard_until.is_(None), intents.c.reverting.is_(None))
+        .where(intents.c.id.not_in(owners))
+        .order_by(intents.c.number)
+        .limit(most)
+    )
+    found = [(int(number), get(connection, id)) for number, id in connection.execute(query).all()]
+    return [(number, stored) for number, stored in found if stored is not None]
+
+
+def forget_intents(connection: Connection, ids: Iterable[str]) -> None:
+    """Delete intents, and what was said of them."""
+    some = list(ids)
+    connection.execute(delete(trail).where(trail.c.intent.in_(some)))
+    connection.execute(delete(intents).where(intents.c.id.in_(some)))

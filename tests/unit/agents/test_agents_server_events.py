@@ -1,0 +1,112 @@
+"""What the server streams, as an agent's host reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import httpx
+import pytest
+
+import scanflow as sf
+from scanflow.agent.records import Event
+from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.transport.async_events import AsyncEvents
+from scanflow.transport.async_json import AsyncJson
+from scanflow_agents.hearing import Told, Wanted
+from scanflow_agents.remote import ServerEvents
+
+URL = "http://127.0.0.1:1"
+WANTED = Wanted.of([sf.on_event("made"), sf.on_event("sold")], "mnist")
+FIRST, SECOND = (Event(id=number, at=1.5, type="made", app="mnist") for number in (4, 5))
+
+
+def message(event: Event, name: str) -> bytes:
+    return f"event: {name}\nid: {event.id}\ndata: {event.model_dump_json()}\n\n".encode()
+
+
+class Blocks(httpx.AsyncByteStream):
+    def __init__(self, *blocks: bytes, breaks: bool = False) -> None:
+        self._blocks, self._breaks = blocks, breaks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for block in self._blocks:
+            yield block
+        if self._breaks:
+            raise httpx.ReadError("reset")
+
+
+def told(reply: httpx.Response, asked: list[httpx.Request] | None = None) -> tuple[list[Told], ScanflowError | None]:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if asked is not None:
+            asked.append(request)
+        return reply
+
+    async def listen() -> tuple[list[Told], ScanflowError | None]:
+        transport = httpx.MockTransport(answer)
+        server, events = AsyncJson(URL, transport=transport), AsyncEvents(URL, transport=transport)
+        found: list[Told] = []
+        try:
+            async with aclosing(ServerEvents(server, events).stream(3, WANTED)) as stream:
+                async for one in stream:
+                    found.append(one)  # noqa: PERF401  what came before an error counts
+        except ScanflowError as error:
+            return found, error
+        finally:
+            await server.close()
+            await events.close()
+        return found, None
+
+    return asyncio.run(listen())
+
+
+def test_it_asks_for_what_is_wanted_and_tells_events_as_they_come() -> None:
+    asked: list[httpx.Request] = []
+    text = message(FIRST, "made") + message(SECOND, "events.seen")
+    found, error = told(httpx.Response(200, stream=Blocks(b":ping\n\n", text[:40], text[40:])), asked)
+    assert error is None
+    assert found == [Told(), Told(), Told(), Told(events=(FIRST,), seen=SECOND)]
+    (request,) = asked
+    assert request.headers["accept"] == "text/event-stream"
+    assert request.url.params.multi_items() == [
+        ("after", "3"),
+        ("seen", "true"),
+        ("type", "made"),
+        ("type", "sold"),
+        ("app", "mnist"),
+    ]
+
+
+def test_a_stream_that_breaks_and_an_event_that_cannot_be_read_are_unavailable_and_a_refusal_is_itself() -> None:
+    found, error = told(httpx.Response(200, stream=Blocks(message(FIRST, "made"), breaks=True)))
+    assert found == [Told(), Told(events=(FIRST,))]
+    assert isinstance(error, UnavailableError)
+    new = b'data: {"id": 5, "new": true}\n\n'
+    found, error = told(httpx.Response(200, stream=Blocks(message(FIRST, "made") + new)))
+    assert found == [Told(), Told(events=(FIRST,))], "what came before it is heard"
+    assert isinstance(error, UnavailableError)
+    assert "of another version" in str(error)
+    problem = {"type": "urn:scanflow:error:NotFoundError", "detail": "no such route", "status": 404, "title": "x"}
+    _, error = told(httpx.Response(404, json=problem))
+    assert isinstance(error, NotFoundError)
+
+
+@pytest.mark.parametrize("listed", [[], [FIRST]])
+def test_it_asks_for_single_events(listed: list[Event]) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        some = [one.model_dump(mode="json") for one in listed]
+        if request.url.path.endswith("/newest"):
+            return httpx.Response(200, text=json.dumps(some[0] if some else None))
+        assert dict(request.url.params) == {"after": "3", "limit": "1"}
+        return httpx.Response(200, json=some)
+
+    async def ask() -> None:
+        transport = httpx.MockTransport(answer)
+        source = ServerEvents(AsyncJson(URL, transport=transport), AsyncEvents(URL, transport=transport))
+        expected = listed[0] if listed else None
+        assert await source.newest() == expected
+        assert await source.from_number(4) == expected
+
+    asyncio.run(ask())

@@ -1,0 +1,120 @@
+"""What the server says is wrong with an agent, and the events that agents listen to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scanflow.agent.records import Event
+from scanflow_server.bodies import AgentView
+from scanflow_server.context import Context
+from scanflow_server.control.agents import view_of
+from scanflow_server.routes import events as routes
+from scanflow_server.store import agents, events
+
+
+@pytest.fixture
+def folder(context: Context) -> Path:
+    with context.store.write() as connection:
+        agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
+    made = context.agent_job("a", "tracker").path / "host"
+    made.mkdir(parents=True)
+    return made
+
+
+def view(context: Context) -> AgentView:
+    with context.store.read() as connection:
+        found = agents.get(connection, "a", "tracker")
+    assert found is not None
+    return view_of(context, found)
+
+
+def test_an_agent_that_does_not_come_up_is_told_with_what_it_wrote_down(context: Context, folder: Path) -> None:
+    assert view(context).error is None
+    (folder / "failure.json").write_text(json.dumps({"error": "own.py, line 1: no", "type": "UsageError"}))
+    assert view(context).error == "own.py, line 1: no"
+    with context.store.write() as connection:
+        agents.unwant(connection, "a", "tracker")
+    assert view(context).error is None, "nobody wants it to come up"
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        ("Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'y'\n", "ModuleNotFound"),
+        ("Traceback (most recent call last):\n  File x\nKeyError: 1\n2026 INFO it is at http://x\n", None),
+        ("2026 INFO agent tracker is at http://127.0.0.1:1\n", None),
+        ("", None),
+    ],
+)
+def test_one_that_ended_without_a_word_is_told_with_the_last_line_of_its_traceback(
+    context: Context, folder: Path, log: str, error: str | None
+) -> None:
+    assert folder.is_dir()
+    context.agent_job("a", "tracker").log.write_text(log)
+    found = view(context).error
+    assert found is None if error is None else str(found).startswith(error)
+
+
+def test_what_fails_in_one_that_works_is_told(context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "failure.json").write_text(json.dumps({"error": "of the last time"}))
+    (folder / "ailment.json").write_text(json.dumps({"error": "the sensor fails"}))
+    assert view(context).error == "of the last time", "it is not there yet"
+    with context.store.write() as connection:
+        agents.here(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=context.clock())
+    monkeypatch.setattr("scanflow_server.jobs.Job.pid", 7)
+    assert (view(context).state, view(context).error) == ("running", "the sensor fails")
+    (folder / "ailment.json").write_text("torn")
+    assert view(context).error is None
+
+
+def append(context: Context, *types: str) -> list[Event]:
+    with context.store.write() as connection:
+        return events.append(connection, [Event(at=1.0, type=type, app="a") for type in types])
+
+
+def test_the_newest_event_is_told(api: httpx.Client, context: Context) -> None:
+    assert api.get("/events/newest").json() is None
+    last = append(context, "a", "b")[-1]
+    assert api.get("/events/newest").json() == last.model_dump(mode="json")
+
+
+def test_events_of_several_types_are_listed(api: httpx.Client, context: Context) -> None:
+    append(context, "made", "sold", "run.failed", "run.succeeded", "seen")
+    found = api.get("/events", params={"type": ["made", "run.*"]}).json()
+    assert [one["type"] for one in found] == ["made", "run.failed", "run.succeeded"]
+
+
+@contextmanager
+def streamed(api: httpx.Client, **asked: Any) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
+    with api.stream("GET", "/events", params=asked, headers={"accept": "text/event-stream"}) as reply:
+
+        def told() -> Iterator[tuple[str, dict[str, Any]]]:
+            name = ""
+            for line in reply.iter_lines():
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                if line.startswith("data: "):
+                    yield name, json.loads(line.removeprefix("data: "))
+
+        yield told()
+
+
+def test_a_stream_tells_now_and_then_up_to_which_event_none_was_wanted(
+    api: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "_SEEN_S", 0.0)
+    with streamed(api, type="made", seen="true") as told:
+        append(context, "sold", "sold")
+        name, event = next(told)
+        assert (name, event["type"]) == ("events.seen", "sold")
+        append(context, "made")
+        while name != "made":
+            name, event = next(told)
+        assert event["id"] == 3

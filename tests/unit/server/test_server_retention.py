@@ -1,0 +1,424 @@
+"""What a server forgets, and what it never does."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from sqlalchemy import insert, select
+
+from scanflow.agent.records import Action, ActionState, Decision, Event, Guard, Verdict
+from scanflow_server.app import create_app
+from scanflow_server.context import Context
+from scanflow_server.control.pruning import DAY_S, Keep, Mark, gone_until, is_old, marks_now, may_forget, needed_until
+from scanflow_server.control.retention import BATCH, RetentionController
+from scanflow_server.jobs import GONE, Job
+from scanflow_server.settings import ServerSettings
+from scanflow_server.store import events, intents, keys, labels, operations, pruning, runs
+from scanflow_server.store.intents import StoredAction, StoredField
+from scanflow_server.store.operations import StoredOperation
+from scanflow_server.store.runs import Asked, WantedRun
+from scanflow_server.store.tables import keys as key_table
+from tests.unit.server.arbiter.making import intent
+
+NOW = 1_800_000_000.0
+LONG_AGO = NOW - 40 * DAY_S
+KEEP = Keep(events=0, events_s=30 * DAY_S, ended_s=30 * DAY_S, keys_s=7 * DAY_S)
+
+
+def with_settings(context: Context, **changes: Any) -> RetentionController:
+    context.settings = context.settings.model_copy(update=changes)
+    return RetentionController(context)
+
+
+def tell(context: Context, count: int, at: float = NOW) -> None:
+    with context.store.write() as connection:
+        events.append(connection, [Event(at=at, type="sample", data={"n": n}) for n in range(count)])
+
+
+def listed(context: Context, after: int = 0) -> list[int]:
+    with context.store.read() as connection:
+        return [one.id for one in events.after(connection, after, limit=100_000)]
+
+
+# -- decisions
+
+
+@given(
+    steps=some.lists(some.tuples(some.integers(0, 50), some.floats(0, 10 * DAY_S)), max_size=20),
+    most=some.integers(0, 100),
+)
+def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list[tuple[int, float]], most: int) -> None:
+    keep = Keep(events=most, events_s=30 * DAY_S, ended_s=0, keys_s=0)
+    newest, now, until = 0, 0.0, 0
+    marks: list[Mark] = []
+    born: dict[int, float] = {}
+    for count, pause in steps:
+        now += pause
+        born |= dict.fromkeys(range(newest + 1, newest + count + 1), now)
+        newest += count
+        if marks_now(marks[-1] if marks else None, newest, now, keep):
+            marks.append(Mark(newest, now))
+        until = max(until, gone_until(marks, newest, now, keep))
+    assert 0 <= until < max(newest, 1)
+    for number in range(1, until + 1):
+        assert now - born[number] > keep.events_s or (most and newest - number >= most)
+    if most:
+        assert newest - until <= max(most, 1)
+    assert len(marks) <= len(steps)
+
+
+def test_marks_are_few_and_made_again_when_the_clock_is_set_back() -> None:
+    assert marks_now(None, 1, NOW, KEEP)
+    assert not marks_now(None, 0, NOW, KEEP)
+    assert not marks_now(Mark(5, NOW), 5, NOW + DAY_S, KEEP)
+    assert not marks_now(Mark(5, NOW), 6, NOW + 0.2 * DAY_S, KEEP)
+    assert marks_now(Mark(5, NOW), 6, NOW + 0.4 * DAY_S, KEEP)
+    assert marks_now(Mark(5, NOW), 6, NOW - DAY_S, KEEP)
+
+
+def stored(
+    id: str = "i1", *, state: ActionState = "succeeded", verdict: Verdict = "act", at: float = LONG_AGO, **more: Any
+) -> StoredAction:
+    own = {name: more.pop(name) for name in ("guard_until", "reverting", "tries") if name in more}
+    decision = Decision(intent=id, verdict=verdict, reason="", at=at)
+    began = at if verdict == "act" and state != "pending" else None
+    ended = None if state in {"pending", "running"} else at
+    wanted = intent(id, **more)
+    return StoredAction(
+        action=Action(id=id, intent=wanted, state=state, decision=decision, began=began, ended=ended), **own
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "goes"),
+    [
+        (stored(), True),
+        (stored(at=NOW - DAY_S), False),
+        (stored(state="running"), False),
+        (stored(state="pending", verdict="approve"), False),
+        (stored(state="pending", verdict="queue"), False),
+        (stored(state="pending", verdict="suggest"), True),
+        (stored(state="lost", verdict="refuse"), True),
+        (stored(guard_until=NOW + 1), False),
+        (stored(reverting="ann"), False),
+        (stored(cool_down_s=60 * DAY_S), False),
+        (stored(hysteresis_s=60 * DAY_S), False),
+        (stored(budget=3, budget_window_s=60 * DAY_S), False),
+        (stored(budget_window_s=60 * DAY_S), True),  # without a budget it counts for nothing
+        (stored(budget=3, budget_window_s=60 * DAY_S, state="failed"), False),  # what failed was spent too
+        (stored(budget=3, budget_window_s=60 * DAY_S, state="lost", verdict="refuse"), True),
+    ],
+)
+def test_an_action_is_forgotten_once_it_is_over_old_and_counts_for_nothing(one: StoredAction, goes: bool) -> None:
+    assert may_forget(one, NOW, KEEP, surplus=False) is goes
+
+
+def test_more_than_enough_is_forgotten_early_only_where_nothing_was_done() -> None:
+    assert may_forget(stored(at=NOW, state="lost", verdict="observe"), NOW + 1, KEEP, surplus=True)
+    assert not may_forget(stored(at=NOW), NOW + 1, KEEP, surplus=True)
+    assert not may_forget(stored(at=NOW, state="pending", verdict="approve"), NOW + 1, KEEP, surplus=True)
+    assert needed_until(stored(at=NOW, cool_down_s=5.0)) == NOW + 5
+
+
+def test_nothing_is_ever_old_where_it_is_kept_for_ever() -> None:
+    assert not is_old(0.0, NOW, 0.0)
+    assert not is_old(None, NOW, 1.0)
+    assert Keep(events=0, events_s=0, ended_s=0, keys_s=0).pause_s == 300
+    assert KEEP.pause_s == 300
+    assert Keep(events=1, events_s=20, ended_s=0, keys_s=60).pause_s == 1
+
+
+# -- events
+
+
+def test_events_beyond_so_many_go_and_their_numbers_are_not_used_again(context: Context) -> None:
+    controller = with_settings(context, keep_events=10)
+    tell(context, 2 * BATCH + 25)
+    controller.forget()
+    newest = 2 * BATCH + 25
+    assert listed(context) == list(range(newest - 9, newest + 1))
+    with_settings(context, keep_events=1).forget()
+    tell(context, 1)
+    assert listed(context) == [newest, newest + 1]
+
+
+def test_events_go_by_when_they_were_listed_whatever_they_say_of_themselves(context: Context) -> None:
+    controller = with_settings(context, keep_events=0)
+    now = [NOW]
+    context.clock = lambda: now[0]
+    tell(context, 5, at=NOW + 99 * DAY_S)
+    controller.forget()
+    now[0] += 20 * DAY_S
+    tell(context, 5, at=1.0)
+    controller.forget()
+    assert len(listed(context)) == 10
+    now[0] += 11 * DAY_S
+    controller.forget()
+    assert listed(context) == [6, 7, 8, 9, 10]
+
+
+def test_nothing_goes_where_it_is_kept_for_ever(context: Context) -> None:
+    controller = with_settings(context, keep_events=0, keep_events_days=0.0, keep_ended_days=0.0, keep_keys_days=0.0)
+    tell(context, 30, at=1.0)
+    ended_operation(context, "op-1", LONG_AGO)
+    now = [NOW]
+    context.clock = lambda: now[0]
+    for _ in range(3):
+        controller.forget()
+        now[0] += 900 * DAY_S
+    assert len(listed(context)) == 30
+    assert Job(context.settings.folder / "operations" / "op-1").result is not None
+
+
+def test_who_asks_for_what_came_after_a_forgotten_event_is_told(context: Context, api: httpx.Client) -> None:
+    tell(context, 20)
+    assert "scanflow-events-gone" not in api.get("/events", params={"after": 0}).headers
+    with_settings(context, keep_events=5).forget()
+    answer = api.get("/events", params={"after": 3})
+    assert [one["id"] for one in answer.json()] == [16, 17, 18, 19, 20]
+    assert answer.headers["scanflow-events-gone"] == "15"
+    for known in (15, 17, 20):
+        assert "scanflow-events-gone" not in api.get("/events", params={"after": known}).headers
+    headers = {"accept": "text/event-stream", "last-event-id": "3"}
+    with api.stream("GET", "/events", params={"type": "nothing"}, headers=headers) as stream:
+        lines = stream.iter_lines()
+        told = [next(lines) for _ in range(3)]
+    found = dict(line.split(": ", 1) for line in told)
+    assert (found["event"], found["id"]) == ("events.gone", "15")
+    assert Event.model_validate_json(found["data"]).data == {"after": 3, "until": 15}
+
+
+# -- what was asked for
+
+
+def ended_operation(context: Context, id: str, at: float, state: str = "succeeded") -> Job:
+    one = StoredOperation(id=id, kind="scale", service="s", request={}, created=at)
+    with context.store.write() as connection:
+        operations.add(connection, one)
+        if state != "running":
+            operations.end(connection, id, at=at, progress=["done"], result={})
+    return ended_job(context.operation_job(id), at)
+
+
+def ended_job(job: Job, at: float) -> Job:
+    job.prepare({"what": "test"})
+    assert job.end_unheld({"record": None})
+    os.utime(job.path / "ended.json", (at, at))
+    return job
+
+
+def a_run(name: str, **more: Any) -> WantedRun:
+    fields: dict[str, Any] = {
+        "app": "a",
+        "team": "t",
+        "workflow": "w",
+        "created": LONG_AGO,
+        "asked": Asked(action="run"),
+        **more,
+    }
+    return WantedRun(name=name, **fields)
+
+
+def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: Context) -> None:
+    old, fresh = ended_operation(context, "old", LONG_AGO), ended_operation(context, "fresh", NOW - DAY_S)
+    going = ended_operation(context, "going", LONG_AGO, state="running")  # over, and not noted yet
+    (context.settings.folder / "operations" / f"{GONE}cut-short").mkdir()
+    RetentionController(context).forget()
+    with context.store.read() as connection:
+        assert operations.get(connection, "old") is None
+        assert operations.get(connection, "fresh") is not None
+        assert [one.id for one in operations.running(connection)] == ["going"]
+    assert not old.path.exists()
+    assert sorted(path.name for path in old.path.parent.iterdir()) == ["fresh", "going"]
+    assert fresh.result is not None
+    assert going.result is not None
+
+
+def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_works(context: Context) -> None:
+    with context.store.write() as connection:
+        for run in (a_run("over", active=False, drive=2), a_run("wanted"), a_run("fresh", active=False)):
+            runs.add(connection, run)
+    jobs = {
+        (name, drive): ended_job(context.run_job(name, drive), LONG_AGO)
+        for name, drive in (("over", 1), ("over", 2), ("wanted", 1), ("unknown", 1))
+    }
+    ended_job(context.run_job("fresh", 1), NOW)
+    unended = context.run_job("unended", 1)
+    unended.prepare({"what": "test"})
+    RetentionController(context).forget()
+    assert {key for key, job in jobs.items() if job.path.exists()} == {("wanted", 1)}
+    assert sorted(path.name for path in (context.settings.folder / "runs").iterdir()) == ["fresh", "unended", "wanted"]
+    with context.store.read() as connection:
+        left = runs.get(connection, "over")
+    assert left is not None, "no journal knows of it: it would not be known any more at all"
+
+
+def test_a_job_that_somebody_works_on_is_not_forgotten(context: Context) -> None:
+    job = ended_job(context.run_job("r", 1), LONG_AGO)
+    with (job.path / "lock").open("ab") as lock:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not job.forget()
+        RetentionController(context).forget()
+    assert job.result is not None
+    assert job.forget()
+    assert not job.path.exists()
+
+
+def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(
+    context: Context, api: httpx.Client, tmp_path: Path
+) -> None:
+    from tests.server import body_of
+
+    (tmp_path / "app.py").write_text(
+        "import scanflow as sf\n@sf.step\ndef one() -> int:\n    return 1\n"
+        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[one.bind()])])\n"
+    )
+    name = api.post("/runs", json=body_of(tmp_path / "app.py")).json()["name"]
+    context.deployer.give_up(name, "for a test")
+    with context.store.write() as connection:
+        runs.settle(connection, name, 1, outcome="failed")
+    ended_job(context.run_job(name, 1), LONG_AGO)
+    context.settings = context.settings.model_copy(update={"keep_ended_days": 1.0})
+    now = [NOW]
+    context.clock = lambda: now[0]
+    RetentionController(context).forget()
+    with context.store.read() as connection:
+        assert runs.get(connection, name) is not None, "it was asked for a moment ago"
+    kinds = [line.removeprefix("event: ") for line in told_of(api, name) if line.startswith("event: ")]
+    assert (kinds[0], kinds[-1]) == ("run-started", "run-ended")
+    now[0] += 2 * DAY_S
+    RetentionController(context).forget()
+    with context.store.read() as connection:
+        assert runs.get(connection, name) is None
+    assert api.get(f"/runs/{name}").json()["state"] == "failed"
+    assert [line for line in told_of(api, name) if line == "event: run-ended"]
+    assert api.post(f"/runs/{name}/resume").json()["state"] == "running"
+
+
+def told_of(api: httpx.Client, run: str) -> list[str]:
+    with api.stream("GET", f"/runs/{run}/events") as stream:
+        return list(stream.iter_lines())
+
+
+# -- what agents wanted
+
+
+def test_old_actions_are_forgotten_with_what_was_said_and_owners_open_ones_and_labels_stay(context: Context) -> None:
+    kinds = {
+        "old": stored("old"),
+        "owner": stored("owner"),
+        "new": stored("new", at=NOW - DAY_S),
+        "waits": stored("waits", state="pending", verdict="approve"),
+        "spent": stored("spent", budget=1, budget_window_s=90 * DAY_S),
+        "guarded": stored("guarded", guard=Guard(metric="service.s.errors"), guard_until=NOW + 5),
+    }
+    with context.store.write() as connection:
+        for id, one in kinds.items():
+            intents.add(connection, one)
+            intents.say(connection, id, LONG_AGO, "began")
+        intents.put_field(connection, "service/s", StoredField(field="replicas", intent="owner", strategy="x"))
+        labels.ask(connection, "a", [labels.Wanted(id="l1")], at=1.0)
+    RetentionController(context).forget()
+    with context.store.read() as connection:
+        assert {id for id in kinds if intents.get(connection, id) is not None} == set(kinds) - {"old"}
+        assert intents.said(connection, "old") == []
+        assert intents.said(connection, "new") != []
+        assert len(labels.listed(connection)) == 1
+
+
+def test_of_what_nothing_was_done_about_only_the_newest_are_kept(context: Context) -> None:
+    with context.store.write() as connection:
+        intents.add(connection, stored("first", at=NOW))
+        for number in range(250):
+            intents.add(connection, stored(f"i{number}", state="lost", verdict="observe", at=NOW))
+    with_settings(context, keep_events=20).forget()
+    with context.store.read() as connection:
+        left = [one.id for one in intents.listed(connection, limit=1000)]
+    assert left == [f"i{number}" for number in reversed(range(230, 250))] + ["first"]
+
+
+# -- keys
+
+
+def test_old_keys_are_forgotten_except_of_what_was_begun_and_may_be_begun_again(context: Context) -> None:
+    with context.store.write() as connection:
+        intents.add(connection, stored("cut", state="running", tries=1))
+        intents.add(connection, stored("back", reverting="ann", tries=1))
+        used = {
+            "old": LONG_AGO,
+            "new": NOW,
+            "intent/cut": LONG_AGO,
+            "intent/back/revert": LONG_AGO,
+            "intent/x": LONG_AGO,
+        }
+        for key, at in used.items():
+            keys.keep(connection, key, "run", "mark", target="t", at=at)
+        many = [{"key": f"k{n}", "kind": "run", "target": "t", "fingerprint": "f", "at": 1.0} for n in range(BATCH + 5)]
+        connection.execute(insert(key_table), many)
+    RetentionController(context).forget()
+    with context.store.read() as connection:
+        left = set(connection.execute(select(key_table.c.key)).scalars())
+    assert left == {"new", "intent/cut", "intent/back/revert"}
+
+
+# -- the controller
+
+
+def test_it_works_in_parts_at_its_times(context: Context) -> None:
+    now = [0.0]
+    context.settings = context.settings.model_copy(update={"keep_events": 1})
+    controller = RetentionController(context, clock=lambda: now[0])
+    tell(context, 3 * BATCH)
+    controller.tick()
+    assert len(listed(context)) == 3 * BATCH, "not at once"
+    assert controller.period_s == 300
+    now[0] = 300
+    left: list[int] = []
+    while len(left) < 3:
+        controller.tick()
+        left.append(len(listed(context)))
+        assert controller.period_s < 1
+        now[0] += 0.1
+    assert left == [2 * BATCH, BATCH, 1]
+    while controller.period_s < 1:
+        controller.tick()
+        now[0] += 0.1
+    assert controller.period_s > 299
+
+
+def test_a_pass_that_fails_is_begun_anew_later(context: Context) -> None:
+    now = [0.0]
+    context.settings = context.settings.model_copy(update={"keep_events": 1})
+    controller = RetentionController(context, clock=lambda: now[0])
+    tell(context, 5)
+    real = context.store
+    context.store = None  # type: ignore[assignment]
+    now[0] = 300
+    with pytest.raises(AttributeError):
+        controller.tick()
+    context.store = real
+    assert controller.period_s == 300
+    now[0] = 600
+    controller.tick()
+    assert len(listed(context)) == 1
+
+
+def test_the_server_has_it_at_work(context: Context) -> None:
+    assert create_app(context).routes
+    with context.store.read() as connection:
+        assert pruning.gone(connection) == 0
+
+
+def test_the_settings_are_read_from_the_environment() -> None:
+    told = ServerSettings.from_environment({"SCANFLOW_KEEP_EVENTS": "5", "SCANFLOW_KEEP_ENDED_DAYS": "0.5"})
+    assert Keep.of(told) == Keep(events=5, events_s=30 * DAY_S, ended_s=DAY_S / 2, keys_s=7 * DAY_S)
+    assert json.loads(told.model_dump_json(include={"keep_keys_days"})) == {"keep_keys_days": 7.0}
