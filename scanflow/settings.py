@@ -38,6 +38,11 @@ class Settings(BaseModel):
     max_fan_out: int = Field(default=10_000, ge=1)
     """The widest fan-out accepted at run time; a list longer than this fails its step and says so."""
 
+    @property
+    def secret(self) -> str | None:
+        """The token as it is sent. Whatever prints the settings prints stars in its place."""
+        return None if self.token is None else self.token.get_secret_value()
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own).

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.agent.messages import SensorReport
-from scanflow.agent.records import JSON, Action, Intent
+from scanflow.agent.records import Action, Intent
+from scanflow.agent.words import called
 from scanflow.app.quantities import format_duration
 from scanflow_client.words import ago
 
 if TYPE_CHECKING:
     from scanflow.agent.catalogue import Primitive
-    from scanflow.agent.registry import Declared
-    from scanflow.agent.strategy import Strategy
 
 __all__ = [
     "AgentTold",
@@ -31,7 +30,6 @@ __all__ = [
     "outcome",
     "primitive_rows",
     "sensor_rows",
-    "strategies_told",
     "strategy_rows",
     "trigger_words",
     "waiting_rows",
@@ -44,7 +42,6 @@ _WAITS = {
     "queue": "waits for its turn",
     "suggest": "suggested",
 }
-_CLOSED = {"refuse": "refused", "observe": "only observed"}
 
 
 class AgentTold(BaseModel):
@@ -60,6 +57,9 @@ class AgentTold(BaseModel):
     pid: int | None = None
     started: float | None = None
     restarts: int = 0
+    error: str | None = None
+    """Why it fails, as the server tells it."""
+
     sensors: tuple[SensorReport, ...] | None = None
     """None: it could not be asked."""
 
@@ -139,11 +139,6 @@ def journal_line(entry: Mapping[str, Any]) -> str:
     return f"{_time(entry['at'])}  {kind:<8}  {entry['subject']}  {_short(_noted(kind, body))}".rstrip()
 
 
-def strategies_told(app: str, agent: str, declared: Declared) -> list[dict[str, JSON]]:
-    """Return what an agent's strategies say, as JSON can hold it."""
-    return [_strategy_told(app, agent, declared, one) for one in declared.strategies]
-
-
 def strategy_rows(told: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return a table of strategies: agent, name, when, if, then, autonomy, cool-down, budget."""
     return [
@@ -178,12 +173,9 @@ def primitive_rows(catalogue: Iterable[Primitive]) -> list[tuple[str, ...]]:
 
 def outcome(action: Action) -> str:
     """Return how an action stands, in few words."""
-    verdict = action.decision.verdict
     if action.state == "pending":
-        return _WAITS.get(verdict, "pending")
-    if action.state == "lost":
-        return _CLOSED.get(verdict, "lost")
-    return action.state
+        return _WAITS.get(action.decision.verdict, "pending")
+    return "only observed" if action.state == "observed" else action.state
 
 
 def action_line(action: Action) -> str:
@@ -260,10 +252,10 @@ def _noted(kind: str, body: Any) -> str:
         case "sample", {"value": value, "cause": cause}:
             return f"{_short(_plain(value))} ({cause})"
         case "intent", {"primitive": primitive, "target": target}:
-            wanted = _called(str(primitive), body.get("arguments") or {})
+            wanted = called(str(primitive), body.get("arguments") or {})
             return f"{wanted} on {target}, by the rule: {body.get('rule') or 'always'}"
         case "call", {"agent": agent, "sensor": sensor}:
-            return _called(f"{agent}.{sensor}", body.get("kwargs") or {}, body.get("args") or ())
+            return called(f"{agent}.{sensor}", body.get("kwargs") or {}, body.get("args") or ())
         case "decision", {"answer": {"verdict": verdict, "reason": reason}}:
             return f"{verdict}: {reason}"
         case "decision", {"answer": {"sample": sample}}:
@@ -275,51 +267,8 @@ def _noted(kind: str, body: Any) -> str:
     return json.dumps(body, ensure_ascii=False)
 
 
-def _strategy_told(app: str, agent: str, declared: Declared, one: Strategy) -> dict[str, JSON]:
-    from scanflow.agent.rules import explain
-
-    return {
-        "app": app,
-        "agent": agent,
-        "name": one.name,
-        "sensor": one.sensor,
-        "when": declared.sensor(one.sensor).trigger.model_dump(mode="json"),
-        "if": None if one.rule is None else explain(one.rule, {}),
-        "then": [_doing(wanted) for wanted in one.wanted],
-        "priority": one.priority,
-        "autonomy": one.autonomy,
-        "cool_down_s": _seconds(one.cool_down),
-        "hysteresis_s": _seconds(one.hysteresis),
-        "budget": one.budget,
-        "budget_window_s": _seconds(one.budget_window),
-        "guard": None if one.guard is None else one.guard.model_dump(mode="json"),
-    }
-
-
-def _doing(wanted: Any) -> str:
-    """Return what a strategy does; of a lambda what it says, of another function its name."""
-    from scanflow.agent.acts import Act, Call
-    from scanflow.agent.actuators.actuator import Actuator
-    from scanflow.agent.rules import explain, rule_of
-
-    if isinstance(wanted, Act | Call):
-        return str(wanted)
-    if isinstance(wanted, Actuator):
-        return f"{wanted.agent}.{wanted.sensor}(...), by {wanted.name}"
-    made = rule_of(wanted)
-    return f"{made.name}(...)" if made.name else explain(made, {}).replace("a rule without a name", "a function")
-
-
-def _seconds(held: Any) -> float:
-    return float(held)
-
-
 def _wanted(intent: Intent) -> str:
-    return _called(intent.primitive, intent.arguments)
-
-
-def _called(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) -> str:
-    return f"{name}({', '.join([*map(_plain, args), *(f'{key}={_plain(value)}' for key, value in kwargs.items())])})"
+    return called(intent.primitive, intent.arguments)
 
 
 def _plain(value: Any) -> str:

@@ -21,7 +21,6 @@ from scanflow_client.words import failure_block
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from pydantic import SecretStr
 
     from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
     from scanflow.transport import Answer
@@ -41,7 +40,7 @@ class Client:
         self,
         url: str | None = None,
         *,
-        token: str | SecretStr | None = None,
+        token: str | None = None,
         home: Path | str | None = None,
         progress: bool | None = None,
     ) -> None:
@@ -63,7 +62,7 @@ class Client:
                 raise UsageError(f"Client({url!r}, home=...): a server has a home folder of its own. Leave out one.")
             from scanflow.deployer import RemoteDeployer
 
-            self._deployer = RemoteDeployer(url, settings.token if token is None else token)
+            self._deployer = RemoteDeployer(url, settings.secret if token is None else token)
         elif token is not None:
             raise UsageError("Client(token=...): a token is for a server. Name it: Client('http://...', token=...).")
         else:

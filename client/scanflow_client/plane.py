@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scanflow.backends.local.detached import start_detached
 from scanflow.backends.local.locks import try_lock
 from scanflow.backends.local.services.ports import is_free
 from scanflow.deployer.remote_home import Up, UpProcess, birth_of, forget_up, read_up, up_file, write_up
@@ -45,8 +45,6 @@ _POLL_S = 0.05
 _SHOWN_LINES = 12
 _LOG_BYTES = 16 * 2**20
 _NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
-_DETACHED = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
-"""A shell that starts it in the background, tells its id and leaves: it is nobody's child, and nobody's terminal's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +154,7 @@ def look(settings: Settings) -> dict[str, Any]:
 
 
 def _server(url: str, settings: Settings) -> Server:
-    token = None if settings.token is None else settings.token.get_secret_value()
-    return Server(url, token=token, timeout_s=AGENT_S)
+    return Server(url, token=settings.secret, timeout_s=AGENT_S)
 
 
 def _server_port(wanted: int | None, before: Up | None, notes: list[str]) -> int:
@@ -211,16 +208,7 @@ def _start(command: Sequence[str], home: Path, *, port: int, log: Path) -> UpPro
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > _LOG_BYTES:
         log.replace(log.with_suffix(".old.log"))
-    done = subprocess.run(
-        ["/bin/sh", "-c", _DETACHED, str(log), *command],
-        env=_environment(home, port, os.environ),
-        start_new_session=True,
-        check=True,
-        cwd="/",
-        stdout=subprocess.PIPE,
-        timeout=30,
-    )
-    pid = int(done.stdout)
+    pid = start_detached(command, log=log, environment=_environment(home, port, os.environ))
     return UpProcess(pid=pid, birth=birth_of(pid), port=port, url=f"http://{HOST}:{port}", log=str(log))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
@@ -39,7 +39,7 @@ class RemoteDeployer(RemoteServices):
     def __init__(
         self,
         url: str,
-        token: str | SecretStr | None = None,
+        token: str | None = None,
         *,
         server: Server | None = None,
         keys: Callable[[], str] = new_key,
@@ -51,8 +51,7 @@ class RemoteDeployer(RemoteServices):
         Raises:
             InvalidError: the address is none, or the token cannot be sent.
         """
-        secret = token.get_secret_value() if isinstance(token, SecretStr) else token
-        super().__init__(server or Server(url, token=secret), keys=keys)
+        super().__init__(server or Server(url, token=token), keys=keys)
         self._sleep, self._clock = sleep, clock
 
     def plan(

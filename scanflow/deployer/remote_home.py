@@ -100,12 +100,16 @@ def read_up(home: Path) -> Up | None:
 
 
 def write_up(home: Path, up: Up) -> None:
-    """Write the note, whole or not at all."""
+    """Write the note, whole or not at all.
+
+    Raises:
+        UnavailableError: it cannot be written.
+    """
+    from scanflow.backends.local.services.stored import write_atomically
+
     path = up_file(home)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(up.model_dump_json(indent=2), encoding="utf-8")
-    draft.replace(path)
+    write_atomically(path, up.model_dump_json(indent=2).encode())
 
 
 def forget_up(home: Path) -> None:

@@ -71,7 +71,7 @@ def told(cli: Cli, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerProcess) -> None:
+def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
     assert "No agent was started yet" in cli("agents").stdout
     started = cli("agents", "--start", "app.py")
     assert (started.returncode, started.stdout.splitlines()[-1]) == (0, "Look at it: scanflow agents mnist")
@@ -98,11 +98,21 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerPr
 
     journal = cli("agents", "tracker", "--journal").stdout.splitlines()
     assert [line.split()[2] for line in journal][:3] == ["sample", "sample", "intent"]
+    same = cli("replay", "tracker", "--save", "trace.json")
+    assert (same.returncode, "all is decided as it was then" in same.stdout) == (
+        0,
+        True,
+    )
+    (tmp_path / "tracker.py").write_text(CODE.replace("n >= 1000", "n >= 2000"))
+    differs = cli("replay", "tracker", "app.py")
+    assert (differs.returncode, differs.stdout.count("\n-  ")) == (1, 1), differs.stderr
     stopped = cli("agents", "--stop", "mnist")
     assert stopped.returncode == 0, stopped.stderr
     until(lambda: told(cli, "agents", "tracker")[0]["state"] == "stopped", "the agent has ended")
     asleep = cli("agents", "tracker", "--journal")
     assert (asleep.returncode, "mnist:tracker is stopped" in asleep.stderr) == (3, True)
+    assert cli("replay", "tracker").returncode == 3
+    assert cli("replay", "tracker", "--trace", "trace.json").stdout == differs.stdout, "its trace is enough"
 
 
 def test_labels_are_given_from_the_queue(cli: Cli, server: ServerProcess, tmp_path: Path) -> None:

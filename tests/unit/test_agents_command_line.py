@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import getpass
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typer.testing import CliRunner, Result
 from scanflow.agent.records import Action, Call, Decision, Intent, Sample
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.transport import Server, async_json, problem_of
+from scanflow_client import faces
 from scanflow_client.agent_words import action_line, journal_line, outcome, sensor_rows, trigger_words
 from scanflow_client.cli import agents
 from scanflow_client.cli import app as command_line
@@ -59,46 +59,6 @@ app = sf.Application(
     ],
 )
 """
-TRACKER_CODE = """
-import scanflow as sf
-from scanflow.agent import actuator, call, primitives as do, rule, sensor
-
-LEAST = 1000
-
-@sensor(sf.every(hours=1))
-def count():
-    return 3
-
-@rule("enough to check")
-def enough(n):
-    return n >= LEAST
-
-@actuator(path="/sensors/look", depender="checker")
-def pass_on(n):
-    return {"n": n}
-
-def both(n):
-    return [do.run_workflow("training"), call("checker", "look")]
-
-sf.Strategy(name="count", when=count, if_=enough, then=call("checker", "look", 5), cool_down="10m", budget=3)
-sf.Strategy(
-    name="alarm",
-    when=sf.on_event("run.failed", workflow="training"),
-    then=[do.run_workflow("training", count=5), both, pass_on, lambda n: do.stop_workflow("training")],
-    autonomy="approve",
-)
-"""
-CHECKER_CODE = """
-import scanflow as sf
-from scanflow.agent import primitives as do, sensor
-
-@sensor(sf.on_call())
-def look(n):
-    return n
-
-sf.Strategy(name="seen", when=look, then=do.stop_workflow("training"))
-"""
-
 Handler = Callable[[httpx.Request], httpx.Response]
 
 
@@ -162,8 +122,7 @@ def face(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 @pytest.fixture
 def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with an application that has two agents."""
-    for name, code in (("app.py", APP), ("tracker.py", TRACKER_CODE), ("checker.py", CHECKER_CODE)):
-        (tmp_path / name).write_text(code)
+    (tmp_path / "app.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -237,6 +196,14 @@ def test_an_agent_that_does_not_answer_is_listed_all_the_same(monkeypatch: pytes
     assert "running" in told
 
 
+def test_why_an_agent_fails_is_told_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = CHECKER | {"state": "failed", "error": "checker.py, line 3: no such sensor"}
+    answers = {"GET /agents": [failing | {"generation": 3}]}
+    told = run(monkeypatch, answers, "agents").stdout.splitlines()
+    assert told[2] == "mnist:checker fails: checker.py, line 3: no such sensor"
+    assert json.loads(run(monkeypatch, answers, "agents", "--json").stdout)[0]["error"] == failing["error"]
+
+
 def test_no_agent_is_said_to_be_so_and_an_unknown_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = run(monkeypatch, {"GET /agents": []}, "agents")
     assert nothing.stdout == "No agent was started yet. Start an application's: scanflow agents --start app.py\n"
@@ -297,7 +264,7 @@ def test_a_journal_ends_with_the_newest_entries_however_long_it_is(
         return [one for one in entries if int(str(one["id"])) > after][:limit]
 
     face.answers["GET /journal"] = journal
-    monkeypatch.setattr(agents, "PAGE", 3)
+    monkeypatch.setattr(faces, "PAGE", 3)
     words = ("agents", "tracker", "--journal", "--limit", "4")
     told = json.loads(run(monkeypatch, {"GET /agents": [TRACKER]}, *words, "--json").stdout)
     assert [one["id"] for one in told] == [4, 5, 6, 7]
@@ -337,59 +304,6 @@ def test_an_entry_of_a_journal_is_one_line(kind: str, body: dict[str, Any], told
     line = journal_line({"id": 1, "at": 0.0, "kind": kind, "subject": "count", "body": body})
     assert told in line
     assert "\n" not in line
-
-
-def test_strategies_are_told_from_the_file_without_any_server(folder: Path) -> None:
-    done = CliRunner().invoke(command_line.app, ["strategies", "app.py"], catch_exceptions=False)
-    heads, count, alarm, seen, note = (re.sub("   +", "  ", line) for line in done.stdout.splitlines())
-    assert heads.split() == "agent strategy when if then autonomy cool-down budget".split()
-    assert "count (every 1h 00m)  enough to check: n >= LEAST, LEAST=1000" in count
-    assert count.split("  ")[-1] == "3 in 1h 00m"
-    assert "checker.look(5)" in count
-    assert "10m 00s" in count
-    assert "when_alarm (on run.failed (workflow=training))  always" in alarm
-    assert "always  run_workflow(workflow='training', parameters=" in alarm
-    assert "both(...); checker.look(...), by pass_on; do.stop_workflow('training')" in alarm
-    assert "approve" in alarm
-    assert seen.startswith("checker  seen")
-    assert note == "checker: what the built-in 'checker' does besides is not listed."
-
-
-def test_strategies_of_one_agent_as_json(folder: Path) -> None:
-    done = CliRunner().invoke(command_line.app, ["strategies", "app.py:tracker", "--json"], catch_exceptions=False)
-    count, alarm = json.loads(done.stdout)
-    assert (count["app"], count["agent"], count["sensor"]) == ("mnist", "tracker", "count")
-    assert count["when"] == {"kind": "interval", "seconds": 3600.0, "jitter": 0.0}
-    assert (count["cool_down_s"], count["budget"], count["budget_window_s"]) == (600.0, 3, 3600.0)
-    assert (alarm["if"], alarm["autonomy"], len(alarm["then"])) == (None, "approve", 4)
-
-
-def test_a_strategy_on_a_sensor_that_only_the_built_in_agent_has_is_noted_not_fatal(folder: Path) -> None:
-    (folder / "checker.py").write_text(
-        "import scanflow as sf\nfrom scanflow.agent import primitives as do\n"
-        "sf.Strategy(name='own', when='analyze', then=do.stop_workflow('training'))\n"
-    )
-    done = CliRunner().invoke(command_line.app, ["strategies", "app.py:checker"], catch_exceptions=False)
-    assert "is not listed, nor its own: Agent 'checker': the strategy 'own' waits for the sensor" in done.stdout
-
-
-def test_code_that_cannot_be_loaded_is_told_with_its_line(folder: Path) -> None:
-    (folder / "tracker.py").write_text("import scanflow\n\n1 / 0\n")
-    with pytest.raises(UsageError, match=r"(?s)tracker.py cannot be loaded:.*tracker.py:3:.*ZeroDivisionError"):
-        CliRunner().invoke(command_line.app, ["strategies", "app.py"], catch_exceptions=False)
-
-
-def test_the_twenty_primitives_are_listed_without_any_server(home: Path) -> None:
-    done = CliRunner().invoke(command_line.app, ["strategies", "primitives"], catch_exceptions=False)
-    heads, *rows = done.stdout.splitlines()
-    assert heads.split()[:4] == ["primitive", "layer", "kind", "parameters"]
-    assert len(rows) == 20
-    assert rows[0].split()[:3] == ["run_workflow", "application", "batch"]
-    assert "workflow, [parameters], [**more]" in rows[0]
-    told = CliRunner().invoke(command_line.app, ["strategies", "primitives", "--json"], catch_exceptions=False)
-    assert {(one["layer"], one["kind"]) for one in json.loads(told.stdout)} == {
-        (layer, kind) for layer in ("application", "infrastructure") for kind in ("batch", "online")
-    }
 
 
 def test_why_lists_what_was_wanted_and_tells_the_story_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +355,7 @@ def test_a_person_says_yes_or_no_by_name_and_with_a_reason(monkeypatch: pytest.M
         {
             "GET /intents": queue(action("a2"), action("a1")),
             "POST /intents/a1/approve": action("a1", verdict="act").model_dump(mode="json"),
-            "POST /intents/a2/refuse": action("a2", "lost", "refuse").model_dump(mode="json"),
+            "POST /intents/a2/refuse": action("a2", "refused", "refuse").model_dump(mode="json"),
         }
     )
     told = run(monkeypatch, server, "approve", "a1", "--reason", "looks right").stdout
@@ -504,7 +418,7 @@ def test_labels_are_given_one_by_one_or_from_a_file(monkeypatch: pytest.MonkeyPa
 
 def test_a_label_that_is_refused_ends_it_and_says_how_many_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"POST /labels/a": {"id": "a"}, "POST /labels/b": UsageError("'b' is labelled already.")}
-    with pytest.raises(UsageError, match=r"'b' is labelled already. Of 3 labels, the 1 before it are kept."):
+    with pytest.raises(UsageError, match=r"'b' is labelled already.\nOf 3 labels, the 1 before it are kept."):
         run(monkeypatch, answers, "labels", "-g", "a=1", "-g", "b=1", "-g", "c=1")
 
 
@@ -559,8 +473,8 @@ def test_how_an_action_stands_is_told_in_words() -> None:
     stands = {
         ("pending", "queue"): "waits for its turn",
         ("pending", "suggest"): "suggested",
-        ("lost", "refuse"): "refused",
-        ("lost", "observe"): "only observed",
+        ("refused", "refuse"): "refused",
+        ("observed", "observe"): "only observed",
         ("lost", "act"): "lost",
         ("running", "act"): "running",
     }

@@ -61,8 +61,8 @@ def test_the_server_that_is_named_comes_first(home: Path, monkeypatch: pytest.Mo
 def test_a_token_is_a_secret() -> None:
     settings = Settings.from_environment({"SCANFLOW_URL": URL, "SCANFLOW_TOKEN": "abc"})
     assert settings.url == URL
-    assert settings.token is not None
-    assert settings.token.get_secret_value() == "abc"
+    assert settings.secret == "abc"
+    assert Settings.from_environment({}).secret is None
     assert "abc" not in f"{settings!r} {settings} {settings.model_dump_json()}"
 
 

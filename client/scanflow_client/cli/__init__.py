@@ -16,8 +16,8 @@ from scanflow.errors import (
 __all__ = ["main"]
 
 EXIT_CODES = """\
-Exit codes: 0 done; 1 a step, or a component of a service, failed; 2 your input needs a change;
-3 something did not answer, try again; 4 a defect of scanflow; 130 stopped.
+Exit codes: 0 done; 1 a step, or a component of a service, failed, or a replay differs;
+2 your input needs a change; 3 something did not answer, try again; 4 a defect of scanflow; 130 stopped.
 """
 
 

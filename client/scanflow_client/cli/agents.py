@@ -1,4 +1,4 @@
-"""Commands on agents and on what they want: agents, strategies, why, approve, labels."""
+"""Commands on agents and on what they want: agents, why, approve, labels."""
 
 from __future__ import annotations
 
@@ -14,19 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scanflow.agent.records import Action
-    from scanflow.agent.registry import Declared
-    from scanflow.app.agents import Agent
-    from scanflow.app.application import Application
     from scanflow.transport import Server
     from scanflow_client.agent_words import AgentTold
 
 __all__: list[str] = []
-
-FACE_TIMEOUT_S = 3.0
-"""So long an agent may take to tell of its sensors; the others are told of all the same."""
-
-PAGE = 10_000
-"""So many entries of a journal are asked for at once."""
 
 AGENT_HEADS = ("agent", "application", "state", "since", "restarts", "sensors", "last firing", "missed", "errors")
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
@@ -54,8 +45,10 @@ def agents(
         return
     if target is None and (stop or journal):
         raise InvalidError("Say which agent: scanflow agents APP:AGENT. See which there are: scanflow agents")
+    from scanflow_client.faces import known, with_sensors
+
     where = server()
-    found = _known(where, target)
+    found = known(where, target)
     if journal:
         _print_journal(found, limit, as_json)
     elif stop:
@@ -65,44 +58,7 @@ def agents(
         ended = [AgentTold.model_validate(where.delete(path_of("agents", one.app, one.name))) for one in found]
         _print_wished(ended, as_json)
     else:
-        _list(_with_sensors(found), as_json, detailed=target is not None)
-
-
-@app.command()
-def strategies(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="[APP.py[:AGENT] | primitives]", help="Whose; or all that agents can do."),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the strategies of an application's agents: when, if, then; or the primitives that they are made of."""
-    from scanflow_client.agent_words import primitive_rows, strategies_told, strategy_rows
-
-    if target == "primitives":
-        from scanflow.agent.primitives import CATALOGUE
-
-        if as_json:
-            print_json(CATALOGUE)
-        else:
-            table(("primitive", "layer", "kind", "parameters", "what it does"), primitive_rows(CATALOGUE))
-        return
-    application, _, wanted = _agents_of(target)
-    notes: list[str] = []
-    told = [
-        one
-        for agent in wanted
-        for one in strategies_told(application.name, agent.name, _declared(application, agent, notes))
-    ]
-    if as_json:
-        typer.echo(json.dumps(told, indent=2))
-        return
-    if told:
-        table(("agent", "strategy", "when", "if", "then", "autonomy", "cool-down", "budget"), strategy_rows(told))
-    else:
-        typer.echo(f"The agents of {application.name!r} declare no strategy: they sense, and do nothing.")
-    for note in notes:
-        typer.echo(note)
+        _list(with_sensors(found), as_json, detailed=target is not None)
 
 
 @app.command()
@@ -210,118 +166,16 @@ def labels(
 
 def _start(target: str | None, as_json: bool) -> None:
     """Ask for the agents of an application's file, or for the one that is named after it."""
+    from scanflow.agent.targets import agents_of
     from scanflow.deployer.remote_travel import packed
     from scanflow.transport import path_of
     from scanflow_client.agent_words import AgentTold
 
     where = server()
-    application, source, wanted = _agents_of(target)
+    application, source, wanted = agents_of(target)
     body = packed(application, source)
     begun = [AgentTold.model_validate(where.put(path_of("agents", application.name, one.name), body)) for one in wanted]
     _print_wished(begun, as_json)
-
-
-def _agents_of(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
-    """Return the application of ``FILE[:AGENT]``, its file, and the agents that are meant."""
-    from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-    from scanflow.loading import load_application
-
-    application, source, name = load_application(target)
-    if not application.agents:
-        raise InvalidError(
-            f"The application {application.name!r} has no agents. Give it one: sf.Application(..., "
-            "agents=[sf.Agent(name='tracker', modules=['tracker.py'])])"
-        )
-    wanted = [one for one in application.agents if name in {None, one.name}]
-    if not wanted:
-        names = [one.name for one in application.agents]
-        raise NotFoundError(
-            f"The application {application.name!r} has no agent {name!r}.{did_you_mean(name or '', names)}"
-        )
-    return application, source, wanted
-
-
-def _declared(application: Application, agent: Agent, notes: list[str]) -> Declared:
-    """Load an agent's own code. What a built-in agent adds is its program's, and only noted."""
-    from scanflow.agent.registry import Declared, load_agent
-    from scanflow.app.agents import declared_sensor
-    from scanflow.errors import InvalidError
-
-    if agent.template is None:
-        return load_agent(application, agent)
-
-    def standing_in(_application: Application, of: Agent) -> None:
-        for name in dict.fromkeys(["built_in", *(sensor.name for sensor in of.sensors)]):
-            declared_sensor(lambda value: value, trigger=None, name=name)
-
-    note = f"{agent.name}: what the built-in {agent.template!r} does besides is not listed"
-    try:
-        found = load_agent(application, agent, template=standing_in)
-    except InvalidError as error:  # a strategy of its own may wait for a sensor that only the built-in one has
-        notes.append(f"{note}, nor its own: {error}")
-        return Declared(sensors=(), strategies=())
-    notes.append(f"{note}.")
-    return found
-
-
-def _known(where: Server, target: str | None) -> list[AgentTold]:
-    """Return the agents that the server knows, or those of them that are meant.
-
-    Raises:
-        NotFoundError: there is none of that name.
-    """
-    from scanflow.errors import NotFoundError, did_you_mean
-    from scanflow.transport import path_of
-    from scanflow_client.agent_words import AgentTold, chosen
-
-    known = [AgentTold.model_validate(one) for one in where.get(path_of("agents"))]
-    if target is None:
-        return known
-    found = chosen(known, target)
-    if not found:
-        names = {name for one in known for name in (one.app, one.name, one.full_name)}
-        hint = did_you_mean(target, names) if names else " None was ever started: scanflow agents --start app.py"
-        raise NotFoundError(f"There is no agent, and no application with agents, {target!r}.{hint}")
-    return found
-
-
-def _with_sensors(found: Sequence[AgentTold]) -> list[AgentTold]:
-    """Ask every agent that is there how its sensors fare."""
-    from scanflow.errors import ScanflowError
-
-    answers = _faces([(one.url, "/sensors") for one in found if one.url is not None])
-    told = []
-    for one in found:
-        answer = None if one.url is None else answers.pop(0)
-        if isinstance(answer, ScanflowError):
-            told.append(one.model_copy(update={"problem": str(answer)}))
-        elif answer is None:
-            told.append(one)
-        else:
-            told.append(type(one).model_validate({**one.model_dump(), "sensors": answer}))
-    return told
-
-
-def _faces(asked: Sequence[tuple[str, str]]) -> list[Any]:
-    """Ask agents at their own addresses, all at once; an answer, or the error in its place."""
-    import asyncio
-
-    from scanflow.errors import ScanflowError
-    from scanflow.transport.async_json import AsyncJson
-
-    async def ask(url: str, path: str) -> Any:
-        face = AsyncJson(url, timeout_s=FACE_TIMEOUT_S)  # without the server's token, which is not theirs to know
-        try:
-            return await face.ask("GET", path)
-        except ScanflowError as error:
-            return error
-        finally:
-            await face.close()
-
-    async def ask_all() -> list[Any]:
-        return await asyncio.gather(*(ask(url, path) for url, path in asked))
-
-    return asyncio.run(ask_all()) if asked else []
 
 
 def _list(found: Sequence[AgentTold], as_json: bool, *, detailed: bool) -> None:
@@ -339,6 +193,8 @@ def _list(found: Sequence[AgentTold], as_json: bool, *, detailed: bool) -> None:
             typer.echo(f"\n{one.full_name}, at {one.url}")
             table(("sensor", "fires", "fired", "last", "next", "missed", "errors"), sensor_rows(one.sensors))
     for one in found:
+        if one.error is not None:
+            typer.echo(f"{one.full_name} fails: {one.error}")
         if one.problem is not None:
             typer.echo(f"{one.full_name} did not tell of its sensors: {one.problem}")
     if not detailed:
@@ -357,24 +213,11 @@ def _print_wished(found: Sequence[AgentTold], as_json: bool) -> None:
 def _print_journal(found: Sequence[AgentTold], limit: int, as_json: bool) -> None:
     from collections import deque
 
-    from scanflow.errors import InvalidError, UnavailableError
     from scanflow_client.agent_words import journal_line
+    from scanflow_client.faces import entries_of, one_of
 
-    if len(found) > 1:
-        raise InvalidError(f"A journal is one agent's. Say which: {', '.join(one.full_name for one in found)}")
-    one = found[0]
-    if one.url is None:
-        raise UnavailableError(
-            f"The agent {one.full_name} is {one.state}, so it cannot be asked. See: scanflow agents {one.full_name}"
-        )
-    entries: deque[dict[str, Any]] = deque(maxlen=limit)
-    after, page = 0, PAGE
-    while page == PAGE:  # it tells from the oldest on, and the newest are wanted
-        (answer,) = _faces([(one.url, f"/journal?after={after}&limit={PAGE}")])
-        if isinstance(answer, Exception):
-            raise answer
-        entries.extend(answer)
-        page, after = len(answer), answer[-1]["id"] if answer else after
+    one = one_of(found)
+    entries: deque[dict[str, Any]] = deque(entries_of(one), maxlen=limit)
     if as_json:
         typer.echo(json.dumps(list(entries), indent=2))
         return
@@ -504,7 +347,7 @@ def _give(where: Server, given: Sequence[tuple[str, Any]], application: str | No
         try:
             done.append(where.post(path_of("labels", id), {"label": label, "by": _person(), "app": application}))
         except ScanflowError as error:
-            raise type(error)(f"{error} Of {len(given)} labels, the {len(done)} before it are kept.") from error
+            raise type(error)(f"{error}\nOf {len(given)} labels, the {len(done)} before it are kept.") from error
     if as_json:
         typer.echo(json.dumps(done, indent=2))
     else:

@@ -75,7 +75,7 @@ def deployer() -> Deployer:
     if (url := _address(settings)) is not None:
         from scanflow.deployer import RemoteDeployer
 
-        return RemoteDeployer(url, settings.token)
+        return RemoteDeployer(url, settings.secret)
     from scanflow.deployer import EmbeddedDeployer
 
     return EmbeddedDeployer(settings)
@@ -96,7 +96,7 @@ def server() -> Server:
         raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
     from scanflow.transport import Server
 
-    return Server(url, token=None if settings.token is None else settings.token.get_secret_value())
+    return Server(url, token=settings.secret)
 
 
 def _address(settings: Settings) -> str | None:
@@ -157,6 +157,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 # Commands register themselves; the order here is the order of the help.
-from scanflow_client.cli import demo, projects, control, runs, services, predictions, agents, machine  # noqa: E402, I001
+from scanflow_client.cli import demo, projects, control, runs, services, predictions, agents, strategies, machine  # noqa: E402, I001
 
-__all__ += ["agents", "control", "demo", "machine", "predictions", "projects", "runs", "services"]
+__all__ += ["agents", "control", "demo", "machine", "predictions", "projects", "runs", "services", "strategies"]

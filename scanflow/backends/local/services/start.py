@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 
+from scanflow.backends.local.detached import start_detached
 from scanflow.backends.local.locks import is_held
 from scanflow.backends.local.services.channel import Channel
 from scanflow.backends.local.services.layout import ServiceFolder
@@ -15,17 +15,13 @@ __all__ = ["ensure_supervisor", "poke", "start_supervisor"]
 
 _PATIENCE_S = 20.0
 _POLL_S = 0.02
-_DETACHED = '"$@" </dev/null >>"$0" 2>&1 &'
-"""A shell that starts it in the background and leaves: it is nobody's child, and nobody's terminal's."""
 
 
 def start_supervisor(folder: ServiceFolder) -> None:
     """Start a supervisor, which ends at once if there is one already."""
     command = [sys.executable, "-m", "scanflow.backends.local.services.supervisor", str(folder.path)]
     folder.path.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        ["/bin/sh", "-c", _DETACHED, str(folder.log), *command], start_new_session=True, check=True, cwd="/", timeout=30
-    )
+    start_detached(command, log=folder.log)
 
 
 def ensure_supervisor(folder: ServiceFolder) -> bool:

@@ -68,7 +68,7 @@ def test_two_strategies_do_not_fight_over_replicas(world: World) -> None:
     lost = engine.submit(wanted("i2", 1, strategy="save"))
     engine.settle()
     assert (lost.verdict, lost.winner, world.replicas["serve"]) == ("refuse", "i1", 4)
-    assert action(world, "i2").state == "lost"
+    assert action(world, "i2").state == "refused"
     world.now += 900
     assert engine.submit(wanted("i3", 1, strategy="save")).verdict == "act"
 
@@ -94,7 +94,7 @@ def test_of_two_that_wait_the_better_is_done_in_either_order(world: World, order
         engine.submit(both[name])
     engine.settle()
     assert (world.replicas["serve"], action(world, "low").decision.winner) == (5, "high")
-    assert [action(world, name).state for name in ("low", "high")] == ["lost", "succeeded"]
+    assert [action(world, name).state for name in ("low", "high")] == ["refused", "succeeded"]
 
 
 def test_somebody_elses_value_is_left_alone_until_a_person_says_yes(world: World) -> None:
@@ -131,7 +131,9 @@ def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(world: World
     engine.settle()
     assert world.done == []
     refused = engine.refuse("i2", by="bob", reason="too many")
-    assert (refused.state, refused.decision.reason) == ("lost", "bob refused it: too many")
+    assert (refused.state, refused.decision.reason) == ("refused", "bob refused it: too many")
+    assert engine.submit(wanted("i5", 7, autonomy="observe", service="third")).verdict == "observe"
+    assert action(world, "i5").state == "observed"
     engine.approve("i1", by="ann", reason="go")
     engine.settle()
     assert world.replicas == {"serve": 4, "other": 1}

@@ -1,0 +1,338 @@
+"""Commands on what agents' code decides: their strategies, and these again over what was recorded."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow.transport import Server, async_json
+from scanflow_client import faces
+from scanflow_client.cli import app as command_line
+from scanflow_client.cli import strategies
+from scanflow_client.replay_words import moment_of
+
+URL = "http://127.0.0.1:46666"
+FACE = "http://127.0.0.1:5001"
+APP = """
+import scanflow as sf
+
+@sf.step
+def load(count: int = 2) -> int:
+    return count
+
+@sf.step
+def detect(run_ids: str = "", detector: str = "ks", reference: str = "") -> int:
+    return len(run_ids)
+
+app = sf.Application(
+    name="mnist",
+    workflows=[
+        sf.Workflow(name="training", nodes=[load.bind()]),
+        sf.Workflow(name="detector", nodes=[detect.bind()]),
+    ],
+    agents=[
+        sf.Agent(name="tracker", modules=["tracker.py"], parameters={"many": 2000}),
+        sf.Agent(name="checker", template="checker", modules=["checker.py"]),
+    ],
+    tracker=sf.Tracker(),
+)
+"""
+TRACKER = """
+import scanflow as sf
+from scanflow.agent import actuator, call, primitives as do, rule, sensor
+
+LEAST = 1000
+
+@sensor(sf.every(hours=1))
+def count():
+    return 3
+
+@rule("enough to check")
+def enough(n):
+    return n >= LEAST
+
+@actuator(path="/sensors/look", depender="checker")
+def pass_on(n):
+    return {"n": n}
+
+def both(n):
+    return [do.run_workflow("training"), call("checker", "look")]
+
+print("the tracker is loaded")
+sf.Strategy(name="count", when=count, if_=enough, then=call("checker", "look", 5), cool_down="10m", budget=3)
+sf.Strategy(
+    name="alarm",
+    when=sf.on_event("run.failed", workflow="training"),
+    then=[do.run_workflow("training", count=5), both, pass_on, lambda n: do.stop_workflow("training")],
+    autonomy="approve",
+)
+
+def many(n, parameters):
+    return n >= parameters["many"]
+
+sf.Strategy(name="train", when=count, if_=many, then=do.run_workflow("training"))
+"""
+CHECKER = """
+import scanflow as sf
+from scanflow.agent import primitives as do, sensor
+
+@sensor(sf.on_call())
+def look(n):
+    return n
+
+sf.Strategy(name="seen", when=look, then=do.stop_workflow("training"))
+"""
+
+
+@pytest.fixture
+def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with an application that has two agents."""
+    for name, code in (("app.py", APP), ("tracker.py", TRACKER), ("checker.py", CHECKER)):
+        (tmp_path / name).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def journal(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the tracker noted, as it tells it; a server knows where it is."""
+    entries: list[dict[str, Any]] = []
+    note(entries, 1, 500)
+    note(entries, 2, 1204)
+    entries.append(entry(entries, "call", "count", {"agent": "checker", "sensor": "look", "args": [5], "kwargs": {}}))
+    note(entries, 3, 900)
+    entries.append(entry(entries, "decision", "count", {"key": "tracker/count/c2", "answer": {"sample": "s9"}}))
+
+    def face(request: httpx.Request) -> httpx.Response:
+        after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
+        return httpx.Response(200, json=[one for one in entries if one["id"] > after][:limit])
+
+    transport = httpx.MockTransport(face)
+    monkeypatch.setattr(async_json, "AsyncJson", functools.partial(async_json.AsyncJson, transport=transport))
+    monkeypatch.setattr(faces, "PAGE", 2)
+    told = [
+        {"name": "tracker", "app": "mnist", "team": "default", "state": "running", "url": FACE},
+        {"name": "checker", "app": "mnist", "team": "default", "state": "stopped"},
+    ]
+    answer = httpx.MockTransport(lambda _: httpx.Response(200, json=told))
+    monkeypatch.setattr(strategies, "server", lambda: Server(URL, transport=answer))
+    return entries
+
+
+def entry(entries: list[dict[str, Any]], kind: str, subject: str, body: Any) -> dict[str, Any]:
+    return {"id": len(entries) + 1, "at": 1.0, "kind": kind, "subject": subject, "body": body}
+
+
+def note(
+    entries: list[dict[str, Any]], number: int, value: Any, *, at: float = 1000.0, error: str | None = None
+) -> None:
+    """Add a sample to a journal."""
+    sample = {"id": f"s{number}", "agent": "tracker", "sensor": "count", "at": at + number, "value": value}
+    entries.append(entry(entries, "sample", "count", {**sample, "cause": f"c{number}", "error": error, "seconds": 0.1}))
+
+
+def cli(*words: str) -> Result:
+    return CliRunner().invoke(command_line.app, words, catch_exceptions=False)
+
+
+def change(folder: Path, before: str, after: str) -> None:
+    text = (folder / "tracker.py").read_text()
+    assert before in text
+    (folder / "tracker.py").write_text(text.replace(before, after))
+
+
+# -- strategies
+
+
+def test_strategies_are_told_from_the_file_without_any_server(folder: Path) -> None:
+    heads, count, alarm, _, check, seen = (
+        re.sub("   +", "  ", line) for line in cli("strategies", "app.py").stdout.splitlines()
+    )
+    assert heads.split() == "agent strategy when if then autonomy cool-down budget".split()
+    assert "count (every 1h 00m)  enough to check: n >= LEAST, LEAST=1000" in count
+    assert count.split("  ")[-1] == "3 in 1h 00m"
+    assert "checker.look(5)" in count
+    assert "10m 00s" in count
+    assert "when_alarm (on run.failed (workflow=training))  always" in alarm
+    assert "always  run_workflow(workflow='training', parameters=" in alarm
+    assert "both(...); checker.look(...), by pass_on; do.stop_workflow('training')" in alarm
+    assert "approve" in alarm
+    assert check.startswith("checker  check_predictions"), "what the built-in agent brings is listed with its own"
+    assert seen.startswith("checker  seen")
+
+
+def test_strategies_of_one_agent_as_json(folder: Path) -> None:
+    count, alarm, _ = json.loads(cli("strategies", ":tracker", "--json").stdout)
+    assert (count["app"], count["agent"], count["sensor"]) == ("mnist", "tracker", "count")
+    assert count["when"] == {"kind": "interval", "seconds": 3600.0, "jitter": 0.0}
+    assert (count["cool_down_s"], count["budget"], count["budget_window_s"]) == (600.0, 3, 3600.0)
+    assert (alarm["if"], alarm["autonomy"], len(alarm["then"])) == (None, "approve", 4)
+
+
+def test_a_strategy_may_wait_for_a_sensor_that_only_the_built_in_agent_has(folder: Path) -> None:
+    own = "import scanflow as sf\nfrom scanflow.agent import primitives as do\n"
+    strategy = "sf.Strategy(name='own', when='check_predictions', then=do.stop_workflow('training'))\n"
+    (folder / "checker.py").write_text(own + strategy)
+    told = json.loads(cli("strategies", "app.py:checker", "--json").stdout)
+    assert [(one["name"], one["sensor"]) for one in told] == [
+        ("check_predictions", "check_predictions"),
+        ("own", "check_predictions"),
+    ]
+
+
+def test_code_that_cannot_be_loaded_is_told_with_its_line(folder: Path) -> None:
+    (folder / "tracker.py").write_text("import scanflow\n\n1 / 0\n")
+    with pytest.raises(UsageError, match=r"(?s)tracker.py cannot be loaded:.*tracker.py:3:.*ZeroDivisionError"):
+        cli("strategies", "app.py")
+    with pytest.raises(NotFoundError, match="has no agent 'chekcer'"):
+        cli("strategies", "app.py:chekcer")
+    with pytest.raises(NotFoundError, match=r"There is no file 'none\.py'"):
+        cli("strategies", "none.py")
+
+
+def test_code_that_ends_its_process_is_said_to_have_done_so(folder: Path) -> None:
+    (folder / "tracker.py").write_text("import os\n\nos._exit(9)\n")
+    with pytest.raises(UsageError, match=r"ended its process \(exit status 9\)"):
+        cli("strategies", "app.py")
+
+
+def test_the_twenty_primitives_are_listed_without_any_server(home: Path) -> None:
+    heads, *rows = cli("strategies", "primitives").stdout.splitlines()
+    assert heads.split()[:4] == ["primitive", "layer", "kind", "parameters"]
+    assert len(rows) == 20
+    assert rows[0].split()[:3] == ["run_workflow", "application", "batch"]
+    assert "workflow, [parameters], [**more]" in rows[0]
+    told = cli("strategies", "primitives", "--json")
+    assert {(one["layer"], one["kind"]) for one in json.loads(told.stdout)} == {
+        (layer, kind) for layer in ("application", "infrastructure") for kind in ("batch", "online")
+    }
+
+
+# -- replay
+
+
+def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, journal: list[dict[str, Any]]) -> None:
+    done = cli("replay", "tracker", "app.py")
+    assert done.exit_code == 0
+    heads, *rows, empty, last = done.stdout.splitlines()
+    assert (heads.split(), empty) == ("when sensor strategy rule wants then".split(), "")
+    assert [row.split()[2:] for row in rows] == [
+        ["count", "count", "no", "-", "-"],
+        ["count", "train", "no", "-", "-"],
+        ["count", "count", "held", "checker.look(5)", "taken"],
+        ["count", "train", "no", "-", "-"],
+        ["count", "count", "no", "-", "-"],
+        ["count", "train", "no", "-", "-"],
+    ]
+    assert last == "3 samples, 3 strategies: all is decided as it was then."
+    assert cli("replay", "mnist:tracker").stdout == done.stdout, "again, it is the same"
+
+
+def test_a_changed_rule_is_shown_as_a_difference_and_in_the_exit_code(
+    folder: Path, journal: list[dict[str, Any]]
+) -> None:
+    change(folder, "LEAST = 1000", "LEAST = 900")
+    change(folder, 'call("checker", "look", 5)', 'call("checker", "look", 6)')
+    (folder / "app.py").write_text(APP.replace('"many": 2000', '"many": 400'))
+    done = cli("replay", "tracker")
+    assert done.exit_code == 1
+    *_, one, two, three, four, five, empty, last = done.stdout.splitlines()
+    signs = [(line[0], line.split()[3], line.split("  ")[-1].strip()) for line in (one, two, three, four, five)]
+    trained = 'run_workflow(workflow="training")'
+    assert signs == [
+        ("+", "train", trained),
+        ("~", "count", "checker.look(6)"),
+        ("+", "train", trained),
+        ("+", "count", "checker.look(6)"),
+        ("+", "train", trained),
+    ]
+    assert "checker.look(5)" in two
+    assert (empty, last) == (
+        "",
+        "3 samples, 3 strategies: 5 decisions differ from what was decided then: 4 newly wanted, 1 wanted otherwise.",
+    )
+    told = json.loads(cli("replay", "tracker", "--json").stdout)
+    assert (told["app"], told["agent"], told["samples"]) == ("mnist", "tracker", 3)
+    assert [one["sign"] for one in told["differences"]] == ["+", "~", "+", "+", "+"]
+    assert (len(told["moments"]), len(told["recorded"])) == (6, 1)
+
+
+def test_a_trace_is_saved_and_replayed_without_the_agent(
+    folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cli("replay", "tracker", "--last", "2", "--save", "trace.json")
+    assert before.exit_code == 0
+    assert before.stdout.splitlines()[-1].startswith("2 samples")
+    monkeypatch.setattr(strategies, "server", lambda: pytest.fail("no server is needed"))
+    assert cli("replay", "tracker", "--trace", "trace.json").stdout == before.stdout
+    change(folder, "LEAST = 1000", "LEAST = 2000")
+    after = cli("replay", "mnist:tracker", "--trace", "trace.json")
+    assert (after.exit_code, "1 decision differs" in after.stdout, "wanted no more" in after.stdout) == (1, True, True)
+    (folder / "journal.json").write_text(json.dumps(journal))
+    assert cli("replay", "tracker", "--trace", "journal.json").exit_code == 1, "a printed journal is a trace too"
+
+
+def test_samples_are_chosen_by_time(folder: Path, journal: list[dict[str, Any]]) -> None:
+    note(journal, 4, 5, at=time.time() - 60.0)
+    note(journal, 5, None, at=time.time() - 60.0, error="it hung")
+    done = cli("replay", "tracker", "--since", "1h")
+    assert (done.exit_code, done.stdout.count("the sensor failed: it hung")) == (0, 2)
+    assert done.stdout.splitlines()[-1] == "2 samples, 3 strategies: all is decided as it was then."
+    nothing = cli("replay", "tracker", "--since", "2999-01-01")
+    assert (nothing.exit_code, nothing.stdout) == (
+        0,
+        "No such sample is recorded. See what is: scanflow agents mnist:tracker --journal\n",
+    )
+    with pytest.raises(InvalidError, match="Or a time, such as 2026-01-31T06:00"):
+        cli("replay", "tracker", "--since", "yesterday")
+
+
+def test_a_moment_is_a_time_or_so_long_ago() -> None:
+    assert moment_of("90s", now=1000.0) == 910.0
+    assert moment_of("1h30m", now=10_000.0) == 4600.0
+    assert moment_of("1970-01-01T01:00:00+00:00", now=5.0) == 3600.0
+
+
+def test_of_a_long_timeline_the_end_is_shown(
+    folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strategies, "SHOWN", 2)
+    lines = cli("replay", "tracker").stdout.splitlines()
+    assert lines[0] == "The last 2 of 6 moments; all of them: --json"
+    assert len(lines) == 6
+
+
+def test_an_agent_that_is_not_there_is_said_how_to_start_or_to_do_without(
+    folder: Path, journal: list[dict[str, Any]]
+) -> None:
+    with pytest.raises(UnavailableError, match=r"mnist:checker is stopped.*--start app.py:checker\. Or.*--trace"):
+        cli("replay", "checker")
+    with pytest.raises(InvalidError, match="Say which: mnist:tracker, mnist:checker"):
+        cli("replay", "mnist")
+
+
+def test_the_samples_of_one_application_are_not_compared_with_anothers_strategies(
+    folder: Path, journal: list[dict[str, Any]]
+) -> None:
+    (folder / "app.py").write_text(APP.replace('name="mnist"', 'name="other"'))
+    with pytest.raises(InvalidError, match=r"of mnist:tracker, and app.py makes the application 'other'"):
+        cli("replay", "tracker", "app.py", "--save", "trace.json")
+    assert not (folder / "trace.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"entries": 3}'])
+def test_a_file_that_is_no_trace_is_refused(folder: Path, text: str) -> None:
+    (folder / "trace.json").write_text(text)
+    with pytest.raises(InvalidError, match=r"trace\.json"):
+        cli("replay", "tracker", "--trace", "trace.json")
+    with pytest.raises(NotFoundError, match=r"There is no file 'none\.json'"):
+        cli("replay", "tracker", "--trace", "none.json")
