@@ -26,7 +26,7 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, Unavaila
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow_agents.detectors.catalogue import NAMES as DETECTORS
 from scanflow_agents.templates import labelling, marks
-from scanflow_agents.templates.desk import Desk, desk_of, newest_runs, outputs_of, running, tracker_of
+from scanflow_agents.templates.desk import Desk, desk_of, newest_runs, outputs_of, tell, tracker_of
 from scanflow_agents.templates.options import Starting, takes, workflow_named
 from scanflow_agents.templates.registry import champion_of
 
@@ -80,8 +80,6 @@ def declare(app: Application, agent: Agent) -> None:
         InvalidError: a parameter is wrong.
     """
     options = _checked(app, agent)
-    locator = options.labeller
-    labeller = None if locator is None else labelling.load_labeller(app, locator)
 
     @sensor(sf.on_call())
     def check_predictions(
@@ -92,7 +90,9 @@ def declare(app: Application, agent: Agent) -> None:
         return {
             "run_ids": _fresh(tracker, run_ids, since=since, until=marks.checked_until(tracker, context)),
             "predictions": predictions,
-            "busy": running(desk, context, options.detector_workflow),
+            "busy": marks.at_work(
+                desk, tracker, context, options.detector_workflow, "checked", patience_s=60 + 2 * options.interval_s
+            ),
             "reference": _reference(tracker, options),
         }
 
@@ -113,6 +113,18 @@ def declare(app: Application, agent: Agent) -> None:
         budget_window=options.budget_window_s,
     )
 
+    locator = options.labeller
+    labeller = None if locator is None else labelling.Asked(app, locator)
+    _declare_use(app, options, labeller)
+    if labeller is not None:
+
+        @sensor(sf.every(seconds=options.interval_s))
+        def label_picked(context: Context) -> dict[str, Any]:
+            """Have the labeller label what still waits."""
+            return labeller.label_waiting(desk_of(context), context)
+
+
+def _declare_use(app: Application, options: CheckerOptions, labeller: labelling.Asked | None) -> None:
     ended = sf.on_event("run.succeeded", workflow=options.detector_workflow, app=app.name)
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
@@ -123,29 +135,21 @@ def declare(app: Application, agent: Agent) -> None:
         errors: list[str] = []
         for record in _not_noted(desk, tracker, context, options.detector_workflow):
             try:
-                found, wanted = _use(desk, tracker, context, record)
+                found = _use(desk, tracker, context, record)
             except UnavailableError:
                 raise
             except ScanflowError as error:  # this one stays to be looked at, and the next ones are not kept waiting
                 errors.append(f"{record.name}: {error}")
                 continue
-            if labeller is not None and locator is not None:
-                try:
-                    found["labelled"] = labelling.ask(desk, context, labeller, locator, wanted)
-                except Exception as error:  # noqa: BLE001  whatever it raises, its sensor asks it again
-                    _log.warning("The labeller %r failed", locator, exc_info=True)
-                    errors.append(f"{locator}: {type(error).__name__}: {error}")
             made.append(found)
+            if labeller is None:
+                continue
+            try:
+                found["labelled"] = labeller.label_waiting(desk, context)["labelled"]
+            except Exception as error:  # noqa: BLE001  whatever it raises, its sensor asks it again
+                _log.warning("The labeller %r failed", labeller.locator, exc_info=True)
+                errors.append(f"{labeller.locator}: {type(error).__name__}: {error}")
         return {"detections": made, "errors": errors}
-
-    if labeller is not None and locator is not None:
-
-        @sensor(sf.every(seconds=options.interval_s))
-        def label_picked(context: Context) -> dict[str, Any]:
-            """Have the labeller label what still waits."""
-            desk = desk_of(context)
-            waiting = desk.labels(context.app, state="wanted")
-            return {"wanted": len(waiting), "labelled": labelling.ask(desk, context, labeller, locator, waiting)}
 
 
 def drifted(outputs: Mapping[str, Any]) -> bool:
@@ -170,6 +174,13 @@ def until_of(tracker: KnowledgeBase, outputs: Mapping[str, Any], record: RunReco
     given = outputs.get("run_ids")
     ends = [_ended(tracker, str(run_id)) for run_id in (given if isinstance(given, list) else [])]
     return max((end for end in ends if end is not None), default=record.created - settled_s)
+
+
+def _tell(context: Context, *, workflow: str, found: Mapping[str, Any], looked: Any) -> None:
+    """Tell what a detection found. It may be told twice, where the agent ends before it is noted."""
+    kind = "drift.found" if found["drifted"] else "drift.none"
+    about = {name: found[name] for name in ("run", "anomalies", "picked")}
+    tell(context, kind, f"workflow/{workflow}", **about, predictions=looked if isinstance(looked, int) else None)
 
 
 def _checked(app: Application, agent: Agent) -> CheckerOptions:
@@ -224,10 +235,8 @@ def _not_noted(desk: Desk, tracker: KnowledgeBase, context: Context, workflow: s
     return [one for one in reversed(ended) if one.name not in known]
 
 
-def _use(
-    desk: Desk, tracker: KnowledgeBase, context: Context, record: RunRecord
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Make use of one detection, and note it; return what it found, and the things that are to be labelled."""
+def _use(desk: Desk, tracker: KnowledgeBase, context: Context, record: RunRecord) -> dict[str, Any]:
+    """Make use of one detection, and note it; return what it found."""
     outputs, run = outputs_of(desk, record.name), str(record.name)
     found: dict[str, Any] = {
         "run": run,
@@ -236,12 +245,12 @@ def _use(
         "picked": 0,
         "labelled": 0,
     }
-    wanted: list[dict[str, Any]] = []
     if found["drifted"] and int(outputs.get("n_picked") or 0) > 0:
         tracked, points = labelling.picked_points(tracker, context, run)
-        wanted = desk.want_labels(context.app, labelling.items_of(points, run=run, tracked=tracked))
+        desk.want_labels(context.app, labelling.items_of(points, run=run, tracked=tracked))
         found["picked"] = len(points)
+    _tell(context, workflow=record.workflow, found=found, looked=outputs.get("n_newdata"))
     metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
     metrics["until"] = until_of(tracker, outputs, record)
     marks.note(tracker, context, "checked", tags={marks.OF_RUN: run}, metrics=metrics)
-    return found, wanted
+    return found

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from scanflow.agent.context import Context
-from scanflow.agent.records import JSON, Action
+from scanflow.agent.records import JSON, Action, Event
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.transport.server import Server, path_of
 
-__all__ = ["RECENT", "Desk", "ServerDesk", "desk_of", "newest_runs", "outputs_of", "running", "tracker_of"]
+__all__ = ["RECENT", "Desk", "ServerDesk", "desk_of", "newest_runs", "outputs_of", "tell", "tracker_of"]
 
 RECENT = 100
 """Among how many of the newest runs the agents look for those of their workflows."""
@@ -64,6 +64,10 @@ class Desk(Protocol):
 
     def actions(self, app: str) -> list[Action]:
         """Return what agents of the application wanted and what became of it, the newest first."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Have something that an agent found out listed among the events, for people and other agents."""
         ...
 
 
@@ -120,6 +124,10 @@ class ServerDesk:
         """See :class:`Desk`."""
         return [Action.model_validate(one) for one in self._server.get("/intents", app=app, limit=RECENT)]
 
+    def tell(self, event: Event) -> None:
+        """See :class:`Desk`."""
+        self._server.post("/events", [event.model_dump(mode="json")])
+
 
 def desk_of(context: Context) -> Desk:
     """Return the server, as the firing's context has it.
@@ -133,6 +141,12 @@ def desk_of(context: Context) -> Desk:
         f"The agent {context.agent!r} needs the server, for its runs and its label queue, and was started without one. "
         "Start it: scanflow up"
     )
+
+
+def tell(context: Context, type: str, subject: str, **data: JSON) -> None:
+    """Tell of something that the agent found out: ``drift.found``, ``model.judged``. See :mod:`scanflow.agent.told`."""
+    about = {"agent": context.agent, **data}
+    desk_of(context).tell(Event(at=context.clock(), type=type, app=context.app, subject=subject, data=about))
 
 
 def tracker_of(context: Context) -> KnowledgeBase:
@@ -153,11 +167,6 @@ def newest_runs(desk: Desk, context: Context, workflow: str) -> list[RunRecord]:
     """Return the newest runs of one workflow of the application, the newest first."""
     mine = (context.app, context.team, workflow)
     return [one for one in desk.runs(limit=RECENT) if (one.app, one.team, one.workflow) == mine]
-
-
-def running(desk: Desk, context: Context, workflow: str) -> str | None:
-    """Return a run of the workflow that goes on, if one does."""
-    return next((str(one.name) for one in newest_runs(desk, context, workflow) if one.state == "running"), None)
 
 
 def outputs_of(desk: Desk, run: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from scanflow.errors import NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import marks
-from scanflow_agents.templates.desk import Desk, desk_of, tracker_of
+from scanflow_agents.templates.desk import Desk, desk_of, tell, tracker_of
 from scanflow_agents.templates.options import Options, model_named, service_named
 from scanflow_agents.templates.registry import (
     ACTION,
@@ -112,6 +112,8 @@ def declare(app: Application, agent: Agent) -> None:
             stands = "it is served"
         elif why is not None:
             stands = f"it was rejected: {why}"
+        elif (open_one := on_its_way(desk.actions(context.app), context, address)) is not None:
+            stands = f"it is on its way: {open_one.id}"
         return {"version": wanted.version, "model": address, "run": run, "stands": stands}
 
     def may_change(found: dict[str, Any]) -> bool:
@@ -168,7 +170,7 @@ def _declare_watching(
             if verdict == "promote":
                 _promote(tracker, context, options, model, version, action)
             elif verdict == "reject":
-                _reject(tracker, options, model, version, action)
+                _reject(tracker, context, options, model, version, action)
             made.append({"version": version.version, "action": action.id, "state": action.state, "verdict": verdict})
         return {"changes": made}
 
@@ -191,6 +193,21 @@ def settled(actions: Iterable[Action], context: Context) -> list[Action]:
         and action.state in {"succeeded", "failed", "reverted", "lost"}
         and action.began is not None
     ]
+
+
+def on_its_way(actions: Iterable[Action], context: Context, address: str) -> Action | None:
+    """Return an action of this executor that is about to put this version to use, if there is one. Pure."""
+    for action in actions:
+        intent = action.intent
+        mine = (intent.app, intent.team, intent.agent, intent.strategy) == (
+            context.app,
+            context.team,
+            context.agent,
+            STRATEGY,
+        )
+        if mine and version_address(action) == address and action.state in {"pending", "running"}:
+            return action
+    return None
 
 
 def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool, is_served: bool) -> Verdict:
@@ -250,6 +267,8 @@ def _promote(
     if champion is not None and champion.version != version.version:
         tracker.set_model_tags(model, version.version, {BEFORE: str(champion.version)})
     tracker.set_model_alias(model, options.alias, version.version)
+    before = None if champion is None else champion.version
+    tell(context, "model.promoted", f"model/{model}", version=version.version, before=before, action=action.id)
     tags = {PROMOTION: "promoted", ACTION: action.id}
     run = version.tags.get(marks.OF_RUN, "")
     if run:
@@ -259,10 +278,16 @@ def _promote(
 
 
 def _reject(
-    tracker: KnowledgeBase, options: ExecutorOptions, model: str, version: ModelVersion, action: Action
+    tracker: KnowledgeBase,
+    context: Context,
+    options: ExecutorOptions,
+    model: str,
+    version: ModelVersion,
+    action: Action,
 ) -> None:
     before, champion = version.tags.get(BEFORE, ""), champion_of(tracker, model, options.alias)
     if champion is not None and champion.version == version.version and before.isdecimal():
         tracker.set_model_alias(model, options.alias, int(before))
     why = f"taken back by {action.reverted_by}" if action.state == "reverted" else f"{action.error or action.state}"
+    tell(context, "model.rejected", f"model/{model}", version=version.version, why=why, action=action.id)
     tracker.set_model_tags(model, version.version, {PROMOTION: rejection(why), ACTION: action.id})

@@ -26,26 +26,34 @@ RELAXED = 0.5
 
 
 def declare_failover(service: str, backup: str, *, every_s: float, after_s: float, autonomy: Autonomy) -> None:
-    """Declare ``backup_failover``: deploy another online workflow while a service has no ready instance."""
+    """Declare ``backup_failover``: deploy another online workflow once a service had no ready instance for ``after_s``.
+
+    For how long is counted from the first look that found it down, and told in the sample, so that the rule needs no
+    memory. An agent that is started anew counts anew: it is never too early.
+    """
     unready = sf.on_event("service.unready", subject=f"service/{service}")
+    since: float | None = None
 
     @sensor(sf.any_of(unready, sf.every(seconds=every_s)))
     def service_health(context: Context) -> dict[str, Any]:
-        """Look how the service and its stand-in are."""
+        """Look how the service and its stand-in are, and for how long each look has found it down."""
+        nonlocal since
         found = {one.name: one for one in desk_of(context).services()}
-        record = found.get(service)
+        record, now = found.get(service), context.clock()
+        down = record is not None and is_down(record)
+        since = (now if since is None else since) if down else None
         return {
             "state": None if record is None else record.state,
-            "down": record is not None and is_down(record),
+            "down": down,
+            "down_s": 0.0 if since is None else max(0.0, now - since),
             "backup": backup in found,
         }
 
     Strategy(
         name="backup_failover",
         when=service_health,
-        if_=lambda found: found["down"] and not found["backup"],
+        if_=lambda found: found["down"] and found["down_s"] >= after_s and not found["backup"],
         then=do.deploy_workflow(backup),
-        hysteresis=after_s,
         autonomy=autonomy,
         priority=10,
     )

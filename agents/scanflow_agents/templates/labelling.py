@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias
 
 from scanflow.agent.context import Context
@@ -16,9 +17,9 @@ from scanflow.knowledge.port import KnowledgeBase
 from scanflow.loading import find_file
 from scanflow.modules import load_function
 from scanflow_agents.templates import marks
-from scanflow_agents.templates.desk import RECENT, Desk
+from scanflow_agents.templates.desk import RECENT, Desk, tell
 
-__all__ = ["Labeller", "ask", "items_of", "load_labeller", "picked_points"]
+__all__ = ["Asked", "Labeller", "ask", "items_of", "load_labeller", "picked_points"]
 
 Labeller: TypeAlias = Callable[[list[dict[str, Any]], Context], Mapping[str, JSON]]
 """Takes things of the queue (``id``, ``run``, ``data``, ``guess``, ``score``) and returns labels by id; it may leave
@@ -82,6 +83,34 @@ def load_labeller(app: Application, locator: str) -> Labeller:
     except (NotFoundError, InvalidError) as error:
         raise InvalidError(f"The labeller {locator!r} cannot be used: {error}") from error
     return found
+
+
+class Asked:
+    """A labeller that answers at once. Several sensors may ask it; it is asked one thing at a time, and no thing twice
+    at the same time."""
+
+    def __init__(self, app: Application, locator: str) -> None:
+        """Load it from ``file.py:function``.
+
+        Raises:
+            InvalidError: there is none.
+        """
+        self.locator = locator
+        self._labeller = load_labeller(app, locator)
+        self._one_at_a_time = Lock()
+
+    def label_waiting(self, desk: Desk, context: Context) -> dict[str, Any]:
+        """Have everything labelled that waits for a label, and tell how much was.
+
+        Raises:
+            Exception: whatever the labeller raises.
+        """
+        with self._one_at_a_time:
+            waiting = desk.labels(context.app, state="wanted")
+            count = ask(desk, context, self._labeller, self.locator, waiting)
+            if count:
+                tell(context, "labels.given", "labels", count=count, by=f"labeller {self.locator}")
+        return {"wanted": len(waiting), "labelled": count}
 
 
 def ask(desk: Desk, context: Context, labeller: Labeller, locator: str, items: Sequence[Mapping[str, Any]]) -> int:

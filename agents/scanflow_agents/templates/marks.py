@@ -20,7 +20,7 @@ from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import TrackedRun
-from scanflow_agents.templates.desk import RECENT
+from scanflow_agents.templates.desk import RECENT, Desk, newest_runs
 
 __all__ = [
     "KIND",
@@ -28,6 +28,7 @@ __all__ = [
     "OF_LABELS",
     "OF_RUN",
     "PREDICTIONS",
+    "at_work",
     "checked_until",
     "learnt_ids",
     "learnt_labels",
@@ -78,6 +79,23 @@ def noted(
 def noted_runs(tracker: KnowledgeBase, context: Context, kind: Kind) -> set[str]:
     """Return the workflow runs that notes of a kind are about."""
     return {one.tags[OF_RUN] for one in noted(tracker, context, kind) if OF_RUN in one.tags}
+
+
+def at_work(
+    desk: Desk, tracker: KnowledgeBase, context: Context, workflow: str, kind: Kind, *, patience_s: float
+) -> str | None:
+    """Return a run of the workflow whose outcome is not made use of yet, if there is one.
+
+    Such a run goes on, or has ended well and is not noted; the latter counts for ``patience_s`` seconds, so that one
+    with outputs that nobody can use does not keep others back for ever.
+    """
+    runs, now = newest_runs(desk, context, workflow), context.clock()
+    for one in runs:
+        if one.state == "running":
+            return str(one.name)
+    ended = [one for one in runs if one.state == "succeeded" and now < one.created + (one.seconds or 0.0) + patience_s]
+    known = noted_runs(tracker, context, kind) if ended else set()
+    return next((str(one.name) for one in ended if one.name not in known), None)
 
 
 def checked_until(tracker: KnowledgeBase, context: Context) -> float:

@@ -27,7 +27,7 @@ from scanflow.errors import InvalidError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import infrastructure, marks
-from scanflow_agents.templates.desk import desk_of, newest_runs, outputs_of, running, tracker_of
+from scanflow_agents.templates.desk import desk_of, newest_runs, outputs_of, tell, tracker_of
 from scanflow_agents.templates.options import (
     Starting,
     agent_named,
@@ -73,6 +73,9 @@ class PlannerOptions(Starting):
 
     executor: str = "executor"
     """The agent that is called."""
+
+    again_after_s: float = Field(default=60.0, ge=0)
+    """A better version that is still not in use is asked for again after so long, in seconds."""
 
     service: str | None = None
     """The online workflow with the model. None: the application's only one."""
@@ -162,10 +165,12 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
     def count_number_of_pickeddata(context: Context) -> dict[str, Any]:
         """Count the labels that no model has learnt from; if they are enough, keep them as a file to learn from."""
         desk, tracker = desk_of(context), tracker_of(context)
+        busy = marks.at_work(
+            desk, tracker, context, options.training_workflow, "learnt", patience_s=60 + 2 * options.interval_s
+        )  # before the notes are read: what is noted meanwhile is then among them
         given = desk.labels(context.app, state="given")
         learnt = marks.learnt_ids(tracker, context, seen) if given else set()
         new = [one for one in given if one["id"] not in learnt]
-        busy = running(desk, context, options.training_workflow)
         champion = champion_of(tracker, model, options.alias)
         found: dict[str, Any] = {
             "picked": len(new),
@@ -199,6 +204,7 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
 def _declare_change(app: Application, options: PlannerOptions, model: str, executor: str) -> None:
     min_gain = options.min_gain
     ended = sf.on_event("run.succeeded", workflow=options.training_workflow, app=app.name)
+    asked: dict[int, float] = {}
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
     def retraining_ended(context: Context) -> dict[str, Any]:
@@ -212,13 +218,20 @@ def _declare_change(app: Application, options: PlannerOptions, model: str, execu
             outputs = outputs_of(desk, record.name)
             judged = _judged(outputs, options.metric)
             if record.name not in known:
+                if judged is not None:
+                    _tell(context, options, model, record, judged)
                 _note_learnt(tracker, context, record, {} if judged is None else outputs, challenger=judged is not None)
             if judged is None:  # it trained a first model, and no challenger
                 continue
-            newest = newest or {"run": str(record.name), **judged, "for": outputs.get("champion_version")}
+            newest = newest or {"run": str(record.name), **judged}
         if newest is None:
             return {"gain": None, "stands": "nothing was retrained yet"}
-        return _compared(tracker, options, model, newest)
+        found, now = _compared(tracker, options, model, newest), context.clock()
+        if found["stands"] is None and found["gain"] > min_gain:
+            if now < asked.get(found["version"], -math.inf) + options.again_after_s:
+                return {**found, "stands": "it was asked for already"}
+            asked[found["version"]] = now
+        return found
 
     def better(found: dict[str, Any]) -> bool:
         return found["stands"] is None and found["gain"] > min_gain
@@ -254,18 +267,25 @@ def _judged(outputs: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
     """Return a challenger's version and both metrics, if the outputs tell of one. Pure."""
     names = {"champion_metric": f"champion_{metric}", "challenger_metric": f"challenger_{metric}", "version": "version"}
     values = {name: outputs.get(own) for name, own in names.items()}
+    against = outputs.get("champion_version")
     if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values.values()):
         return None
     if not all(math.isfinite(value) for value in values.values() if value is not None):
         return None
-    return values
+    return values | {"champion": against if isinstance(against, int) else None}
+
+
+def _tell(context: Context, options: PlannerOptions, model: str, record: RunRecord, judged: Mapping[str, Any]) -> None:
+    """Tell how a challenger did. It may be told twice, where the agent ends before it is noted."""
+    gain = judged["challenger_metric"] - judged["champion_metric"]
+    about = {"run": str(record.name), "metric": options.metric, "better": gain > options.min_gain, **judged}
+    tell(context, "model.judged", f"model/{model}", **about)
 
 
 def _compared(tracker: KnowledgeBase, options: PlannerOptions, model: str, newest: dict[str, Any]) -> dict[str, Any]:
     version = tracker.get_model(model, int(newest["version"]))
     champion = champion_of(tracker, model, options.alias)
-    against = newest.pop("for")
-    stands = stands_against(version, champion, judged_against=against if isinstance(against, int) else None)
+    stands = stands_against(version, champion, judged_against=newest["champion"])
     return {
         **newest,
         "version": version.version,

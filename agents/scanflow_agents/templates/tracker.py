@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -17,7 +18,7 @@ from scanflow.app.model import Whole
 from scanflow.errors import InvalidError, UsageError
 from scanflow.knowledge.filters import parse_filter
 from scanflow_agents.templates import marks
-from scanflow_agents.templates.desk import tracker_of
+from scanflow_agents.templates.desk import tell, tracker_of
 from scanflow_agents.templates.options import Options, agent_named
 
 __all__ = ["TrackerOptions", "declare"]
@@ -47,6 +48,20 @@ class TrackerOptions(Options):
     most_runs: Whole = Field(default=1000, ge=1)
     """About so many tracked runs are handed over at once, the oldest first."""
 
+    again_after_s: float = Field(default=60.0, ge=0)
+    """What was handed over and is still not checked is handed over again after so long, in seconds: the checker may
+    have been busy. Earlier only where as many again came."""
+
+
+@dataclass
+class _Handed:
+    """What the checker was told last."""
+
+    until: float = 0.0
+    """When the newest of those predictions ended."""
+
+    at: float = 0.0
+
 
 def declare(app: Application, agent: Agent) -> None:
     """Declare the tracker's sensor and strategy.
@@ -56,7 +71,7 @@ def declare(app: Application, agent: Agent) -> None:
     """
     options = TrackerOptions.of(agent)
     checker = agent_named(app, agent, options.checker, "checker")
-    least = options.min_predictions
+    least, handed = options.min_predictions, _Handed()
     try:
         parse_filter(options.filter_string)
     except UsageError as error:
@@ -70,15 +85,19 @@ def declare(app: Application, agent: Agent) -> None:
         found = marks.predictions(
             tracker, context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
         )
-        runs = marks.oldest(found, options.most_runs)
-        return {
-            "predictions": sum(round(run.metrics.get(options.metric, 0.0)) for run in runs),
-            "run_ids": [run.run_id for run in runs],
-            "since": since,
-        }
+        runs, now = marks.oldest(found, options.most_runs), context.clock()
+        counts = {run.run_id: round(run.metrics.get(options.metric, 0.0)) for run in runs}
+        new = sum(counts[run.run_id] for run in runs if marks.time_of(run) > handed.until)
+        total = sum(counts.values())
+        due = total >= least and (new >= least or now >= handed.at + options.again_after_s)
+        if due:
+            if new >= least:
+                tell(context, "predictions.counted", f"agent/{context.agent}", predictions=total, new=new)
+            handed.until, handed.at = max(marks.time_of(run) for run in runs), now
+        return {"predictions": total, "new": new, "due": due, "run_ids": list(counts), "since": since}
 
     def enough(found: dict[str, Any]) -> bool:
-        return bool(found["predictions"] >= least)
+        return bool(found["predictions"] >= least and found["due"])
 
     def hand_over(found: dict[str, Any]) -> Call:
         return call(

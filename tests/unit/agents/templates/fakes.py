@@ -14,7 +14,7 @@ import scanflow as sf
 from scanflow.agent.acts import Call
 from scanflow.agent.context import Context
 from scanflow.agent.decide import Evaluation, Situation, evaluate
-from scanflow.agent.records import JSON, Action, Decision, Intent, Sample
+from scanflow.agent.records import JSON, Action, Decision, Event, Intent, Sample
 from scanflow.agent.registry import Declared, load_agent
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.app.executor import Executor
@@ -40,6 +40,7 @@ class FakeDesk:
     deployed: dict[str, ServiceRecord] = field(default_factory=dict)
     said: dict[str, Explanation] = field(default_factory=dict)
     done: list[Action] = field(default_factory=list)
+    told: list[Event] = field(default_factory=list)
     away: bool = False
     """Whether it does not answer when something is put into the label queue."""
 
@@ -79,6 +80,9 @@ class FakeDesk:
         if id not in self.queue:
             raise NotFoundError("not wanted")
         self.queue[id] = {**self.queue[id], "state": "given", "label": label, "by": by, "app": app}
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
 
     def actions(self, app: str) -> list[Action]:
         return [one for one in reversed(self.done) if one.intent.app == app]
@@ -159,8 +163,12 @@ class World:
 
     def fire(self, agent: str, sensor: str, **kwargs: Any) -> Any:
         """Fire a sensor, and return what it found."""
+        return self.look(self.load(agent), agent, sensor, **kwargs)
+
+    def look(self, declared: Declared, agent: str, sensor: str, **kwargs: Any) -> Any:
+        """Fire a sensor of an agent that was loaded before, and return what it found."""
         given = Firing(context=self.context(agent), kwargs=kwargs)
-        return asyncio.run(fire(self.load(agent).sensor(sensor), given))
+        return asyncio.run(fire(declared.sensor(sensor), given))
 
     def evaluations(self, agent: str, sensor: str, **kwargs: Any) -> list[Evaluation]:
         """Fire a sensor, and return what its strategies make of it."""

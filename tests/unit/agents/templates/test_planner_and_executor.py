@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.agent.records import Action, Decision, Intent
+from scanflow.agent.decide import Situation, decide
+from scanflow.agent.records import Action, Decision, Intent, Sample
 from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
 from scanflow.knowledge.memory import MemoryKnowledge
@@ -238,6 +239,33 @@ def test_a_stand_in_is_deployed_once_when_no_instance_is_ready(world: World) -> 
     assert world.intent("planner", "service_health").target == "service/spare"
     world.desk.deployed["spare"] = world.desk.deployed["serve"].model_copy(update={"name": "spare"})
     assert world.wants("planner", "service_health") == []
+
+
+def test_a_stand_in_waits_until_the_service_was_down_for_so_long(world: World) -> None:
+    world.parameters = {
+        "spare": {},
+        "planner": {"service": "serve", "backup_workflow": "spare", "backup_after_s": 90.0},
+    }
+    declared = world.load("planner")
+    (strategy,) = declared.strategies_of("service_health")
+    began = world.desk.now
+
+    def look(after_s: float, *, ready: int) -> tuple[float, int]:
+        world.desk.now = began + after_s
+        world.desk.serves("models:/mnist_cnn/1", ready=ready)
+        found = world.look(declared, "planner", "service_health")
+        sample = Sample(
+            id="s", agent="planner", sensor="service_health", at=world.desk.now, value=found, cause=f"c:{after_s}"
+        )
+        return found["down_s"], len(decide(strategy, sample, Situation(app="mnist", team="data", at=sample.at)))
+
+    assert look(0, ready=1) == (0.0, 0)
+    assert look(10, ready=0) == (0.0, 0)
+    assert look(99, ready=0) == (89.0, 0)
+    assert look(100, ready=0) == (90.0, 1)
+    assert look(110, ready=1) == (0.0, 0)
+    assert look(150, ready=0) == (0.0, 0), "the time is counted anew, each time it goes down"
+    assert look(260, ready=0) == (110.0, 1)
 
 
 def test_a_slow_service_is_asked_to_take_less_on_each_instance(world: World) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scanflow_agents.reports.drawing import Label, element, nice_step, number, place, text_width, ticks
-from scanflow_agents.reports.records import Version
-from scanflow_agents.reports.style import paint
-from scanflow_agents.reports.timeline import WIDTH, empty, halo, safe, whole
+from scanflow.reports.drawing import Label, element, nice_step, number, place, text_width, ticks
+from scanflow.reports.records import Version
+from scanflow.reports.style import paint
+from scanflow.reports.timeline import WIDTH, empty, halo, safe, whole
 
 __all__ = ["road_map"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from scanflow_agents.reports.records import LoopEvent, Version
-from scanflow_agents.reports.roadmap import road_map
-from scanflow_agents.reports.style import PAGE
-from scanflow_agents.reports.timeline import timeline
+from scanflow.reports.records import LoopEvent, Version
+from scanflow.reports.roadmap import road_map
+from scanflow.reports.style import PAGE
+from scanflow.reports.timeline import timeline
 
 __all__ = ["MOST_ROWS", "loop_report"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scanflow_agents.reports.drawing import AXIS_FONT_PX, Label, element, place, span_text, text_width, ticks
-from scanflow_agents.reports.records import Kind, LoopEvent
-from scanflow_agents.reports.style import STYLE, paint
+from scanflow.reports.drawing import AXIS_FONT_PX, Label, element, place, span_text, text_width, ticks
+from scanflow.reports.records import Kind, LoopEvent
+from scanflow.reports.style import STYLE, paint
 
 __all__ = ["Marker", "markers_of", "timeline"]
 

@@ -1,6 +1,6 @@
 """The report of the loop: what is drawn, that labels do not overlap, and that nothing in it runs or is fetched.
 
-``REGENERATE_GOLDEN=1 pytest tests/unit/agents/reports`` writes the golden files anew; look at them before keeping them.
+``REGENERATE_GOLDEN=1 pytest tests/unit/reports`` writes the golden files anew; look at them before keeping them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow_agents.reports.drawing import Label, place, ticks
-from scanflow_agents.reports.page import loop_report
-from scanflow_agents.reports.records import Kind, LoopEvent, Version
-from scanflow_agents.reports.roadmap import road_map
-from scanflow_agents.reports.style import COLOURS
-from scanflow_agents.reports.timeline import markers_of, timeline
+from scanflow.reports.drawing import Label, place, ticks
+from scanflow.reports.page import loop_report
+from scanflow.reports.records import Kind, LoopEvent, Version
+from scanflow.reports.roadmap import road_map
+from scanflow.reports.style import COLOURS
+from scanflow.reports.timeline import markers_of, timeline
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -69,7 +69,7 @@ def test_the_thesis_figures_are_drawn_as_they_always_were(name: str) -> None:
     if os.environ.get("REGENERATE_GOLDEN") == "1":
         file.write_text(DRAWINGS[name] + "\n", encoding="utf-8")
     assert DRAWINGS[name] + "\n" == file.read_text(encoding="utf-8"), (
-        "Meant? REGENERATE_GOLDEN=1 pytest tests/unit/agents/reports"
+        "Meant? REGENERATE_GOLDEN=1 pytest tests/unit/reports"
     )
 
 

@@ -1,0 +1,152 @@
+"""Nothing is asked for twice: what is on its way, or done and not made use of yet, keeps the agents from beginning it
+again, however often they look. And what they find out is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from scanflow.agent.records import Event, Intent
+from tests.unit.agents.templates.fakes import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.version()
+    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
+    made.desk.serves("models:/mnist_cnn/1")
+    return made
+
+
+def told(world: World, type: str) -> list[Event]:
+    return [event for event in world.desk.told if event.type == type]
+
+
+def test_predictions_are_handed_over_again_only_when_as_many_came_or_after_a_while(world: World) -> None:
+    declared = world.load("tracker")
+
+    def due() -> bool:
+        return bool(world.look(declared, "tracker", "count_number_of_predictions")["due"])
+
+    world.predicted(1000)
+    assert due()
+    world.predicted(900)
+    assert not due()
+    world.predicted(100)
+    assert due()
+    assert not due()
+    world.desk.now += 60
+    assert due()
+    assert [event.data["new"] for event in told(world, "predictions.counted")] == [1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("patience_passed", "busy"), [(False, True), (True, False)], ids=["at first", "much later, with unusable outputs"]
+)
+def test_a_detection_that_ended_is_made_use_of_before_another_begins(
+    world: World, patience_passed: bool, busy: bool
+) -> None:
+    run_id = world.predicted(1000)
+    world.desk.ran("calm-otter-1", "detector", {})
+    world.desk.now += 500 if patience_passed else 0
+    found = world.fire("checker", "check_predictions", run_ids=[run_id])
+    assert (found["busy"] == "calm-otter-1") == busy
+
+
+def test_labels_that_a_retraining_has_just_learnt_start_no_other(world: World) -> None:
+    ids = [f"r:{number}" for number in range(100)]
+    world.given(ids)
+    first = world.intent("planner", "count_number_of_pickeddata")
+    given = first.arguments["parameters"]
+    assert isinstance(given, dict)
+    world.retrained("bold-fox-2", 0.8, 0.9, labels=given["labels"])
+
+    assert world.wants("planner", "count_number_of_pickeddata") == []  # it has ended, and nobody has noted that yet
+    world.fire("planner", "retraining_ended")
+    assert world.wants("planner", "count_number_of_pickeddata") == []  # what it learnt is noted
+
+
+def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World) -> None:
+    declared = world.load("planner")
+    world.retrained("bold-fox-2", 0.8, 0.9)
+
+    def stands() -> str | None:
+        found: str | None = world.look(declared, "planner", "retraining_ended")["stands"]
+        return found
+
+    assert stands() is None
+    assert stands() == "it was asked for already"
+    world.desk.now += 60
+    assert stands() is None
+
+
+@pytest.mark.parametrize("state", ["pending", "running"])
+def test_a_version_that_is_on_its_way_is_not_changed_to_again(world: World, state: str) -> None:
+    version = world.retrained("bold-fox-2", 0.8, 0.9)
+    intent = world.intent("executor", "change_model", version=version)
+    world.desk.acted(intent, state)
+    assert world.fire("executor", "change_model", version=version)["stands"] == f"it is on its way: {intent.id}"
+    world.desk.acted(intent, "failed")
+    assert isinstance(world.intent("executor", "change_model", version=version), Intent)
+
+
+def test_two_sensors_have_nothing_labelled_twice(world: World) -> None:
+    (world.folder / "own.py").write_text(
+        "asked = []\ndef label(items, context):\n    asked.extend(i['id'] for i in items)\n"
+        "    return {i['id']: 7 for i in items}\n"
+    )
+    world.parameters = {"checker": {"labeller": "own.py:label"}}
+    world.desk.want_labels("mnist", [{"id": f"r:{n}", "run": "r", "data": {}, "guess": 1} for n in range(50)])
+    declared, start = world.load("checker"), Barrier(4)
+    counts: list[int] = []
+
+    def look() -> None:
+        start.wait(10)
+        counts.append(world.look(declared, "checker", "label_picked")["labelled"])
+
+    threads = [Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(counts) == [0, 0, 0, 50]
+    assert [event.data["count"] for event in told(world, "labels.given")] == [50]
+
+
+def test_the_agents_tell_what_they_found_out(world: World) -> None:
+    run_id = world.predicted(1000)
+    world.detected("calm-otter-1", [f"{run_id}:{n}" for n in range(3)], run_ids=[run_id])
+    world.fire("checker", "detection_ended")
+    world.detected("calm-otter-2", [], run_ids=[run_id], drifted=0)
+    world.fire("checker", "detection_ended")
+    version = world.retrained("bold-fox-2", 0.8, 0.9, champion_version=1)
+    world.fire("planner", "retraining_ended")
+    world.fire("planner", "retraining_ended")
+    intent = world.intent("executor", "change_model", version=version)
+    world.desk.serves(f"models:/mnist_cnn/{version}")
+    world.desk.acted(intent)
+    world.desk.now += 100
+    world.fire("executor", "model_changed")
+
+    assert [(event.type, event.subject) for event in world.desk.told] == [
+        ("drift.found", "workflow/detector"),
+        ("drift.none", "workflow/detector"),
+        ("model.judged", "model/mnist_cnn"),
+        ("model.promoted", "model/mnist_cnn"),
+    ]
+    [judged] = told(world, "model.judged")
+    assert judged.data == {
+        "agent": "planner",
+        "run": "bold-fox-2",
+        "metric": "accuracy",
+        "better": True,
+        "version": version,
+        "champion": 1,
+        "champion_metric": 0.8,
+        "challenger_metric": 0.9,
+    }
+    [promoted] = told(world, "model.promoted")
+    assert (promoted.data["version"], promoted.data["before"], promoted.data["action"]) == (version, 1, intent.id)
