@@ -10,68 +10,73 @@ from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.backends.records import RunRecord
-from scanflow.deployer import Deployer
+from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InternalError, MissingExtraError, NotFoundError, did_you_mean
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 
-__all__ = ["load_demo", "where_to_look"]
+__all__ = ["load_demo", "report_path", "traffic_program", "where_to_look"]
 
 _NAMED_DATA = ("digits", "mnist")
-_SERVICE_KEPT = (
-    "  service    scanflow services serve",
-    "  cut anew   scanflow scale serve 1 --cores 2",
-    "  end it     scanflow delete serve",
-)
-_NEEDS = ("tensorflow", "sklearn", "mlflow")
+_NEEDS = ("tensorflow", "sklearn", "mlflow", "fastapi", "sqlalchemy", "apscheduler")
 
 
-def load_demo(data: str) -> tuple[Application, Path, dict[str, Any]]:
-    """Return the demo's application, its file, and the parameters that make it use ``data``.
+def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path, dict[str, Any], Path | None]:
+    """Return the application, its file, the parameters that make it use ``data``, and the file of drifted digits.
 
     Raises:
-        MissingExtraError: what it trains with is not installed.
-        NotFoundError: ``data`` is neither a known name nor a file.
+        MissingExtraError: what it needs is not installed.
+        NotFoundError: ``data`` is neither a known name nor a file, or ``drifted`` is no file.
     """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtraError(
-            f"The demo trains with TensorFlow and logs to MLflow, and {', '.join(missing)} cannot be imported here. "
-            "Install them: pip install 'scanflow[local,tensorflow]'"
+            f"The demo trains with TensorFlow and is watched over by agents, and {', '.join(missing)} cannot be "
+            "imported here. Install them: pip install 'scanflow[local,tensorflow,server,agents]'"
         )
-    application, path, _ = load_application(str(_tutorials() / "mnist" / "app.py"))
+    application, path, _ = load_application(str(_tutorials() / "mnist" / "loop.py"))
+    corrupted = None if drifted is None else drifted.expanduser().absolute()
+    if corrupted is not None and not corrupted.is_file():
+        raise NotFoundError(f"There is no file {str(drifted)!r} with drifted digits. Leave it out, and they are made.")
     if data in _NAMED_DATA:
-        return application, path, {"load-data.data": data}
+        return application, path, {"load-data.data": data}, corrupted
     file = Path(data).expanduser().absolute()
     if not file.is_file():
         raise NotFoundError(f"There is no file {data!r}, and no data of that name.{did_you_mean(data, _NAMED_DATA)}")
-    return application, path, {"load-data.data": str(file)}
+    return application, path, {"load-data.data": str(file)}, corrupted
 
 
-def where_to_look(record: RunRecord, deployer: Deployer, *, kept: bool = False) -> list[str]:
-    """Return what a person wants to know after the demo, and the commands that show more; ``kept``: of its service."""
-    loaded, best = deployer.outputs(record.name, "load-data"), deployer.outputs(record.name, "select")
-    assert isinstance(loaded, dict)
-    assert isinstance(best, dict)
+def traffic_program(source: Path, served: ServiceRecord, drifted: Path | None) -> tuple[Path, list[str]]:
+    """Return the tutorial's program that sends digits to a service, and its arguments."""
+    more = [] if drifted is None else ["--drifted_path", str(drifted)]
+    arguments = ["--url", served.url, "--app", served.app, "--team", served.team, "--rate", "1", *more]
+    return source.with_name("traffic.py"), arguments
+
+
+def report_path(asked: Path | None, record: RunRecord) -> Path:
+    """Return where the report goes."""
+    if asked is not None:
+        return asked.expanduser().absolute()
+    return Settings.from_environment().home.expanduser().absolute() / "reports" / f"{record.name}.html"
+
+
+def where_to_look(record: RunRecord, source: Path, *, kept: bool = False) -> list[str]:
+    """Return the commands that show more after the demo; ``kept``: everything runs on."""
     tracker = Settings.from_environment().home.expanduser().absolute() / "tracker"
     on_path = shutil.which("scanflow") is not None
-    return [
-        "",
-        f"  data      {loaded['source']}",
-        f"  better    {best['best']}, with an accuracy of {best['accuracy']:.4f}",
-        f"  model     {best['model']}, version {best['version']}",
-        "",
-        *([] if on_path else [f"  first      export PATH={Path(sys.executable).parent}:$PATH"]),
-        f"  the run    scanflow show {record.name}",
-        f"  its logs   scanflow logs {record.name}",
-        "  try again  scanflow spin modeling-cnn1 -p epochs=5",
+    first = [] if on_path else [f"  first      export PATH={Path(sys.executable).parent}:$PATH"]
+    always = [
+        f"  training   scanflow show {record.name}",
         f"  in MLflow  mlflow ui --backend-store-uri sqlite:///{tracker / 'mlflow.db'}",
-        *(
-            _SERVICE_KEPT
-            if kept
-            else [f"  serve it   scanflow deploy {record.source}:serve  (the demo ended its service)"]
-        ),
     ]
+    running = [
+        "  and why    scanflow why",
+        "  agents     scanflow agents mnist",
+        "  service    scanflow services serve",
+        "  end it     scanflow agents mnist --stop; scanflow delete serve; scanflow down",
+    ]
+    ended = [f"  keep it    scanflow demo --keep  (this time the demo ended what {source.name} started)"]
+    return ["", *first, *always, *(running if kept else ended)]
 
 
 def _tutorials() -> Path:
@@ -79,6 +84,6 @@ def _tutorials() -> Path:
     inside = Path(__file__).parent / "tutorials"
     beside = Path(__file__).parents[2] / "tutorials"
     for folder in (inside, beside):
-        if (folder / "mnist" / "app.py").is_file():
+        if (folder / "mnist" / "loop.py").is_file():
             return folder
     raise InternalError("The tutorials were not installed with scanflow.")

@@ -214,6 +214,8 @@ def main() -> None:
     for name, value in metrics.items():
         sf.output(name, value)
     sf.output("model_uri", logged.model_uri)
+    if (number := arguments.model_uri.rpartition("/")[2]).isdecimal():
+        sf.output("champion_version", int(number))
     if arguments.model_name:
         tags = {"accuracy": f"{challenger['accuracy']:.4f}", "scanflow.run": run, "scanflow.step": step}
         version = registered(arguments.model_name, logged.model_uri, tags)

@@ -1,22 +1,22 @@
-"""The command ``demo``: train, register, serve and ask, with one word."""
+"""The command ``demo``: train, serve, and watch the agents close the loop, with one word."""
 
 from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scanflow_client.cli.app import JsonOption, ParameterOption, app, deployer, parse_parameters
+from scanflow_client.cli.app import JsonOption, ParameterOption, app, deployer, parse_parameters, server
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
-    from scanflow.backends.records import RunRecord
     from scanflow.deployer import Deployer
-    from scanflow_client.serving_demo import Served
+    from scanflow_client.loop_demo import Loop
 
 __all__: list[str] = []
 
@@ -27,41 +27,95 @@ def demo(
         str,
         typer.Option("--data", metavar="NAME|FILE", help="digits (comes with scikit-learn), mnist, or an .npz file."),
     ] = "digits",
+    drifted: Annotated[
+        Path | None,
+        typer.Option("--drifted", metavar="FILE", help="Drifted digits, such as MNIST-C's. Default: they are made."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Where the report goes. Default: the home folder.")
+    ] = None,
     parameter: ParameterOption = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Let the service run on at the end.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Let the service and the agents run on at the end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train two networks on handwritten digits, register the better one in MLflow, and serve it."""
+    """Train on handwritten digits, serve the model, let the data drift, and watch agents retrain and promote."""
     from scanflow_client.cli.runs import watch
-    from scanflow_client.demo import load_demo, where_to_look
-    from scanflow_client.serving_demo import served_lines
+    from scanflow_client.demo import load_demo, report_path, where_to_look
+    from scanflow_client.loop_demo import loop_lines, report_of
 
-    where = deployer()
-    application, path, parameters = load_demo(data)
+    application, path, parameters, corrupted = load_demo(data, drifted)
     parameters |= parse_parameters(parameter)
     if not as_json:
         typer.echo(f"The demo is an application like yours: {path}")
-    record = watch(
-        lambda observe: where.run(application, parameters=parameters, source=path, observe=observe), as_json, last=False
-    )
-    served = _serve(where, application, path, record, keep=keep, as_json=as_json)
-    if as_json:
-        typer.echo(json.dumps({"run": record.model_dump(mode="json"), "served": served.as_json()}, indent=2))
-    else:
-        typer.echo("\n".join([*served_lines(served), *where_to_look(record, where, kept=keep)]))
+    with _control_plane(keep=keep, as_json=as_json):
+        where = deployer()
+        record = watch(
+            lambda observe: where.run(application, "mnist-wf", parameters=parameters, source=path, observe=observe),
+            as_json,
+            last=False,
+        )
+        loop = _close_the_loop(where, application, path, corrupted, keep=keep, as_json=as_json)
+        written = report_path(report, record)
+        written.parent.mkdir(parents=True, exist_ok=True)
+        written.write_text(report_of(application, loop), encoding="utf-8")
+        if as_json:
+            told = {"run": record.model_dump(mode="json"), "loop": loop.as_json(), "report": str(written)}
+            typer.echo(json.dumps(told, indent=2))
+        else:
+            typer.echo("\n".join([*loop_lines(loop, written), *where_to_look(record, path, kept=keep)]))
 
 
-def _serve(where: Deployer, app: Application, path: Path, run: RunRecord, *, keep: bool, as_json: bool) -> Served:
-    """Serve the better network, ask it, and end the service again unless it is to be kept."""
-    from scanflow_client.progress import changes_on, counting_on
-    from scanflow_client.serving_demo import PICTURES, SERVICE, deploy_demo, question_all
+@contextmanager
+def _control_plane(*, keep: bool, as_json: bool) -> Iterator[None]:
+    """Have the control plane up meanwhile; what was up before stays up."""
+    from scanflow.settings import Settings
+    from scanflow_client.plane import down, up
 
-    with nullcontext(lambda _change: None) if as_json else changes_on(sys.stdout) as observe:
-        deploy_demo(where, app, path, observe)
+    settings = Settings.from_environment()
+    if settings.url is not None:  # somebody else's to start and to end
+        yield
+        return
+    raised = up(settings)
+    if not as_json:
+        typer.echo(f"The control plane is up: {raised.up.server.url}" + ("" if raised.server else " (it was before)"))
     try:
-        text = f"{PICTURES:,} pictures"
-        with nullcontext(lambda _count: None) if as_json else counting_on(sys.stdout, text, PICTURES) as advance:
-            return question_all(where, run, advance=advance)
+        yield
     finally:
+        if raised.server and not keep:
+            down(settings)
+
+
+def _close_the_loop(
+    where: Deployer, application: Application, path: Path, drifted: Path | None, *, keep: bool, as_json: bool
+) -> Loop:
+    """Serve the champion, start the agents, send digits, and tell the story until a better model is promoted."""
+    from scanflow_client.demo import traffic_program
+    from scanflow_client.loop_demo import SERVICE, run_loop, start_agents, stop_agents
+    from scanflow_client.progress import changes_on
+    from scanflow_client.story_screen import story_on
+    from scanflow_client.traffic import Traffic
+
+    asked = server()
+    with ExitStack() as stack:
+        with nullcontext(lambda _change: None) if as_json else changes_on(sys.stdout) as observe:
+            if not keep:
+                stack.callback(where.delete, SERVICE)
+            served = where.deploy(application, SERVICE, source=path, observe=observe)
         if not keep:
-            where.delete(SERVICE)
+            stack.callback(stop_agents, asked, application)
+        names = start_agents(asked, application, path)
+        if not as_json:
+            typer.echo(f"From here on, the agents act by themselves: {', '.join(names)}")
+        program, arguments = traffic_program(path, served, drifted)
+        traffic = stack.enter_context(Traffic(program, *arguments, log=Path(served.folder) / "demo-traffic.log"))
+        with story_on(None if as_json else sys.stdout) as screen:
+            return run_loop(
+                asked,
+                application,
+                traffic,
+                models=lambda: {
+                    one.id: next(iter(one.models.values()), "?") for one in where.service(SERVICE).revisions
+                },
+                tell=screen.tell,
+                look=screen.look,
+            )

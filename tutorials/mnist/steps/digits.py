@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 WHOLE_KEYS = ("x", "y")
 TRAIN_SHARE = 0.8
+SENT_SHARE = 0.75  # of the test pictures, what is sent to the model in use; the others are to judge it by
 SEED = 7  # of the split, so that everybody trains and tests on the same pictures
 DOWNLOAD_TIMEOUT_S = 30
 NEEDED = "needed are integers from 0 to 255, or fractions from 0 to 1"
@@ -32,6 +33,8 @@ class Digits(NamedTuple):
     y_train: NDArray[np.uint8]
     x_test: NDArray[np.uint8]
     y_test: NDArray[np.uint8]
+    shuffled: bool = False
+    """Whether we split them, at random; else the test pictures may be of other people than the training pictures."""
 
 
 def load(source: str) -> tuple[Digits, str]:
@@ -93,7 +96,28 @@ def split(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> Digits:
     """Shuffle, and return four fifths to train on and one fifth to test on."""
     order = np.random.default_rng(SEED).permutation(len(x))
     train, test = np.split(order, [int(len(x) * TRAIN_SHARE)])
-    return Digits(x[train], y[train], x[test], y[test])
+    return Digits(x[train], y[train], x[test], y[test], shuffled=True)
+
+
+def in_use(data: Digits) -> dict[str, NDArray[Any]]:
+    """Return what is needed once a model is in use, as arrays by name.
+
+    The test pictures are parted at random: ``x_sent``, ``y_sent`` and their places ``sent_rows`` are for the service,
+    ``x_judged`` and ``y_judged`` to judge models by. ``x_reference`` is what a detector compares with: pictures as like
+    those that are sent as chance allows.
+    """
+    order = np.random.default_rng(SEED).permutation(len(data.x_test))
+    sent, kept = np.split(order, [int(len(order) * SENT_SHARE)])
+    return {
+        "x_train": data.x_train,
+        "y_train": data.y_train,
+        "x_judged": data.x_test[kept],
+        "y_judged": data.y_test[kept],
+        "x_sent": data.x_test[sent],
+        "y_sent": data.y_test[sent],
+        "sent_rows": sent,
+        "x_reference": data.x_train if data.shuffled else data.x_test[kept],
+    }
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:

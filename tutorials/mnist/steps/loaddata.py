@@ -25,8 +25,9 @@ def main() -> None:
     except digits.BadDataError as error:
         sys.exit(f"Error: {error}")
 
-    for name, array in data._asdict().items():
-        np.save(sf.output_dir() / f"{name}.npy", array)
+    for name in digits.SPLIT_KEYS:
+        np.save(sf.output_dir() / f"{name}.npy", getattr(data, name))
+    np.savez(sf.output_dir() / "pictures.npz", **digits.in_use(data))
 
     print(f"Data: {description}")
     print(f"{len(data.x_train):,} digits to train on, {len(data.x_test):,} to test on")

@@ -1,0 +1,64 @@
+"""What the knowledge base keeps for this tutorial: the pictures that models learn from and are judged by, what services
+have predicted, and the truth about what was sent."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scanflow.errors import NotFoundError
+from scanflow.knowledge import KnowledgeBase, open_knowledge
+from scanflow.settings import Settings
+
+__all__ = ["TRUTH", "digest_of", "keep_truth", "pictures", "tracker", "truth"]
+
+PICTURES, TRUTH = "pictures", "truth"
+
+
+def tracker() -> KnowledgeBase:
+    """Return the knowledge base: the one that a step is given, or that of the home folder."""
+    settings = Settings.from_environment()
+    return open_knowledge(settings.home.expanduser(), os.environ.get("MLFLOW_TRACKING_URI") or settings.tracker_uri)
+
+
+def pictures(tracker: KnowledgeBase, app: str, team: str) -> dict[str, Any]:
+    """Return the arrays that the newest training kept: see ``in_use`` in ``steps/digits.py``."""
+    found = tracker.search_runs(app, team, f"tags.`scanflow.kind` = '{PICTURES}'", limit=1)
+    if not found:
+        raise NotFoundError(f"Nothing was trained for {app}/{team} yet. Train first: scanflow run app.py")
+    return arrays_of(tracker, found[0].run_id)
+
+
+def keep_truth(tracker: KnowledgeBase, app: str, team: str, x: Any, y: Any) -> None:
+    """Keep the labels (n,) of pictures (n, 28, 28) that are going to be sent."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "truth.npz"
+        np.savez(file, digest=np.array([digest_of(one) for one in x]), y=np.asarray(y))
+        tracker.log_run(app, team, name=TRUTH, tags={"scanflow.kind": TRUTH}, artifacts=file)
+
+
+def truth(tracker: KnowledgeBase, app: str, team: str) -> dict[str, int]:
+    """Return all labels that were kept, by the picture's digest."""
+    known: dict[str, int] = {}
+    for run in tracker.search_runs(app, team, f"tags.`scanflow.kind` = '{TRUTH}'"):
+        kept = arrays_of(tracker, run.run_id)
+        known |= dict(zip(kept["digest"].tolist(), kept["y"].tolist(), strict=True))
+    return known
+
+
+def digest_of(picture: Any) -> str:
+    """Return what tells one picture from all others, whatever type its numbers have been given on the way."""
+    return hashlib.sha256(np.asarray(picture).astype(np.uint8).tobytes()).hexdigest()[:32]
+
+
+def arrays_of(tracker: KnowledgeBase, run_id: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        files: Iterable[Path] = tracker.fetch_run_artifacts(run_id, Path(folder) / "files").rglob("*.npz")
+        with np.load(next(iter(files)), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}

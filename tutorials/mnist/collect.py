@@ -1,0 +1,62 @@
+"""Fetch what was predicted since the last look, and what to compare it with: the first step of the detector.
+
+Leaves ``new.npy`` (n, 28, 28), what names each of them in ``ids.json``, and ``reference.npy``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+import archive
+import numpy as np
+
+import scanflow as sf
+from scanflow.errors import ScanflowError
+from scanflow.knowledge import KnowledgeBase
+from scanflow_agents.templates.collected import collect
+from scanflow_agents.templates.marks import read_json
+
+
+def reference(tracker: KnowledgeBase, known: Any, learnt: str) -> Any:
+    """Return pictures like those that the model in use has been made for.
+
+    At first that is what it was trained on. A model that was retrained for drifted pictures knows those too: they are
+    then half of it. Else its agents would go on to see drift in what it was made for.
+    """
+    if not learnt:
+        return known
+    run_id, _, name = learnt.removeprefix("runs:/").partition("/")
+    batches = sorted({str(point["id"]).rpartition(":")[0] for point in read_json(tracker, run_id, name)})
+    drifted = collect(tracker, batches).x.reshape(-1, 28, 28)
+    half = np.random.default_rng(1).permutation(len(known))[: len(drifted)]
+    return np.concatenate([known[half], drifted])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run_ids", required=True, help="tracked runs with predictions, a JSON list")
+    parser.add_argument("--reference", default="", help="what the model in use has learnt since: runs:/ID/labels.json")
+    arguments = parser.parse_args()
+    run_ids = json.loads(arguments.run_ids)
+    try:
+        tracker = archive.tracker()
+        new = collect(tracker, run_ids)
+        kept = archive.pictures(tracker, os.environ["SCANFLOW_APP"], os.environ["SCANFLOW_TEAM"])
+        known = reference(tracker, kept["x_reference"], arguments.reference)
+    except ScanflowError as error:
+        sys.exit(f"Error: {error}")
+
+    folder = sf.output_dir()
+    np.save(folder / "new.npy", new.x.reshape(-1, 28, 28))
+    np.save(folder / "reference.npy", known)
+    (folder / "ids.json").write_text(json.dumps(new.ids), encoding="utf-8")
+    print(f"{len(new.x):,} new pictures from {len(run_ids)} files, to be compared with {len(known):,}")
+    sf.output("run_ids", run_ids)
+
+
+if __name__ == "__main__":
+    main()
