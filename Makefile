@@ -11,10 +11,14 @@ CODE := scanflow agents client server tests tutorials
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 
+# MNIST and MNIST-C, where they lie beside the checkout; elsewhere scikit-learn's digits, and corruptions made of them.
+BESIDE := $(if $(DATA),,$(if $(wildcard ../shared/data/mnist_10k.npz),$(wildcard ../shared/data/mnist_c_2k.npz)))
+
 .PHONY: demo
 demo: ## Install into .venv and run the demo; DATA=digits|mnist|PATH chooses the data, DEMO_ARGS passes more
 	@requirements/install demo .venv
-	@$(BIN)/scanflow demo $(if $(DATA),--data '$(DATA)') $(DEMO_ARGS)
+	@$(BIN)/scanflow demo $(if $(DATA),--data '$(DATA)') $(if $(BESIDE),--data ../shared/data/mnist_10k.npz --drifted $(BESIDE)) \
+		$(DEMO_ARGS)
 
 .PHONY: env
 env: ## Install what the targets below need into .venv

@@ -63,8 +63,11 @@ class Loop:
 
     @property
     def order(self) -> list[str]:
-        """The model's versions in the order in which they were put to use."""
-        return list(dict.fromkeys(self.models.values()))
+        """The model's versions in the order in which they were put to use, the champion last."""
+        found = list(dict.fromkeys(self.models.values()))
+        name = found[0].rpartition("/")[0] if found else ""
+        promoted = [one.data.get("version") for one in self.events if one.type == "model.promoted"]
+        return [*(one for one in found if not promoted or one != f"{name}/{promoted[-1]}"), *_last(name, promoted)]
 
     def as_json(self) -> dict[str, Any]:
         """Return it for programs."""
@@ -215,6 +218,10 @@ def _run_failed(event: Event) -> StepFailedError:
     name = event.subject.partition("/")[2]
     error = event.data.get("error")
     return StepFailedError(f"The run {name} that an agent began failed: {error}. See: scanflow logs {name}")
+
+
+def _last(name: str, promoted: Sequence[Any]) -> list[str]:
+    return [f"{name}/{promoted[-1]}"] if promoted else []
 
 
 def _percent(share: float | None) -> str:

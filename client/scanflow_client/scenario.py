@@ -53,11 +53,11 @@ _DRIFTED = Scenario(phase="drifted", kind="drifted", rate=FAST)
 def after(scenario: Scenario, event: Event) -> Scenario:
     """Return where the demo stands once this happened."""
     match scenario.phase, event.type:
-        case "clean", "predictions.counted":
+        case "clean", "intent" if _looks(event):
             return Scenario(phase="checking", kind="clean", rate=SLOW)
         case "clean" | "checking", "drift.none" | "drift.found":
             return _DRIFTED
-        case "drifted", "predictions.counted":
+        case "drifted", "intent" if _looks(event):
             return Scenario(phase="detecting", kind="drifted", rate=SLOW)
         case "drifted" | "detecting", "drift.none":
             return _DRIFTED
@@ -73,3 +73,8 @@ def after(scenario: Scenario, event: Event) -> Scenario:
             return Scenario(phase="promoted", kind="drifted", rate=FAST)
         case _:
             return scenario
+
+
+def _looks(event: Event) -> bool:
+    """Say whether an agent begins to compare what was sent."""
+    return event.subject == "workflow/detector" and event.data.get("verdict") == "act"

@@ -58,7 +58,7 @@ class Traffic:
             InternalError: it ended instead, or took too long.
         """
         self._log = log
-        self._ready = threading.Event()
+        self._ready, self._begun = threading.Event(), False
         self.answered: tuple[Answered, ...] = ()
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -70,7 +70,8 @@ class Traffic:
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._ready.wait(READY_S) or self._process.poll() is not None:
+        self._ready.wait(READY_S)
+        if not self._begun:
             self._process.kill()
             self.stop()
             raise InternalError(f"The traffic could not be started. {self._words()}")
@@ -116,8 +117,9 @@ class Traffic:
             told = json.loads(line)
             if "sent" in told:
                 self.answered = answered_of(told["sent"])
+            self._begun = True
             self._ready.set()
-        self._ready.set()
+        self._ready.set()  # it has ended: nobody is to wait for more
 
     def _words(self) -> str:
         try:

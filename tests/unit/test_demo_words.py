@@ -31,16 +31,18 @@ def phases(*types: str | Event) -> list[str]:
     return found
 
 
+LOOK = event("intent", subject="workflow/detector", verdict="act")
 BETTER, WORSE = event("model.judged", better=True), event("model.judged", better=False)
 
 
 def test_digits_are_clean_until_the_agents_have_looked_once_and_drifted_from_then_on() -> None:
     assert BEGIN.order == "clean 100"
+    assert phases(event("intent", subject="workflow/detector", verdict="refuse")) == ["clean: clean 100"]
     assert phases(
-        "predictions.counted",
+        LOOK,
         "sample",
         "drift.none",
-        "predictions.counted",
+        LOOK,
         "drift.found",
         BETTER,
         "service.changed",
@@ -59,7 +61,7 @@ def test_digits_are_clean_until_the_agents_have_looked_once_and_drifted_from_the
 
 def test_a_false_alarm_a_worse_model_and_a_rejected_one_are_gone_on_from() -> None:
     assert phases("drift.found")[-1] == "drifted: drifted 100"
-    assert phases("drift.none", "predictions.counted", "drift.none")[-1] == "drifted: drifted 100"
+    assert phases("drift.none", LOOK, "drift.none")[-1] == "drifted: drifted 100"
     assert phases("drift.none", "drift.found", WORSE)[-1] == "drifted: drifted 100"
     assert phases("drift.none", "drift.found", BETTER, "model.rejected")[-1] == "drifted: drifted 100"
 
@@ -87,6 +89,13 @@ def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> N
     ]
     told = loop().as_json()
     assert (told["failed"], told["accuracy"]["models:/m/2"]) == (1, {"clean": None, "drifted": 0.9})
+
+
+def test_the_champion_is_the_version_that_was_promoted_and_not_the_one_on_its_way() -> None:
+    models = {"r1": "models:/m/1", "r2": "models:/m/2", "r3": "models:/m/3"}
+    promoted = event("model.promoted", version=2)
+    assert loop(models=models, events=(promoted,)).order == ["models:/m/1", "models:/m/3", "models:/m/2"]
+    assert loop(models=models).order[-1] == "models:/m/3"
 
 
 def test_the_report_has_the_figures() -> None:

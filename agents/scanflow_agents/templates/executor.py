@@ -112,8 +112,10 @@ def declare(app: Application, agent: Agent) -> None:
             stands = "it is served"
         elif why is not None:
             stands = f"it was rejected: {why}"
-        elif (open_one := on_its_way(desk.actions(context.app), context, address)) is not None:
-            stands = f"it is on its way: {open_one.id}"
+        else:
+            stands = on_its_way(
+                desk.actions(context.app), context, address, watched_s=options.guard_s + options.settle_s
+            )
         return {"version": wanted.version, "model": address, "run": run, "stands": stands}
 
     def may_change(found: dict[str, Any]) -> bool:
@@ -188,26 +190,41 @@ def settled(actions: Iterable[Action], context: Context) -> list[Action]:
     return [
         action
         for action in actions
-        if (action.intent.app, action.intent.team) == (context.app, context.team)
-        and (action.intent.agent, action.intent.strategy) == (context.agent, STRATEGY)
+        if is_mine(action, context)
         and action.state in {"succeeded", "failed", "reverted", "lost"}
         and action.began is not None
     ]
 
 
-def on_its_way(actions: Iterable[Action], context: Context, address: str) -> Action | None:
-    """Return an action of this executor that is about to put this version to use, if there is one. Pure."""
+def on_its_way(actions: Iterable[Action], context: Context, address: str, *, watched_s: float) -> str | None:
+    """Say what keeps a version waiting: itself on its way, or another one on its way or still watched. Pure.
+
+    Args:
+        actions: What was wanted, the newest first.
+        context: Whose executor it is, and the time.
+        address: The version that is wanted.
+        watched_s: For how long a version is watched after it was put to use.
+    """
     for action in actions:
-        intent = action.intent
-        mine = (intent.app, intent.team, intent.agent, intent.strategy) == (
-            context.app,
-            context.team,
-            context.agent,
-            STRATEGY,
-        )
-        if mine and version_address(action) == address and action.state in {"pending", "running"}:
-            return action
+        if not is_mine(action, context) or action.decision.verdict in {"suggest", "observe"}:
+            continue
+        same = version_address(action) == address
+        if action.state in {"pending", "running"}:
+            return f"it is on its way: {action.id}" if same else f"another is on its way: {version_address(action)}"
+        if action.state == "succeeded" and not same and context.clock() < (action.ended or 0.0) + watched_s:
+            return f"another is being watched: {version_address(action)}"
     return None
+
+
+def is_mine(action: Action, context: Context) -> bool:
+    """Say whether an action is of this executor's strategy. Pure."""
+    intent = action.intent
+    return (intent.app, intent.team, intent.agent, intent.strategy) == (
+        context.app,
+        context.team,
+        context.agent,
+        STRATEGY,
+    )
 
 
 def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool, is_served: bool) -> Verdict:

@@ -83,6 +83,24 @@ def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World
     assert stands() is None
 
 
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("pending", "another is on its way: models:/mnist_cnn/2"),
+        ("running", "another is on its way: models:/mnist_cnn/2"),
+        ("succeeded", "another is being watched: models:/mnist_cnn/2"),
+    ],
+)
+def test_versions_are_put_to_use_and_watched_one_after_the_other(world: World, state: str, why: str) -> None:
+    first, second = (world.retrained(f"bold-fox-{number}", 0.8, 0.9) for number in (2, 3))
+    intent = world.intent("executor", "change_model", version=first)
+    world.desk.acted(intent, state)
+    assert world.fire("executor", "change_model", version=second)["stands"] == why
+    world.desk.acted(intent, "succeeded")
+    world.desk.now += 62.0
+    assert world.fire("executor", "change_model", version=second)["stands"] is None
+
+
 @pytest.mark.parametrize("state", ["pending", "running"])
 def test_a_version_that_is_on_its_way_is_not_changed_to_again(world: World, state: str) -> None:
     version = world.retrained("bold-fox-2", 0.8, 0.9)
