@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.benchmarks.control_suite import control
 from tests.benchmarks.measure import Benchmark, Results, interleave
 from tests.benchmarks.places import Places
 from tests.benchmarks.report import block, machine, table, with_blocks
@@ -27,7 +28,7 @@ def main() -> int:
         "--servers", type=Path, default=CACHE / "bench-serving", help="the environment with MLServer and MLflow"
     )
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="measure these benchmarks, or groups of them: work, serving"
+        "--only", nargs="+", metavar="NAME", help="measure these benchmarks, or groups of them: work, serving, control"
     )
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these benchmarks or groups out")
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help="measure these contenders, and write no page")
@@ -46,7 +47,7 @@ def main() -> int:
         servers=chosen.servers.absolute() / "bin",
         checkout=CHECKOUT,
     )
-    known = [*suite(places), *serving(places)]
+    known = [*suite(places), *serving(places), *control(places)]
     names = {benchmark.name for benchmark in known} | {benchmark.section.group for benchmark in known}
     if unknown := {*(chosen.only or []), *chosen.without} - names:
         parser.error(f"nothing is named {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")

@@ -2,7 +2,7 @@
 
 One agent in a process of its own, with its real schedules, state and strategies; every sensor fires each second and
 notes when it began. Prints the lag's percentiles, what was missed, and how long an event takes to become an intent at
-the server. Asserts nothing.
+a server that does nothing else. Asserts nothing. The suite ``control`` has the same lag among its figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import scanflow as sf
 from scanflow.app.files import dump_json
 from tests.waiting import until
 
-__all__ = ["answer", "main", "measure"]
+__all__ = ["answer", "main", "measure", "percentiles"]
 
 MODULE = """
 import time
@@ -104,7 +104,7 @@ def measure(count: int, plain: int, seconds: float) -> dict[str, float]:
             lags += [_lag(entry["body"]) for entry in entries if entry["kind"] == "sample"]
     return {
         "samples": len(lags),
-        **_percentiles(lags),
+        **_in_seconds(lags),
         "fired": sum(one["fired"] for one in sensors),
         "missed": sum(one["missed"] for one in sensors),
         "errors": sum(one["errors"] for one in sensors),
@@ -141,7 +141,7 @@ def answer(count: int) -> dict[str, float]:
                 urllib.request.urlopen(asked, timeout=30).close()
                 took.append(_arrival(arrived, f"many/alarm/event:{number}") - began)
         server.shutdown()
-    return _percentiles(took)
+    return _in_seconds(took)
 
 
 def _arrival(arrived: dict[str, float], key: str) -> float:
@@ -149,9 +149,15 @@ def _arrival(arrived: dict[str, float], key: str) -> float:
     return arrived[key]
 
 
-def _percentiles(values: list[float]) -> dict[str, float]:
+def percentiles(values: list[float]) -> dict[str, float]:
+    """Return the median, the 99th percentile (the nearest rank: a value that was measured) and the longest."""
     values = sorted(values)
-    return {"p50_s": statistics.median(values), "p99_s": values[int(len(values) * 0.99)], "worst_s": values[-1]}
+    rank = max(0, -int(-0.99 * len(values) // 1) - 1)
+    return {"p50": statistics.median(values), "p99": values[rank], "worst": values[-1]}
+
+
+def _in_seconds(values: list[float]) -> dict[str, float]:
+    return {f"{name}_s": value for name, value in percentiles(values).items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

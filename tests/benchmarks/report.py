@@ -17,7 +17,7 @@ from tests.benchmarks.places import Places
 
 __all__ = ["block", "machine", "page", "table", "with_blocks"]
 
-GROUPS = {"work": "Batch workflows", "serving": "Online inference"}
+GROUPS = {"work": "Batch workflows", "serving": "Online inference", "control": "The control plane and agents"}
 
 PAGE = """# Benchmarks
 

@@ -1,4 +1,4 @@
-"""The benchmarks of online inference run to their end, for a moment each: that they run is tested, and no figure."""
+"""Benchmarks that start servers and agents run to their end, for a moment each: that is tested, and no figure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import control_suite
 from tests.benchmarks.clients import bytes_through, callers
 from tests.benchmarks.places import Places
 from tests.benchmarks.servers import Probe, free_port, oip, started
@@ -16,12 +17,15 @@ from tests.benchmarks.starters import PROGRAMS
 SCRIPTS = Path(sys.executable).parent
 NOWHERE = Path("not-installed")
 PLACES = Places(ours=SCRIPTS, peers=NOWHERE, servers=NOWHERE, checkout=Path(__file__).resolve().parents[2])
-BENCHMARKS = {benchmark.name: benchmark for benchmark in serving(PLACES, QUICK)}
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in [*serving(PLACES, QUICK), *control_suite.control(PLACES, control_suite.QUICK)]
+}
 OURS = [
     (name, contender)
     for name, benchmark in BENCHMARKS.items()
     for contender in benchmark.contenders
-    if contender not in {"Starlette", "MLServer", "MLflow"}
+    if contender not in {"Starlette", "MLServer", "MLflow", "Prefect"}
 ]
 
 

@@ -1,0 +1,259 @@
+"""A server that is measured: with runs in its store, with an agent that acts, and asked at a steady rate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scanflow.agent.records import Action, Decision, Event, Intent
+from scanflow.app.files import dump_json
+from scanflow.backends.local.layout import Home
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.loading import load_application
+from scanflow.settings import Settings
+from scanflow_server.settings import ServerSettings
+from scanflow_server.store import events, intents, runs
+from scanflow_server.store.base import open_store
+from scanflow_server.store.migrations import migrate
+from scanflow_server.store.runs import Asked, WantedRun
+from tests.benchmarks.measure import NotMeasuredError, environment
+from tests.benchmarks.servers import end, free_port, marked
+from tests.load import LoadError, steady_load
+from tests.waiting import until
+
+__all__ = ["API", "acting_agent", "ask", "asked", "fill", "ours", "outcome_of", "running"]
+
+READY_S = 120.0
+POLL_S = 0.005
+API = "/api/v1"
+
+APP = """
+import scanflow as sf
+train = sf.Executor(name="train", mainfile="agent.py", parameters={"n": 0})
+app = sf.Application(
+    name="bench",
+    team="bench",
+    workflows=[sf.Workflow(name=name, nodes=[train]) for name in ("training", "called", "heard")],
+    agents=[sf.Agent(name="quick", modules=["agent.py"])],
+)
+"""
+AGENT = """
+import scanflow as sf
+from scanflow.agent import Strategy, sensor, primitives as do
+
+@sensor(sf.on_call())
+def poke(n):
+    return n
+
+@sensor(sf.on_event("bench.poke"))
+def told(event):
+    return event.data["n"]
+
+def strategy(name, when):
+    Strategy(name=name, when=when, then=lambda n: do.upgrade_workflow(name, parameters={"n": n}))
+
+strategy("called", poke)
+strategy("heard", told)
+"""
+
+
+@contextmanager
+def running(
+    command: Sequence[str | Path], folder: Path, *, url: str, mark: str, extra: Mapping[str, str] | None = None
+) -> Iterator[float]:
+    """Run a server for as long as the context; gives how long it took until ``url`` answered, in seconds.
+
+    Raises:
+        NotMeasuredError: it could not be started, it ended, or it did not answer within ``READY_S``.
+    """
+    own, pause = environment(folder, {**(extra or {}), "SCANFLOW_BENCH_MARK": mark}), threading.Event()
+    began = time.perf_counter()
+    try:
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen([*map(str, command)], cwd=folder, env=own, stdout=log, stderr=log)
+    except OSError as error:
+        raise NotMeasuredError(str(error)) from error
+    try:
+        while not answers(url):
+            if process.poll() is not None or time.perf_counter() - began > READY_S:
+                raise NotMeasuredError(f"it did not answer: {(folder / 'server.log').read_text()[-300:]}")
+            pause.wait(POLL_S)
+        yield time.perf_counter() - began
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.wait()
+        end(marked(mark))
+
+
+def answers(url: str) -> bool:
+    """Say whether an address answers 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+@contextmanager
+def ours(python: Path, folder: Path, mark: str) -> Iterator[str]:
+    """Run our server on the home ``folder/scanflow``; gives its address."""
+    port = free_port()
+    command: list[str | Path] = [python, "-m", "scanflow_server", "--home", folder / "scanflow", "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    with running(command, folder, url=f"{url}/readyz", mark=mark):
+        yield url
+
+
+def fill(home: Path, count: int) -> list[str]:
+    """Put runs that have ended into an empty home and its server's store, with their events and intents.
+
+    Returns:
+        The names of the runs.
+    """
+    home.mkdir(parents=True)
+    (home / "app.py").write_text(APP)
+    (home / "agent.py").write_text(AGENT)
+    app, source, _ = load_application(str(home / "app.py"))
+    deployer = EmbeddedDeployer(Settings(home=home))
+    first = deployer.enter(app, "training", source=source)
+    deployer.give_up(first.name, "for a benchmark")
+    names = [f"made-up-{number}" for number in range(count - 1)]
+    _copies(Home(home).journal, first.name, names)
+    document = {"application": json.loads(dump_json(app)), "parameters": {}}
+    settings = ServerSettings(library=Settings(home=home))
+    store = open_store(settings.database)
+    try:
+        migrate(store)
+        with store.write() as connection:
+            for number, name in enumerate([first.name, *names]):
+                at = time.time() - count + number
+                about: dict[str, Any] = {"app": "bench", "team": "bench", "workflow": "training"}
+                one = WantedRun(
+                    name=name,
+                    **about,
+                    created=at,
+                    definition=document,
+                    asked=Asked(action="run"),
+                    active=False,
+                    outcome="failed",
+                )
+                runs.add(connection, one)
+                told = [Event(at=at, type=f"run.{what}", app="bench", subject=f"run/{name}") for what in _STORY]
+                events.append(connection, told)
+            for number in range(count // 10):
+                intents.add(connection, _stored(number))
+    finally:
+        store.close()
+    return [first.name, *names]
+
+
+_STORY = ("started", "failed")
+
+
+def _copies(journal: Path, name: str, names: Sequence[str]) -> None:
+    import sqlite3
+
+    connection = sqlite3.connect(journal)
+    with connection:
+        columns = "app, team, workflow, state, created, seconds, folder, source, definition, error"
+        query = f"INSERT INTO runs (name, {columns}) SELECT ?, {columns} FROM runs WHERE name = ?"
+        connection.executemany(query, [(one, name) for one in names])
+        rest = "task, step, state, attempts, began, seconds, exit_code, cpu_s, max_rss_bytes, origin, failure"
+        connection.execute(
+            f"INSERT INTO tasks (run, {rest}) SELECT other, {rest} FROM tasks, "
+            "(SELECT id AS other FROM runs WHERE name != ?) WHERE run = (SELECT id FROM runs WHERE name = ?)",
+            (name, name),
+        )
+    connection.close()
+
+
+def _stored(number: int) -> intents.StoredAction:
+    id, at = f"made-up-{number}", 1_700_000_000.0 + number
+    wanted = Intent(
+        id=id,
+        app="bench",
+        team="bench",
+        agent="quick",
+        strategy="old",
+        primitive="upgrade_workflow",
+        arguments={"workflow": "training", "kind": "batch", "parameters": {"n": number}},
+        target="workflow/other",
+        fields=("parameters",),
+        key=f"quick/old/{number}",
+        at=at,
+    )
+    decision = Decision(intent=id, verdict="act", reason="Nothing stands against it.", at=at)
+    return intents.StoredAction(
+        action=Action(id=id, intent=wanted, state="succeeded", decision=decision, began=at, ended=at + 0.1)
+    )
+
+
+def asked(
+    url: str, path: str, body: Any = None, *, method: str | None = None, rate: float, seconds: float
+) -> dict[str, float]:
+    """Ask at a steady rate, answered or not, and return ``p50`` and ``p99`` in milliseconds from when each was due.
+
+    Raises:
+        NotMeasuredError: a request failed.
+    """
+    text = None if body is None else json.dumps(body)
+    try:
+        with steady_load(
+            f"{url}{API}{path}", text, connections=16, requests=max(1, round(rate * seconds)), rate=rate, method=method
+        ) as load:
+            result = load.result(timeout_s=seconds + 60)
+    except LoadError as error:
+        raise NotMeasuredError(str(error)) from error
+    if result.failed:
+        raise NotMeasuredError(f"{path}: {result.failed} of {result.requests} failed: {dict(result.reasons)}")
+    figures = result.figures()
+    return {"p50": figures.p50_s * 1000, "p99": figures.p99_s * 1000}
+
+
+def ask(url: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    """Ask once, and return the answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"{url}{path}", data, {"content-type": "application/json", **headers}, method=method
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+@contextmanager
+def acting_agent(python: Path, folder: Path, mark: str) -> Iterator[tuple[str, str]]:
+    """Run a server and an agent that acts when it is called or told; gives the addresses of both."""
+    home = folder / "scanflow"
+    home.mkdir()
+    (home / "app.py").write_text(APP)
+    (home / "agent.py").write_text(AGENT)
+    app, source, _ = load_application(str(home / "app.py"))
+    body = {"application": json.loads(dump_json(app)), "source": str(source)}
+    with ours(python, folder, mark) as url:
+        place = f"{API}/agents/bench/quick"
+        ask(url, "PUT", place, body)
+        until(lambda: ask(url, "GET", place)["state"] == "running", "the agent is there")
+        yield url, ask(url, "GET", place)["url"]
+        ask(url, "DELETE", place)
+        until(lambda: ask(url, "GET", place)["state"] == "stopped", "the agent has ended")
+
+
+def outcome_of(url: str, strategy: str) -> dict[int, dict[str, Any]]:
+    """Return the actions of a strategy that are over, by the number that each was to write."""
+    return {
+        one["intent"]["arguments"]["parameters"]["n"]: one
+        for one in ask(url, "GET", f"{API}/intents?limit=1000")
+        if one["intent"]["strategy"] == strategy and one["ended"] is not None
+    }

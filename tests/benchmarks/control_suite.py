@@ -1,0 +1,255 @@
+"""The control plane and agents: what an answer takes, how soon a server is there, how late an agent is."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.agents_lag import measure, percentiles
+from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of, running
+from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Sampler, Section, run, wall_s
+from tests.benchmarks.places import Places
+from tests.benchmarks.servers import free_port
+from tests.waiting import until
+
+__all__ = ["FULL", "QUICK", "Sizes", "control"]
+
+API_SECTION = Section(
+    group="control",
+    title="The server, asked",
+    columns=("Scanflow",),
+    text="SQLite, as it is by default; the server and the one that asks share the machine's cores.",
+)
+UP_SECTION = Section(group="control", title="The server, started", columns=("Scanflow", "Prefect"))
+AGENT_SECTION = Section(
+    group="control",
+    title="An agent",
+    columns=("Scanflow",),
+    text="The server, the agent and the one that calls it share the machine's cores.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much of each is measured."""
+
+    runs: int = 10_000
+    rate: float = 100.0
+    seconds: float = 10.0
+    """Of each kind of request."""
+
+    samples: int = 200
+    pause_s: float = 0.1
+    strategies: int = 1000
+    lag_seconds: float = 20.0
+
+
+FULL = Sizes()
+QUICK = Sizes(runs=30, rate=20.0, seconds=0.5, samples=3, strategies=20, lag_seconds=2.5)
+"""Long enough to show that everything runs, and too short to tell anything."""
+
+
+def control(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
+    """Return the benchmarks of the control plane and of agents."""
+    return [_api(places, sizes), _up(places), _action(places, sizes), _lag(sizes)]
+
+
+_READS = {
+    "runs": ("GET /runs, the newest 20", "/runs"),
+    "run": ("GET /runs/{run}", "/runs/{run}"),
+    "events": ("GET /events, 100 of them", "/events?after=0&limit=100"),
+    "intents": ("GET /intents, the newest 100", "/intents?limit=100"),
+}
+_WRITES: Mapping[str, tuple[str, str, Any]] = {
+    "tell": (
+        "POST /events, one",
+        "/events",
+        [{"at": 1.0, "type": "sample", "app": "bench", "subject": "agent/quick", "data": {"value": 3}}],
+    ),
+    "label": (
+        "POST /labels, of one that is in the queue",
+        "/labels",
+        {"app": "bench", "items": [{"id": "one", "run": "made-up-1", "score": 0.5}]},
+    ),
+}
+
+
+def _api(places: Places, sizes: Sizes) -> Benchmark:
+    def sample(folder: Path) -> Mapping[str, float]:
+        names = fill(folder / "scanflow", sizes.runs)
+        found: dict[str, float] = {}
+        with ours(places.python, folder, uuid.uuid4().hex) as url:
+
+            def note(key: str, path: str, body: Any = None) -> None:
+                asked(url, path, body, rate=sizes.rate, seconds=min(1.0, sizes.seconds))  # so that it is warm
+                took = asked(url, path, body, rate=sizes.rate, seconds=sizes.seconds)
+                found.update({f"{key}_{name}": value for name, value in took.items()})
+
+            for key, (_, path) in _READS.items():
+                note(key, path.format(run=names[len(names) // 2]))
+            for key, (_, path, body) in _WRITES.items():
+                note(key, path, body)
+        return found
+
+    metrics = []
+    for key, (what, *_) in {**_READS, **_WRITES}.items():
+        metrics += [
+            Metric(key=f"{key}_p99", what=f"{what}: p99", unit="ms", bar=50),
+            Metric(key=f"{key}_p50", what="the same: p50", unit="ms"),
+        ]
+    return Benchmark(
+        name="api",
+        section=API_SECTION,
+        metrics=metrics,
+        contenders={"Scanflow": sample},
+        how=(
+            f"{sizes.runs:,} runs in the store, with {2 * sizes.runs:,} events and {sizes.runs // 10:,} intents; each "
+            f"kind of request {sizes.rate:g} times a second for {sizes.seconds:g} s from 16 connections, whether or "
+            "not those before are answered, after a second unrecorded; latency counted from when a request was due"
+        ),
+        rounds=3,
+        warm_up=False,
+    )
+
+
+def _up(places: Places) -> Benchmark:
+    def scanflow(folder: Path) -> Mapping[str, float]:
+        command = places.ours / "scanflow"
+        try:
+            return {"ready_s": wall_s([command, "up", "--port", str(free_port())], folder, timeout_s=120)}
+        finally:
+            run([command, "down"], folder, timeout_s=120)
+
+    def prefect(folder: Path) -> Mapping[str, float]:
+        port = free_port()
+        command: list[str | Path] = [
+            places.peers / "prefect",
+            "server",
+            "start",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        with running(command, folder, url=f"http://127.0.0.1:{port}/api/health", mark=uuid.uuid4().hex) as ready_s:
+            return {"ready_s": ready_s}
+
+    return Benchmark(
+        name="up",
+        section=UP_SECTION,
+        metrics=[Metric(key="ready_s", what="from the command until the server is ready", unit="s", bar=3)],
+        contenders={"Scanflow": scanflow, "Prefect": prefect},
+        how=(
+            "an empty home folder; `scanflow up`, which returns when the server is ready, while MLflow's still comes "
+            "up; `prefect server start` until `/api/health` answers, asked every 5 ms"
+        ),
+        rounds=5,
+    )
+
+
+def _action(places: Places, sizes: Sizes) -> Benchmark:
+    def sample(folder: Path) -> Mapping[str, float]:
+        with acting_agent(places.python, folder, uuid.uuid4().hex) as (server, agent):
+            called = _took(server, agent, "called", sizes)
+            heard = _took(server, agent, "heard", sizes)
+        return {**called, **heard}
+
+    metrics = []
+    for key, what in (("called", "a call of a sensor"), ("heard", "an event told to the server")):
+        metrics += [
+            Metric(key=f"{key}_p50", what=f"{what}, until the action begins: median", unit="ms", bar=50),
+            Metric(key=f"{key}_p99", what="the same: p99", unit="ms", bar=50),
+            Metric(key=f"{key}_worst", what="the same: the longest", unit="ms"),
+            Metric(key=f"{key}_over", what="the same, until the action is over: median", unit="ms"),
+        ]
+    return Benchmark(
+        name="action",
+        section=AGENT_SECTION,
+        metrics=metrics,
+        contenders={"Scanflow": sample},
+        how=(
+            f"{sizes.samples} times, one every {sizes.pause_s:g} s: `POST /sensors/poke` of the agent, or `POST "
+            "/events` of the server, which the agent hears; its strategy wants `upgrade_workflow` with other "
+            "parameters; from before the request is sent to the times that the server notes of the action"
+        ),
+        rounds=3,
+        warm_up=False,
+    )
+
+
+def _took(server: str, agent: str, strategy: str, sizes: Sizes) -> dict[str, float]:
+    sent, pause = dict[int, float](), threading.Event()
+
+    def send(number: int) -> None:
+        sent[number] = time.time()
+        if strategy == "called":
+            ask(agent, "POST", "/sensors/poke", {"args": [number]})
+        else:
+            event = {"at": sent[number], "type": "bench.poke", "app": "bench", "data": {"n": number}}
+            ask(server, "POST", f"{API}/events", [event])
+        pause.wait(sizes.pause_s)
+
+    def acts() -> bool:
+        send(-len(sent))
+        return bool(outcome_of(server, strategy))
+
+    until(acts, "the agent acts")  # what is told before it listens is not heard; and the first opens connections
+    counted = range(1, sizes.samples + 1)
+    for number in counted:
+        send(number)
+    try:
+        until(lambda: set(counted) <= set(outcome_of(server, strategy)), "all that was wanted is done")
+    except AssertionError as error:
+        raise NotMeasuredError(str(error)) from error
+    found = outcome_of(server, strategy)
+    if failed := [one["error"] or one["decision"]["reason"] for one in found.values() if one["state"] != "succeeded"]:
+        raise NotMeasuredError(f"{len(failed)} actions failed: {failed[0]}")
+    began = percentiles([1000 * (found[number]["began"] - sent[number]) for number in counted])
+    over = percentiles([1000 * (found[number]["ended"] - sent[number]) for number in counted])
+    return {
+        f"{strategy}_p50": began["p50"],
+        f"{strategy}_p99": began["p99"],
+        f"{strategy}_worst": began["worst"],
+        f"{strategy}_over": over["p50"],
+    }
+
+
+def _lag(sizes: Sizes) -> Benchmark:
+    def with_plain(plain: int) -> Sampler:
+        def sample(_folder: Path) -> Mapping[str, float]:
+            found = measure(sizes.strategies, plain, sizes.lag_seconds)
+            in_ms = {f"lag_{key}": 1000 * found[f"{key}_s"] for key in ("p50", "p99", "worst")}
+            return {**in_ms, "missed": found["missed"], "fired": found["fired"], "cpu": found["cpu_share"]}
+
+        return sample
+
+    return Benchmark(
+        name="lag",
+        section=AGENT_SECTION,
+        metrics=[
+            Metric(
+                key="lag_p99",
+                what=f"{sizes.strategies:,} strategies at 1 s in one agent: p99 of the lag",
+                unit="ms",
+                bar=250,
+            ),
+            Metric(key="lag_p50", what="the same: median", unit="ms"),
+            Metric(key="lag_worst", what="the same: the longest", unit="ms"),
+            Metric(key="missed", what="the same: missed, and counted as such", unit=""),
+            Metric(key="fired", what="the same: fired", unit=""),
+            Metric(key="cpu", what="the same: of a core, by the agent", unit="×"),
+        ],
+        contenders={"Scanflow": with_plain(0), "Scanflow, plain functions": with_plain(sizes.strategies)},
+        how=(
+            f"{sizes.strategies:,} sensors, each `sf.every(seconds=1)` with a strategy of its own, for "
+            f"{sizes.lag_seconds:g} s; `async` functions, and plain ones, which are called in threads; the lag is the "
+            "time at which a sensor's function begins less the time for which it was due"
+        ),
+        rounds=3,
+        warm_up=False,
+    )

@@ -1,0 +1,208 @@
+"""What a soak test is made of: traffic that goes on over kills, and how processes grow meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import psutil
+
+from tests.waiting import until
+
+__all__ = ["Api", "Follower", "Growth", "Look", "Predictor", "Watch", "growth_of", "kill", "of_home", "weigh"]
+
+PATIENCE_S = 90.0
+MIB = 1024 * 1024
+
+
+class Api:
+    """Asks the server until it is answered: it may be gone for a while."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=f"{url}/api/v1", timeout=60)
+
+    def ask(self, method: str, path: str, *, key: str | None = None, **given: Any) -> httpx.Response:
+        """Return the answer; what writes is sent again with the same key."""
+        give_up = time.monotonic() + PATIENCE_S
+        headers = {} if key is None else {"Idempotency-Key": key}
+        while True:
+            try:
+                reply = self._client.request(method, path, headers=headers, **given)
+            except httpx.TransportError:
+                if time.monotonic() > give_up:
+                    raise
+                threading.Event().wait(0.2)
+                continue
+            assert reply.status_code < 400, f"{method} {path}: {reply.status_code} {reply.text}"
+            return reply
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Return what a path tells."""
+        return self.ask("GET", path, params=query).json()
+
+    def operation(self, method: str, path: str, *, key: str, **given: Any) -> dict[str, Any]:
+        """Have a service changed, and return how that ended."""
+        id = self.ask(method, path, key=key, **given).json()["operation"]
+        found: dict[str, Any] = {}
+
+        def over() -> bool:
+            found.update(self.get(f"/operations/{id}"))
+            return str(found["state"]) != "running"
+
+        until(over, f"the operation {id} ends", patience_s=PATIENCE_S)
+        return found
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Follower:
+    """Hears every event, as an agent that pulls them does."""
+
+    def __init__(self, api: Api) -> None:
+        self._api, self._last = api, 0
+        self.heard: list[dict[str, Any]] = []
+        self.skipped: list[int] = []
+        """Up to which numbers events were gone before they were heard."""
+
+    def pull(self) -> bool:
+        """Hear what is new; say whether there was anything."""
+        reply = self._api.ask("GET", "/events", params={"after": self._last, "limit": 2000})
+        if (gone := reply.headers.get("scanflow-events-gone")) is not None:
+            self.skipped.append(int(gone))
+        fresh: list[dict[str, Any]] = reply.json()
+        self.heard += fresh
+        self._last = fresh[-1]["id"] if fresh else self._last
+        return bool(fresh)
+
+    def close(self) -> None:
+        self._api.close()
+
+    def of(self, type: str) -> list[dict[str, Any]]:
+        """Return the events of types that begin so."""
+        return [one for one in self.heard if one["type"].startswith(type)]
+
+    def outcomes(self) -> dict[str, list[str]]:
+        """Return what happened to each run, in order."""
+        found: dict[str, list[str]] = {}
+        for one in self.of("run."):
+            found.setdefault(one["subject"].removeprefix("run/"), []).append(one["type"])
+        return found
+
+
+@dataclass
+class Predictor:
+    """Asks a service, and counts what it was answered."""
+
+    url: Callable[[], str | None]
+    model: str
+    by: int
+    answers: Counter[str] = field(default_factory=Counter)
+
+    def ask(self, number: int) -> None:
+        """Ask once; a wrong answer is an error, and none is counted."""
+        url = self.url()
+        if url is None:
+            return
+        body = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [float(number), 1.0]}]}
+        try:
+            reply = httpx.post(f"{url}/v2/models/{self.model}/infer", json=body, timeout=30)
+        except httpx.TransportError:
+            self.answers["none"] += 1
+            return
+        if reply.status_code == 200:
+            assert reply.json()["outputs"][0]["data"] == [number * self.by, self.by], reply.text
+        self.answers[str(reply.status_code)] += 1
+
+
+class Look(NamedTuple):
+    """A process at one moment."""
+
+    at: float
+    mib: float
+    """Its memory, pages that are shared counted in proportion."""
+
+    files: int
+    threads: int
+
+
+class Watch:
+    """Looks at processes by name, each as long as it has the same id."""
+
+    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
+        self._pids = pids
+        self.looks: dict[tuple[str, int], list[Look]] = {}
+
+    def look(self) -> None:
+        """Look at all of them now."""
+        for name, pid in self._pids().items():
+            found = weigh(pid)
+            if found is not None:
+                self.looks.setdefault((name, pid), []).append(found)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.looks.clear()
+
+
+def weigh(pid: int) -> Look | None:
+    """Look at a process; None where it is gone."""
+    try:
+        process = psutil.Process(pid)
+        memory = process.memory_full_info()
+        return Look(time.monotonic(), memory.pss / MIB, process.num_fds(), process.num_threads())
+    except psutil.Error:
+        return None
+
+
+class Growth(NamedTuple):
+    """By how much a process grew from its first quarter to its last."""
+
+    mib: float
+    files: float
+    threads: float
+
+
+def growth_of(looks: Sequence[Look]) -> Growth:
+    """Return the growth between the medians of the first and the last quarter: one look at a bad moment is nothing."""
+    part = max(1, len(looks) // 4)
+
+    def grew(values: Sequence[float]) -> float:
+        return statistics.median(values[-part:]) - statistics.median(values[:part])
+
+    return Growth(*(grew([float(look[field]) for look in looks]) for field in (1, 2, 3)))
+
+
+def of_home(home: Path) -> list[psutil.Process]:
+    """Return the processes that were started for a home: by their environment, or by their command."""
+    return [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_of(process, str(home))]
+
+
+def _is_of(process: psutil.Process, home: str) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.environ().get("SCANFLOW_HOME") == home or any(home in word for word in process.cmdline())
+    except (psutil.Error, OSError):
+        return False
+
+
+def kill(pids: Sequence[int], rng: random.Random) -> bool:
+    """Kill one of these; say whether there was one."""
+    if not pids:
+        return False
+    try:
+        os.kill(rng.choice(pids), signal.SIGKILL)
+    except ProcessLookupError:  # it has just ended by itself
+        return False
+    return True
