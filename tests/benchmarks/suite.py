@@ -259,7 +259,7 @@ def _demo(places: Places) -> Benchmark:
         section=WORK,
         name="demo",
         metrics=[
-            Metric(key="seconds", what="`make demo` in a new clone, packages already downloaded", unit="s", bar=90),
+            Metric(key="seconds", what="`make demo` in a new clone, packages already downloaded", unit="s", bar=180),
             Metric(key="mib", what="the same: highest memory of all its processes", unit="MiB", bar=3072),
         ],
         contenders={"Scanflow": sample},

@@ -439,7 +439,8 @@ class TestTraining:
         client = mlflow.MlflowClient(trained.tracking_uri)
         experiment = client.get_experiment_by_name("mnist")
         assert experiment is not None
-        runs = client.search_runs([experiment.experiment_id])
+        found = client.search_runs([experiment.experiment_id])
+        runs = [run for run in found if "architecture" in run.data.params]
 
         assert {run.info.run_name for run in runs} == {"modeling-cnn1", "modeling-cnn2"}
         assert {run.data.params["architecture"] for run in runs} == {"lenet", "vgg"}
@@ -461,6 +462,14 @@ class TestTraining:
         assert version.source == trained.output(best, "model_uri")
         assert version.tags["accuracy"] == f"{trained.output(best, 'accuracy'):.4f}"
         assert version.tags["scanflow.run"] == "calm-otter-417"
+
+    def test_the_pictures_are_kept_for_those_who_watch_over_the_model(self, trained: Runs) -> None:
+        import mlflow
+
+        client = mlflow.MlflowClient(trained.tracking_uri)
+        kept = client.search_runs(["1"], "tags.`scanflow.kind` = 'pictures'")
+        assert kept[0].info.run_name == "pictures"
+        assert [artifact.path for artifact in client.list_artifacts(kept[0].info.run_id)] == ["pictures.npz"]
 
     def test_selecting_again_registers_nothing_twice(self, trained: Runs) -> None:
         import mlflow

@@ -1,0 +1,166 @@
+"""The tutorial's loop, in parts: what is kept for later, what is sent, who labels, and what detectors compare with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scanflow as sf
+from scanflow.agent.context import Context
+from scanflow.errors import NotFoundError
+from scanflow.knowledge.memory import MemoryKnowledge
+from scanflow.loading import load_application
+from scanflow.modules import load_module
+from scanflow_agents.templates import marks
+
+TUTORIAL = Path(__file__).resolve().parents[2] / "tutorials" / "mnist"
+
+pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorflow is not installed")
+
+
+@pytest.fixture
+def tutorial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Load the tutorial's files by name, and forget them afterwards."""
+    monkeypatch.syspath_prepend(str(TUTORIAL))
+    before = set(sys.modules)
+
+    def load(name: str) -> ModuleType:
+        return load_module(TUTORIAL / f"{name}.py")
+
+    yield load
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(TUTORIAL)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def knowledge() -> MemoryKnowledge:
+    return MemoryKnowledge()
+
+
+def pictures(count: int, *, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+
+
+def kept(digits: Any, *, shuffled: bool, count: int = 100) -> dict[str, Any]:
+    y = np.arange(count, dtype=np.uint8) % 10
+    data = digits.Digits(pictures(40), y[:40], pictures(count, seed=1), y, shuffled=shuffled)
+    found: dict[str, Any] = digits.in_use(data)
+    return found
+
+
+def keys(x: Any) -> set[bytes]:
+    return {one.tobytes() for one in x}
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_what_is_sent_is_neither_judged_by_nor_compared_with(tutorial: Any, shuffled: bool) -> None:
+    found = kept(tutorial("steps/digits"), shuffled=shuffled)
+
+    assert (len(found["x_sent"]), len(found["x_judged"])) == (75, 25)
+    assert not keys(found["x_sent"]) & (keys(found["x_judged"]) | keys(found["x_reference"]) | keys(found["x_train"]))
+    reference = found["x_train"] if shuffled else found["x_judged"]
+    assert np.array_equal(found["x_reference"], reference)
+    assert np.array_equal(pictures(100, seed=1)[found["sent_rows"]], found["x_sent"])
+
+
+def test_of_drifted_test_pictures_only_those_are_sent_that_no_model_is_judged_by(tutorial: Any, tmp_path: Path) -> None:
+    found, traffic = kept(tutorial("steps/digits"), shuffled=False), tutorial("traffic")
+    y, fog = np.arange(100, dtype=np.uint8) % 10, pictures(100, seed=2)
+    np.savez(tmp_path / "c.npz", y=y, fog=fog, stripe=255 - fog)
+
+    x, labels = traffic.drifted_pictures(str(tmp_path / "c.npz"), found, 100)
+
+    assert np.array_equal(x, np.concatenate([fog[found["sent_rows"]], 255 - fog[found["sent_rows"]]]))
+    assert np.array_equal(labels, np.tile(found["y_sent"], 2))
+
+    np.savez(tmp_path / "other.npz", y=y[:7], fog=fog[:7])
+    assert len(traffic.drifted_pictures(str(tmp_path / "other.npz"), found, 100)[0]) == 7
+
+
+def test_without_a_file_the_drifted_pictures_are_made_of_those_that_are_sent(tutorial: Any) -> None:
+    found, traffic = kept(tutorial("steps/digits"), shuffled=True), tutorial("traffic")
+    x, labels = traffic.drifted_pictures("", found, 100)
+    assert x.shape == found["x_sent"].shape
+    assert np.array_equal(labels, found["y_sent"])
+    assert not np.array_equal(x, found["x_sent"])
+
+
+def test_a_file_that_holds_no_drifted_pictures_is_told(tutorial: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "c.npz", y=np.arange(3), fog=np.zeros((3, 5)))
+    with pytest.raises(SystemExit, match="needs labels y"):
+        tutorial("traffic").drifted_pictures(str(tmp_path / "c.npz"), {}, 100)
+
+
+@pytest.mark.parametrize("line", ["dirty 5", "clean", "clean -1", "clean much", "drifted 1e9", ""])
+def test_an_order_that_makes_no_sense_is_refused(tutorial: Any, line: str) -> None:
+    order = tutorial("traffic").Order("clean", 1.0)
+    with pytest.raises(ValueError, match=r"."):
+        order.take(line)
+    assert (order.kind, order.rate) == ("clean", 1.0)
+
+
+def logged(knowledge: MemoryKnowledge, tmp_path: Path, name: str, **arrays: Any) -> str:
+    file = tmp_path / name
+    np.savez(file, **arrays)
+    return knowledge.log_run("mnist", "datascience", name="file", artifacts=file).run_id
+
+
+def test_the_truth_labels_what_was_picked_and_nothing_else(
+    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path
+) -> None:
+    archive, labelling = tutorial("archive"), tutorial("labelling")
+    x = pictures(6)
+    archive.keep_truth(knowledge, "mnist", "datascience", x[:3], [7, 8, 9])
+    archive.keep_truth(knowledge, "mnist", "datascience", x[3:4], [1])
+    tracked = logged(knowledge, tmp_path, "picked.npz", x=x[::-1].astype(np.float32))
+    items = [{"id": f"r:{at}", "data": {"tracked": tracked, "file": "picked.npz", "at": at}} for at in range(len(x))]
+    context = Context(app="mnist", team="datascience", agent="checker", clock=lambda: 0.0, tracker=knowledge)
+
+    assert labelling.ground_truth(items, context) == {"r:5": 7, "r:4": 8, "r:3": 9, "r:2": 1}
+
+
+def test_the_newest_pictures_are_used_and_without_a_training_it_says_so(
+    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path
+) -> None:
+    archive = tutorial("archive")
+    with pytest.raises(NotFoundError, match="Train first"):
+        archive.pictures(knowledge, "mnist", "datascience")
+    for number in (1, 2):
+        file = tmp_path / "pictures.npz"
+        np.savez(file, x_sent=pictures(number))
+        tags = {"scanflow.kind": "pictures"}
+        knowledge.log_run("mnist", "datascience", name="pictures", tags=tags, artifacts=file)
+    assert len(archive.pictures(knowledge, "mnist", "datascience")["x_sent"]) == 2
+
+
+def test_what_a_model_has_learnt_since_is_half_of_what_it_is_compared_with(
+    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path
+) -> None:
+    collect = tutorial("collect")
+    drifted = pictures(10, seed=3)
+    batch = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": drifted, "time": np.zeros(10)})
+    points = tmp_path / marks.LABELS_FILE
+    points.write_text(json.dumps([{"id": f"{batch}:{row}", "label": 1} for row in (2, 5)]))
+    labels = knowledge.log_run("mnist", "datascience", name="labels", artifacts=points).run_id
+
+    known = pictures(40)
+    assert collect.reference(knowledge, known, "") is known
+    found = collect.reference(knowledge, known, f"runs:/{labels}/{marks.LABELS_FILE}")
+    assert len(found) == 20
+    assert keys(found) & keys(drifted) == keys(drifted)
+
+
+def test_the_loop_has_the_agents_of_the_thesis_and_the_workflows_that_they_run() -> None:
+    app, _, _ = load_application(str(TUTORIAL / "loop.py"))
+    assert [agent.template for agent in app.agents] == ["tracker", "checker", "planner", "executor"]
+    assert {flow.name for flow in app.workflows} == {"mnist-wf", "serve", "detector", "training"}
+    assert app.workflow("serve").serving == sf.Serving(record=1)
