@@ -53,11 +53,11 @@ _DRIFTED = Scenario(phase="drifted", kind="drifted", rate=FAST)
 def after(scenario: Scenario, event: Event) -> Scenario:
     """Return where the demo stands once this happened."""
     match scenario.phase, event.type:
-        case "clean", "intent" if _looks(event):
+        case "clean", _ if _looks(event):
             return Scenario(phase="checking", kind="clean", rate=SLOW)
         case "clean" | "checking", "drift.none" | "drift.found":
             return _DRIFTED
-        case "drifted", "intent" if _looks(event):
+        case "drifted", _ if _looks(event):
             return Scenario(phase="detecting", kind="drifted", rate=SLOW)
         case "drifted" | "detecting", "drift.none":
             return _DRIFTED
@@ -76,5 +76,6 @@ def after(scenario: Scenario, event: Event) -> Scenario:
 
 
 def _looks(event: Event) -> bool:
-    """Say whether an agent begins to compare what was sent."""
-    return event.subject == "workflow/detector" and event.data.get("verdict") == "act"
+    """Say whether enough was sent, so that agents begin to compare it."""
+    begun = event.type == "intent" and event.data.get("verdict") == "act" and event.subject == "workflow/detector"
+    return begun or event.type == "predictions.counted"

@@ -114,7 +114,10 @@ class Application(Model):
                 return self.workflows[0]
             if not by_name:
                 raise NotFoundError(f"Application {self.name!r} has no workflow. Give it one: workflows=[...].")
-            raise NotFoundError(f"Application {self.name!r} has several workflows: {', '.join(by_name)}. Name one.")
+            raise NotFoundError(
+                f"Application {self.name!r} has several workflows: {', '.join(by_name)}. Name one, as in app.py:"
+                f"{self.workflows[0].name}"
+            )
         if name not in by_name:
             raise NotFoundError(f"Application {self.name!r} has no workflow {name!r}.{did_you_mean(name, by_name)}")
         return by_name[name]

@@ -39,8 +39,8 @@ def test_digits_are_clean_until_the_agents_have_looked_once_and_drifted_from_the
     assert BEGIN.order == "clean 100"
     assert phases(event("intent", subject="workflow/detector", verdict="refuse")) == ["clean: clean 100"]
     assert phases(
+        "predictions.counted",
         LOOK,
-        "sample",
         "drift.none",
         LOOK,
         "drift.found",

@@ -56,8 +56,10 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
         else:
             size = f"{counted(len(plan.steps), 'step')} in {counted(plan.waves, 'wave')}"
         typer.echo(f"✓ {application.name}:{plan.workflow}  {size}")
-    command = "Deploy it: scanflow deploy" if set(types.values()) == {"online"} else "Run it: scanflow run"
-    typer.echo(f"{path.name} is good. {command} {target or ''}".rstrip())
+    batch = [name for name, type in types.items() if type == "batch"]
+    command = "Run it: scanflow run" if batch or set(types.values()) != {"online"} else "Deploy it: scanflow deploy"
+    named = f"{target or path.name}:{batch[0]}" if len(batch) > 1 else target or ""
+    typer.echo(f"{path.name} is good. {command} {named}".rstrip())
 
 
 @app.command()

@@ -21,6 +21,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError
 from scanflow_server.primitives.arguments import Cores, Count, OfWorkflow, read
+from scanflow_server.primitives.awaiting import in_effect
 from scanflow_server.primitives.means import Done, Means
 
 __all__ = [
@@ -154,7 +155,10 @@ def upgrade_service(means: Means, given: Mapping[str, Any]) -> Done:
     models = served_models(before)
     node = asked.node or _node_of(models, asked.model) or ""
     if models.get(node) == asked.model and trial_of(before) is None:
-        return Done({**_told(before), "model": asked.model}, means.noted)
+        found = in_effect(means.deployer, before, lambda one: served_models(one).get(node) == asked.model)
+        if means.noted is not None:  # by the try that was cut off, which did not come to that
+            _keep(means, asked.workflow, lambda one: _served(one, node, asked.model))
+        return Done({**_told(found), "model": asked.model}, means.noted)
     inverse = means.noted
     if node in models and models[node] != asked.model:
         arguments = {"workflow": asked.workflow, "model": models[node], "node": node}
@@ -302,8 +306,10 @@ def _scaled(means: Means, before: ServiceRecord, instances: int, *, keep: bool =
     """``keep``: it is what the application wants from now on, and not one moment's need."""
     arguments = {"workflow": before.name, "instances": before.shape.instances}
     inverse = means.undo("update_workflow_replica", arguments)
-    same = before.shape.instances == instances
-    record = before if same else means.deployer.scale(before.name, instances=instances)
+    if before.shape.instances == instances:
+        record = in_effect(means.deployer, before, lambda one: one.shape.instances == instances)
+    else:
+        record = means.deployer.scale(before.name, instances=instances)
     if keep:
         _keep(means, before.name, lambda one: one.replace(instances=instances))
     return Done(_told(record), inverse)
