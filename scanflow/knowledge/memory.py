@@ -189,7 +189,7 @@ class MemoryKnowledge:
         """See the port."""
         checks.check_environment(app, team)
         texts, numbers, given = checks.check_params(params), checks.check_metrics(metrics), checks.check_tags(tags)
-        begun, ended = checks.check_times(started_at, ended_at, now=self._clock())
+        begun, _ = checks.check_times(started_at, ended_at, now=self._clock())
         if name is not None:
             checks.check_run_name(name)
         files = {} if artifacts is None else _load(artifacts)
@@ -197,6 +197,7 @@ class MemoryKnowledge:
             if parent is not None:
                 self.get_run(parent)
             environment = self._own(app, team)
+            _, ended = checks.check_times(begun, ended_at, now=self._clock())  # where it is found from now on
             run_id = f"r{next(self._ids)}"
             run = TrackedRun(
                 run_id=run_id,

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge import open_knowledge, prepared_environment, tagged
+from scanflow.knowledge.prepared import tracker_place
 
 pytest.importorskip("mlflow")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the warnings are MLflow's
@@ -85,6 +87,22 @@ def test_preparing_again_does_not_load_mlflow(home: Path) -> None:
         "open_knowledge(Path(sys.argv[1])).prepare('shop', 'data'); print('mlflow' in sys.modules)"
     )
     assert _python(code, str(home)) == "False"
+
+
+def test_a_run_has_ended_when_it_is_wholly_written(home: Path, tmp_path: Path) -> None:
+    told: list[datetime] = []
+
+    def clock() -> datetime:
+        told.append(datetime(2026, 1, 31, 6, len(told), tzinfo=UTC))
+        return told[-1]
+
+    from scanflow.knowledge.mlflow.knowledge import MlflowKnowledge
+
+    knowledge = MlflowKnowledge(tracker_place(home), clock=clock)
+    (tmp_path / "plot.png").write_bytes(b"png")
+    run = knowledge.log_run("shop", "data", metrics={"loss": 1.0}, artifacts=tmp_path / "plot.png")
+    assert len(told) > 1
+    assert run.ended_at == told[-1]
 
 
 def test_plain_mlflow_in_a_step_logs_to_the_environment(home: Path, tmp_path: Path) -> None:

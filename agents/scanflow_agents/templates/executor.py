@@ -113,8 +113,9 @@ def declare(app: Application, agent: Agent) -> None:
         elif why is not None:
             stands = f"it was rejected: {why}"
         else:
-            stands = on_its_way(
-                desk.actions(context.app), context, address, watched_s=options.guard_s + options.settle_s
+            actions = desk.actions(context.app)
+            stands = not_noted_yet(actions, context, wanted) or on_its_way(
+                actions, context, address, watched_s=options.guard_s + options.settle_s
             )
         return {"version": wanted.version, "model": address, "run": run, "stands": stands}
 
@@ -194,6 +195,16 @@ def settled(actions: Iterable[Action], context: Context) -> list[Action]:
         and action.state in {"succeeded", "failed", "reverted", "lost"}
         and action.began is not None
     ]
+
+
+def not_noted_yet(actions: Iterable[Action], context: Context, version: ModelVersion) -> str | None:
+    """Say that the last try of a version went wrong, where the registry does not say so yet. Pure."""
+    last = next((one for one in settled(actions, context) if version_address(one) == version.uri), None)
+    if last is None or last.state not in {"failed", "reverted"}:
+        return None
+    if version.tags.get(ACTION) == last.id and not _taken_back(last, version):
+        return None
+    return f"its last try went wrong, which is about to be noted: {last.id}"
 
 
 def on_its_way(actions: Iterable[Action], context: Context, address: str, *, watched_s: float) -> str | None:

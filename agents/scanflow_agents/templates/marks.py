@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scanflow.agent.context import Context
+from scanflow.agent.records import Action
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
@@ -86,9 +87,13 @@ def at_work(
 ) -> str | None:
     """Return a run of the workflow whose outcome is not made use of yet, if there is one.
 
-    Such a run goes on, or has ended well and is not noted; the latter counts for ``patience_s`` seconds, so that one
-    with outputs that nobody can use does not keep others back for ever.
+    Such a run is wanted and not begun, or goes on, or has ended well and is not noted; the last counts for
+    ``patience_s`` seconds, so that one with outputs that nobody can use does not keep others back for ever.
     """
+    wanted = desk.actions(context.app)  # before the runs are read: what is no longer wanted is then among those
+    for action in wanted:
+        if action.state in {"pending", "running"} and _begins(action, context, workflow):
+            return f"wanted by {action.intent.agent}: {action.id}"
     runs, now = newest_runs(desk, context, workflow), context.clock()
     for one in runs:
         if one.state == "running":
@@ -96,6 +101,16 @@ def at_work(
     ended = [one for one in runs if one.state == "succeeded" and now < one.created + (one.seconds or 0.0) + patience_s]
     known = noted_runs(tracker, context, kind) if ended else set()
     return next((str(one.name) for one in ended if one.name not in known), None)
+
+
+def _begins(action: Action, context: Context, workflow: str) -> bool:
+    intent = action.intent
+    return (intent.app, intent.team, intent.primitive, intent.target) == (
+        context.app,
+        context.team,
+        "run_workflow",
+        f"workflow/{workflow}",
+    )
 
 
 def checked_until(tracker: KnowledgeBase, context: Context) -> float:

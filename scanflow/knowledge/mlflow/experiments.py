@@ -6,7 +6,7 @@ Each environment has two experiments: ``scanflow-<app>-<team>`` holds the runs t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,7 +42,10 @@ class NewRun:
 
     name: str | None
     began: datetime
-    ended: datetime
+    ends: Callable[[], datetime]
+    """Says when it ended. It is asked when all of it is written, so that who looks through the runs by the time of
+    their end, up to a second ago, finds each of them."""
+
     status: str = "FINISHED"
     tags: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
@@ -119,15 +122,15 @@ def write_run(client: MlflowClient, experiment_id: str, new: NewRun) -> str:
     """Write a run and return its id. Killed on the way, it leaves a run that no reader of ours sees."""
     from mlflow.exceptions import MlflowException
 
-    start, end = _milliseconds(new.began), _milliseconds(new.ended)
+    start = _milliseconds(new.began)
     run = client.create_run(experiment_id, start_time=start, tags={**new.tags, WRITING: "true"}, run_name=new.name)
     run_id = str(run.info.run_id)
     try:
-        _log_numbers(client, run_id, new, end)
+        _log_numbers(client, run_id, new, _milliseconds(new.ends()))
         if new.source is not None:
             upload = client.log_artifacts if new.source.is_dir() else client.log_artifact
             upload(run_id, str(new.source), new.below)
-        client.set_terminated(run_id, new.status, end)
+        client.set_terminated(run_id, new.status, _milliseconds(new.ends()))
         client.delete_tag(run_id, WRITING)
     except BaseException:
         with suppress(MlflowException, OSError):

@@ -156,7 +156,7 @@ class MlflowKnowledge:
             experiment_id = make_experiment(client, self._place, app, team, records=True)
             now = self._clock()
             held = NewRun(
-                name=name, began=now, ended=now, tags={KIND: "model", _NAME: name}, source=source, below=_MODEL
+                name=name, began=now, ends=lambda: now, tags={KIND: "model", _NAME: name}, source=source, below=_MODEL
             )
             holder = client.get_run(write_run(client, experiment_id, held))
             owned = {**given, "scanflow.app": app, "scanflow.team": team, MADE_BY: run_id or ""}
@@ -233,7 +233,7 @@ class MlflowKnowledge:
         """See the port."""
         environment = checks.check_environment(app, team)
         texts, numbers, given = checks.check_params(params), checks.check_metrics(metrics), checks.check_tags(tags)
-        began, ended = checks.check_times(started_at, ended_at, now=self._clock())
+        began, _ = checks.check_times(started_at, ended_at, now=self._clock())
         if name is not None:
             checks.check_run_name(name)
         if artifacts is not None:
@@ -244,7 +244,7 @@ class MlflowKnowledge:
             new = NewRun(
                 name=name,
                 began=began,
-                ended=ended,
+                ends=lambda: checks.check_times(began, ended_at, now=self._clock())[1],
                 status=status.upper(),
                 tags=given,
                 params=texts,
@@ -294,7 +294,7 @@ class MlflowKnowledge:
             if newest is not None:  # a clock that was set back must not make this save the older one
                 now = max(now, to_saved_version(newest, app, team, "").saved_at + timedelta(milliseconds=1))
             tags = {KIND: kind, _LABEL: _digest(label), _NAME: label}
-            new = NewRun(name=label, began=now, ended=now, tags=tags, source=source, below=below)
+            new = NewRun(name=label, began=now, ends=lambda: now, tags=tags, source=source, below=below)
             run = client.get_run(write_run(client, experiment_id, new))
             return to_saved_version(run, app, team, below or _DESCRIPTION)
 

@@ -59,11 +59,18 @@ def reverses(intent: Intent, last: Action) -> str | None:
 
 
 def against_reversal(intent: Intent, history: Sequence[Action], now: float) -> Objection | None:
-    """Return what keeps an intent from taking back the last change of what it writes, whoever made it."""
+    """Return what keeps an intent from taking back the last change of what it writes, whoever made it.
+
+    What was done and changed nothing stands between a change and its reversal no longer than if it had not been done.
+    """
     if intent.hysteresis_s <= 0:
         return None
     last = max(
-        (action for action in history if acted(action) and overlapping(action.intent, intent)),
+        (
+            action
+            for action in history
+            if acted(action) and overlapping(action.intent, intent) and not _changed_nothing(action)
+        ),
         key=lambda action: (when(action), action.id),
         default=None,
     )
@@ -78,6 +85,11 @@ def against_reversal(intent: Intent, history: Sequence[Action], now: float) -> O
         winner=last.id,
         retry_at=over,
     )
+
+
+def _changed_nothing(action: Action) -> bool:
+    """Say whether what was done is what would undo it. What cannot be undone may have changed anything."""
+    return action.inverse is not None and action.intent.primitive not in STEPS and _equal(action.inverse, action.intent)
 
 
 def _equal(one: Call | Intent, other: Call | Intent) -> bool:

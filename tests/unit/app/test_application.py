@@ -79,7 +79,9 @@ def test_a_workflow_is_found_by_name_or_because_it_is_the_only_one() -> None:
         app.workflow("trainig")
     with pytest.raises(NotFoundError, match=r"Application 'shop' has no workflow. Give it one: workflows=\[...\]"):
         shop().workflow()
-    with pytest.raises(NotFoundError, match=r"Application 'shop' has several workflows: training, other. Name one, as in app.py:training"):
+    with pytest.raises(
+        NotFoundError, match=r"has several workflows: training, other\. Name one, as in app\.py:training"
+    ):
         shop(TRAINING, TRAINING.replace(name="other")).workflow()
 
 

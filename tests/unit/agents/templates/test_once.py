@@ -69,6 +69,16 @@ def test_labels_that_a_retraining_has_just_learnt_start_no_other(world: World) -
     assert world.wants("planner", "count_number_of_pickeddata") == []  # what it learnt is noted
 
 
+def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(world: World) -> None:
+    world.given([f"r:{number}" for number in range(100)])
+    intent = world.intent("planner", "count_number_of_pickeddata")
+    for state in ("pending", "running"):
+        world.desk.acted(intent, state)
+        assert world.wants("planner", "count_number_of_pickeddata") == []
+    world.desk.acted(intent, "failed")
+    assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent)
+
+
 def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World) -> None:
     declared = world.load("planner")
     world.retrained("bold-fox-2", 0.8, 0.9)
@@ -108,7 +118,11 @@ def test_a_version_that_is_on_its_way_is_not_changed_to_again(world: World, stat
     world.desk.acted(intent, state)
     assert world.fire("executor", "change_model", version=version)["stands"] == f"it is on its way: {intent.id}"
     world.desk.acted(intent, "failed")
-    assert isinstance(world.intent("executor", "change_model", version=version), Intent)
+    stands = world.fire("executor", "change_model", version=version)["stands"]
+    assert stands == f"its last try went wrong, which is about to be noted: {intent.id}"
+    world.fire("executor", "model_changed")
+    assert world.fire("executor", "change_model", version=version)["stands"].startswith("it was rejected: ")
+    assert isinstance(world.intent("executor", "change_model", version=version, again=True), Intent)
 
 
 def test_two_sensors_have_nothing_labelled_twice(world: World) -> None:

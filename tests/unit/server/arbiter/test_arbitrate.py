@@ -110,6 +110,18 @@ def test_a_way_is_not_taken_back_within_the_hysteresis(back: Call, forth: dict[s
     assert arbitrate(further, now=110.0, history=[up]).verdict == "act"
 
 
+def test_an_action_that_changed_nothing_does_not_hide_the_change_before_it() -> None:
+    def to(id: str, count: int, was: int, began: float) -> Any:
+        back = Call(primitive="update_workflow_replica", arguments={"instances": was})
+        return action(intent(id, arguments={"instances": count}), began=began, inverse=back)
+
+    history = [to("i0", 2, 1, 100.0), to("i1", 2, 2, 105.0)]
+    down = intent(arguments={"instances": 1}, hysteresis_s=30)
+    decision = arbitrate(down, now=110.0, history=history)
+    assert (decision.verdict, decision.winner, decision.retry_at) == ("refuse", "i0", 130.0)
+    assert arbitrate(down, now=130.0, history=history).verdict == "act"
+
+
 def test_going_back_to_the_model_before_is_a_reversal_and_going_on_to_a_third_is_none() -> None:
     def promote(version: int) -> Call:
         return Call(primitive="upgrade_workflow", arguments={"name": "serve", "model": f"models:/m/{version}"})

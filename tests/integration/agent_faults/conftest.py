@@ -1,0 +1,28 @@
+"""What the fault tests share: plants that are taken apart whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.integration.agent_faults.plant import Plant
+
+MakePlant = Callable[..., Plant]
+
+
+@pytest.fixture
+def make_plant(home: Path, tmp_path: Path) -> Iterator[MakePlant]:
+    """Make a plant of these files, with its server started."""
+    made: list[Plant] = []
+
+    def make(files: Mapping[str, str], **environ: str) -> Plant:
+        plant = Plant(tmp_path, home, files, **environ)
+        made.append(plant)
+        plant.server.start()
+        return plant
+
+    yield make
+    for plant in made:
+        plant.close()

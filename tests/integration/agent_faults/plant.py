@@ -1,0 +1,237 @@
+"""A whole plant for fault tests: a real server, the agents that it keeps running, services, runs, and a ledger in which
+steps note what they did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from scanflow.app.files import dump_json
+from scanflow.loading import load_application
+from scanflow_server.jobs import Job
+from tests.server import ServerProcess, body_of
+from tests.waiting import until
+
+__all__ = ["PATIENCE_S", "Plant"]
+
+PATIENCE_S = 300.0
+"""For what imports MLflow on its way. A version is fetched by a process that comes last on the CPUs, by design, and
+beside other tests that takes its time."""
+
+
+class Plant:
+    """One application on one server. Each process of it may be killed, and is found again."""
+
+    def __init__(self, folder: Path, home: Path, files: Mapping[str, str], **environ: str) -> None:
+        """``files`` are the application's, ``app.py`` among them; ``environ`` is for the server and all it starts."""
+        self.folder, self.home = folder, home
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        self.ledger = folder / "ledger"
+        self.ledger.touch()
+        self.server = ServerProcess(home, environ={"TEST_FOLDER": str(folder), **environ})
+        self.body = body_of(folder / "app.py")
+        self.app = str(self.body["application"]["name"])
+
+    def keep(self) -> None:
+        """Let the server know the application: what an agent that is hosted by hand wants can then be done."""
+        self.server.api.put(f"/applications/{self.app}", json=self.body).raise_for_status()
+
+    def close(self) -> None:
+        """End all agents and all that drives runs, and the server first, so that it starts none of them anew."""
+        self.release()
+        self.server.close()
+        for path in sorted((self.home / "server").glob("*/*/*/pid")):
+            _end(Job(path.parent))
+
+    def hold(self) -> None:
+        """Let what waits for it wait: instances that load, steps that run."""
+        (self.folder / "hold").touch()
+
+    def release(self) -> None:
+        """Let what waits go on."""
+        (self.folder / "hold").unlink(missing_ok=True)
+
+    def get(self, path: str, **params: Any) -> Any:
+        """Ask the server."""
+        reply = self.server.api.get(path, params=params)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    # -- agents
+
+    def start(self, *agents: str) -> None:
+        """Have agents running, and wait until they are."""
+        for agent in agents:
+            self.server.api.put(f"/agents/{self.app}/{agent}", json=self.body).raise_for_status()
+        for agent in agents:
+            self.until_there(agent)
+
+    def until_there(self, agent: str) -> None:
+        """Wait until an agent answers."""
+        until(lambda: self.answers(agent), f"the agent {agent} answers; see {self.server.log} and {self.log_of(agent)}")
+
+    def answers(self, agent: str) -> bool:
+        """Say whether an agent answers where the server says that it is."""
+        url = self.view(agent)["url"]
+        try:
+            return url is not None and httpx.get(f"{url}/healthz", timeout=30).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def view(self, agent: str) -> dict[str, Any]:
+        """Return an agent as the server tells it."""
+        found: dict[str, Any] = self.get(f"/agents/{self.app}/{agent}")
+        return found
+
+    def log_of(self, agent: str) -> Path:
+        """Return where an agent's process writes."""
+        return Job(self.home / "server" / "agents" / self.app / agent).log
+
+    def kill(self, agent: str) -> None:
+        """Kill an agent's process, and return when it is gone."""
+        assert _end(Job(self.home / "server" / "agents" / self.app / agent)), f"{agent} does not run"
+
+    def ask(self, agent: str, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
+        """Ask an agent's own face."""
+        headers = {} if key is None else {"idempotency-key": key}
+        asked = httpx.request(method, self.view(agent)["url"] + path, json=body, headers=headers, timeout=60)
+        assert asked.is_success, asked.text
+        return asked.json()
+
+    def call(self, agent: str, sensor: str, *args: Any, key: str | None = None, **kwargs: Any) -> str:
+        """Call a sensor, and return the id that its sample has."""
+        body = {"args": list(args), "kwargs": kwargs}
+        return str(self.ask(agent, "POST", f"/sensors/{sensor}", body, key=key)["sample"])
+
+    def fire(self, agent: str, sensor: str) -> None:
+        """Fire a sensor now, whatever its trigger is."""
+        self.ask(agent, "POST", f"/sensors/{sensor}/fire", {})
+
+    def sensor(self, agent: str, name: str) -> dict[str, Any]:
+        """Return how a sensor fares."""
+        return next(one for one in self.ask(agent, "GET", "/sensors") if one["name"] == name)
+
+    def journal(self, agent: str, kind: str, subject: str | None = None) -> list[dict[str, Any]]:
+        """Return what an agent noted, of one kind, about one sensor or strategy."""
+        found = self.ask(agent, "GET", f"/journal?kind={kind}&limit=10000")
+        return [one["body"] for one in found if subject in {None, one["subject"]}]
+
+    def samples(self, agent: str, sensor: str) -> list[dict[str, Any]]:
+        """Return what a sensor found, the oldest first."""
+        return self.journal(agent, "sample", sensor)
+
+    # -- what they want, and what came of it
+
+    def actions(self, **fields: Any) -> list[dict[str, Any]]:
+        """Return what was wanted and what became of it, the oldest first; ``fields`` are of the intent."""
+        found = reversed(self.get("/intents", app=self.app, limit=1000))
+        return [one for one in found if all(one["intent"][name] == value for name, value in fields.items())]
+
+    def done(self, **fields: Any) -> list[dict[str, Any]]:
+        """Return what was acted on."""
+        return [one for one in self.actions(**fields) if one["decision"]["verdict"] == "act"]
+
+    def refused(self, **fields: Any) -> list[dict[str, Any]]:
+        """Return what was refused."""
+        return [one for one in self.actions(**fields) if one["decision"]["verdict"] == "refuse"]
+
+    def ended(self, **fields: Any) -> dict[str, Any]:
+        """Return the only thing that was acted on, once it has ended."""
+        what = f"{fields} is over; see {self.server.log}"
+        until(lambda: [one for one in self.done(**fields) if one["ended"] is not None], what, patience_s=PATIENCE_S)
+        (found,) = self.done(**fields)
+        return found
+
+    def why(self, id: str) -> str:
+        """Return the story of an action."""
+        return "\n".join(self.get(f"/intents/{id}/why")["lines"])
+
+    def runs(self, workflow: str) -> list[dict[str, Any]]:
+        """Return the runs of a workflow, the newest first."""
+        return [one for one in self.get("/runs", limit=1000) if one["workflow"] == workflow]
+
+    def ended_runs(self, workflow: str, count: int, *, state: str = "succeeded") -> list[dict[str, Any]]:
+        """Return the runs of a workflow once so many of them have ended so, and none goes on."""
+
+        def all_ended() -> bool:
+            states = Counter(one["state"] for one in self.runs(workflow))
+            return states[state] >= count and not states["running"]
+
+        until(all_ended, f"{count} runs of {workflow} have {state}; see {self.server.log}", patience_s=PATIENCE_S)
+        return self.runs(workflow)
+
+    def notes(self) -> list[str]:
+        """Return what steps have noted."""
+        return self.ledger.read_text(encoding="utf-8").splitlines()
+
+    # -- services
+
+    def deploy(self, workflow: str) -> str:
+        """Serve an online workflow, and return where."""
+        done = self.server.operation(self.server.api.post("/services", json={**self.body, "workflow": workflow}))
+        assert done["state"] == "succeeded", done
+        return str(done["result"]["url"])
+
+    def service(self, name: str) -> dict[str, Any]:
+        """Return a service as it stands."""
+        found: dict[str, Any] = self.get(f"/services/{name}")
+        return found
+
+    def served(self, name: str) -> dict[str, str]:
+        """Return which versions of which models a service answers with."""
+        current = next(one for one in self.service(name)["revisions"] if one["role"] == "current")
+        models: dict[str, str] = current["models"]
+        return models
+
+    # -- agents that are hosted by hand
+
+    @contextmanager
+    def hosted(self, agent: str, **fields: Any) -> Iterator[None]:
+        """Host an agent beside those that the server starts, with limits of its own: fields of ``AgentSpec``."""
+        self.keep()
+        folder = self.folder / f"hosted-{agent}"
+        folder.mkdir()
+        app, source, _ = load_application(str(self.folder / "app.py"))
+        spec = {"application": json.loads(dump_json(app)), "source": str(source), "agent": agent, **fields}
+        spec |= {"server": self.server.url, "home": str(self.home), "beat_s": 0.5}
+        (folder / "agent.json").write_text(json.dumps(spec))
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "scanflow_agents", str(folder)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "TEST_FOLDER": str(self.folder)},
+            )
+        try:
+            until(lambda: self._is_known(agent) and self.answers(agent), f"{agent} answers; see {folder / 'log'}")
+            yield
+        finally:
+            process.kill()
+            process.wait(30)
+
+    def _is_known(self, agent: str) -> bool:
+        return any(one["name"] == agent for one in self.get("/agents"))
+
+
+def _end(job: Job) -> bool:
+    """Kill a job's process, if it has one, and return when it is gone; another may have been started since."""
+    pid = job.pid
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it has just ended by itself
+        return True
+    until(lambda: job.pid != pid, f"the process of {job.path} is gone")
+    return True

@@ -1,0 +1,171 @@
+"""Sensors that raise or hang and rules that return nonsense, in a real agent before a real server: each is kept as an
+error, nothing is done for it, and the other sensors go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.agent_faults.conftest import MakePlant
+from tests.integration.agent_faults.plant import Plant
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 0.5
+APP = """
+import scanflow as sf
+
+@sf.step
+def train(wish: str = "") -> str:
+    return wish
+
+app = sf.Application(
+    name="mnist",
+    team="tests",
+    workflows=[sf.Workflow(name="training", nodes=[train.bind("")])],
+    agents=[sf.Agent(name="tracker", modules=["tracker.py"])],
+)
+"""
+TRACKER = """
+import asyncio, os, pathlib, time
+import scanflow as sf
+from scanflow.agent import primitives as do, sensor
+
+HOLD = pathlib.Path(os.environ["TEST_FOLDER"]) / "hold"
+often = sf.every(seconds=0.1)
+
+@sensor(often)
+async def well():
+    return 1
+
+@sensor(often)
+def raising():
+    raise ValueError("no such column")
+
+@sensor(often)
+def hanging():
+    while HOLD.exists():  # as a read without a timeout does: nobody can make it return
+        time.sleep(0.01)
+    return 1
+
+@sensor(often)
+async def hanging_async():
+    if HOLD.exists():
+        await asyncio.Event().wait()
+    return 1
+
+@sensor(often)
+async def unspeakable():
+    return object()
+
+@sensor(sf.on_call())
+def asked(n):
+    return n
+
+want = do.run_workflow("training")
+
+def raises(n):
+    return [][n]
+
+for name, when, rule in (
+    ("on_raising", raising, lambda n: True),
+    ("on_unspeakable", unspeakable, lambda n: True),
+    ("says_a_number", asked, lambda n: n + 1),
+    ("says_nothing", asked, lambda n: None),
+    ("says_nan", asked, lambda n: float("nan")),
+    ("says_yes_in_words", asked, lambda n: "yes"),
+    ("raises", asked, raises),
+    ("wants_nonsense", asked, None),
+):
+    then = (lambda n: "retrain, please") if name == "wants_nonsense" else want
+    sf.Strategy(name=name, when=when, then=then, **({} if rule is None else {"if_": rule}))
+
+sf.Strategy(name="sane", when=asked, if_=lambda n: n == 0, then=want)
+"""
+BAD = ("says_a_number", "says_nothing", "says_nan", "says_yes_in_words", "raises", "wants_nonsense")
+
+
+@pytest.fixture
+def plant(make_plant: MakePlant) -> Iterator[Plant]:
+    made = make_plant({"app.py": APP, "tracker.py": TRACKER})
+    made.hold()
+    with made.hosted("tracker", sensor_limit_s=LIMIT_S):
+        yield made
+
+
+def go_on(plant: Plant) -> None:
+    """Return when the sensor that is well has fired some times more."""
+    fired = plant.sensor("tracker", "well")["fired"]
+    until(lambda: plant.sensor("tracker", "well")["fired"] > fired + 5, "the others go on")
+
+
+def test_a_sensor_that_raises_leaves_an_error_each_time_and_nothing_is_done(plant: Plant) -> None:
+    until(lambda: plant.sensor("tracker", "raising")["errors"] >= 5, "it has raised some times")
+    go_on(plant)
+    found = plant.sensor("tracker", "raising")
+    samples = plant.samples("tracker", "raising")
+    assert {one["error"] for one in samples} == {"ValueError: no such column"}
+    assert {one["value"] for one in samples} == {None}
+    assert len({one["cause"] for one in samples}) == len(samples) >= 5
+    assert found["fired"] - found["errors"] in {0, 1}, "each firing that has ended is an error"
+    assert plant.actions() == []
+    told = [one["data"] for one in plant.get("/events", type="sample") if one["data"]["sensor"] == "raising"]
+    assert told
+    assert {one["error"] for one in told} == {"ValueError: no such column"}
+
+
+def test_what_no_json_can_hold_is_an_error_of_the_sensor(plant: Plant) -> None:
+    until(lambda: plant.samples("tracker", "unspeakable"), "it has fired")
+    assert "object" in plant.samples("tracker", "unspeakable")[0]["error"]
+    assert plant.actions() == []
+
+
+def test_a_sensor_that_hangs_is_given_up_counted_as_missed_until_it_returns_and_holds_nobody_up(plant: Plant) -> None:
+    limit = f"It took longer than its limit of {LIMIT_S:g} s, and was given up."
+    until(lambda: plant.sensor("tracker", "hanging")["missed"] >= 10, "its next firings are missed")
+    until(lambda: plant.samples("tracker", "hanging"), "it is given up")
+    go_on(plant)
+    found = plant.sensor("tracker", "hanging")
+    assert (found["fired"], found["errors"]) == (1, 1), "as long as it has not returned it is not begun again"
+    assert [one["error"] for one in plant.samples("tracker", "hanging")] == [limit]
+    assert {one["reason"] for one in plant.journal("tracker", "missed", "hanging")} == {"running"}
+    plant.release()
+    until(lambda: plant.sensor("tracker", "hanging")["fired"] > 3, "once it has returned it fires again")
+    assert plant.samples("tracker", "hanging")[-1]["value"] == 1
+    assert {one["reason"] for one in plant.journal("tracker", "missed", "hanging")} == {"running"}
+
+
+def test_an_async_sensor_that_hangs_is_cut_off_at_its_limit_and_begun_again(plant: Plant) -> None:
+    until(lambda: plant.sensor("tracker", "hanging_async")["errors"] >= 3, "it is given up, again and again")
+    found = plant.sensor("tracker", "hanging_async")
+    assert found["fired"] >= 3
+    assert found["missed"] >= found["errors"], "what fell due while it hung is counted"
+    assert {one["error"] for one in plant.samples("tracker", "hanging_async")} == {
+        f"It took longer than its limit of {LIMIT_S:g} s, and was given up."
+    }
+    plant.release()
+    until(lambda: plant.samples("tracker", "hanging_async")[-1]["value"] == 1, "it finds something again")
+    go_on(plant)
+
+
+def test_a_rule_that_returns_nonsense_is_an_error_kept_with_the_sample_and_nothing_is_wanted(plant: Plant) -> None:
+    sample = plant.call("tracker", "asked", 0)
+    until(lambda: plant.done(strategy="sane"), "the strategy that is sane acts on the same sample")
+    (sane,) = plant.actions()
+    assert (sane["intent"]["strategy"], sane["intent"]["sample"]["id"]) == ("sane", sample)
+    errors = {one["strategy"]: one["error"] for one in plant.journal("tracker", "error") if one["sample"] == sample}
+    assert set(errors) == set(BAD)
+    for name, words in {
+        "says_a_number": "1",
+        "says_nothing": "None",
+        "says_nan": "nan",
+        "says_yes_in_words": "'yes'",
+        "raises": "IndexError",
+        "wants_nonsense": "retrain, please",
+    }.items():
+        assert words in errors[name], errors[name]
+    plant.call("tracker", "asked", 2)
+    until(lambda: len(plant.journal("tracker", "error")) >= 2 * len(BAD), "the next sample is decided on too")
+    assert len(plant.actions()) == 1

@@ -1,0 +1,198 @@
+"""An agent is killed while what it wanted is done, or the server while it does it: it is done once, and told truly."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import httpx
+import pytest
+
+from tests.integration.agent_faults.conftest import MakePlant
+from tests.integration.agent_faults.plant import Plant
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+APP = """
+import os, pathlib
+import scanflow as sf
+
+@sf.step
+def train(wish: str = "") -> str:
+    with open(pathlib.Path(os.environ["TEST_FOLDER"]) / "ledger", "a") as ledger:
+        ledger.write(os.environ["SCANFLOW_RUN"] + " " + wish + "\\n")
+    return wish
+
+echo = sf.Service(name="echo", implementation="echo.py:Echo")
+app = sf.Application(
+    name="mnist",
+    team="tests",
+    workflows=[
+        sf.Workflow(name="training", nodes=[train.bind("")]),
+        sf.Workflow(name="serve", type="online", nodes=[echo], serving=sf.Serving(grpc_port=0)),
+    ],
+    agents=[sf.Agent(name="planner", modules=["planner.py"])],
+)
+"""
+ECHO = """
+import pathlib, time
+
+class Echo:
+    def __init__(self):
+        while (pathlib.Path(__file__).parent / "hold").exists():
+            time.sleep(0.01)
+
+    def predict(self, X):
+        return X
+"""
+PLANNER = """
+import os, pathlib, signal
+import scanflow as sf
+from scanflow.agent import primitives as do, sensor
+
+@sensor(sf.on_call())
+def load(rps):
+    return rps
+
+sf.Strategy(name="grow", when=load, if_=lambda rps: rps > 100, then=do.duplicate_workflow_instance("serve"))
+
+@sensor(sf.on_call())
+def labels(wish):
+    return wish
+
+sf.Strategy(name="retrain", when=labels, then=lambda wish: do.run_workflow("training", wish=wish))
+
+@sensor(sf.on_call())
+def deadly(wish):
+    marker = pathlib.Path(os.environ["TEST_FOLDER"]) / "killed"
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return wish
+
+sf.Strategy(name="survive", when=deadly, then=lambda wish: do.run_workflow("training", wish=wish))
+"""
+FILES = {"app.py": APP, "echo.py": ECHO, "planner.py": PLANNER}
+
+
+def wishes(plant: Plant) -> Counter[str]:
+    """Return how often a step was run for each wish."""
+    return Counter(note.split(" ", 1)[1] for note in plant.notes())
+
+
+def until_told(plant: Plant, id: str, words: str) -> None:
+    until(lambda: words in plant.why(id), words)
+
+
+def until_past(moment: float) -> None:
+    until(lambda: time.monotonic() >= moment, "a moment has passed")
+
+
+def growing(plant: Plant) -> str:
+    """Have an instance added whose loading does not end, and return the action's id when it is under way."""
+    plant.deploy("serve")
+    plant.start("planner")
+    plant.hold()
+    plant.call("planner", "load", 400, key="k1")
+    until(lambda: [one["state"] for one in plant.done()] == ["running"], "the instance is being added")
+    until(lambda: plant.service("serve")["shape"]["instances"] == 2, "the service knows")
+    (action,) = plant.done()
+    return str(action["id"])
+
+
+def test_an_agent_killed_while_its_action_is_carried_out_is_started_again_and_finds_it_done_once(
+    make_plant: MakePlant,
+) -> None:
+    plant = make_plant(FILES)
+    id = growing(plant)
+    plant.kill("planner")
+    plant.release()
+    assert plant.ended(primitive="duplicate_workflow_instance")["state"] == "succeeded"
+    plant.until_there("planner")
+    assert plant.view("planner")["restarts"] == 1
+    assert plant.call("planner", "load", 400, key="k1") == plant.samples("planner", "load")[0]["id"], "the same call"
+    until(lambda: plant.ask("planner", "GET", "/healthz")["undelivered"] == 0, "nothing is left to be told")
+    assert [sample["value"] for sample in plant.samples("planner", "load")] == [400]
+    assert [one["id"] for one in plant.actions()] == [id]
+    assert plant.service("serve")["shape"]["instances"] == 2
+    assert "rps > 100, rps=400" in plant.why(id)
+
+
+def test_an_agent_killed_in_the_middle_of_a_firing_begins_it_again_and_what_it_wants_is_done_once(
+    make_plant: MakePlant,
+) -> None:
+    plant = make_plant(FILES)
+    plant.start("planner")
+    try:
+        plant.call("planner", "deadly", "w1", key="k1")
+    except httpx.TransportError:  # it did not live to answer, and had kept the call or had not
+        plant.until_there("planner")
+    until((plant.folder / "killed").exists, "it has killed itself")
+    plant.until_there("planner")
+    plant.call("planner", "deadly", "w1", key="k1")  # who got no answer asks again
+    plant.ended_runs("training", 1)
+    until(lambda: plant.ask("planner", "GET", "/healthz")["undelivered"] == 0, "nothing is left to be told")
+    assert wishes(plant) == {"w1": 1}
+    assert [sample["value"] for sample in plant.samples("planner", "deadly")] == ["w1"]
+    assert len(plant.actions()) == 1
+
+
+def test_a_server_killed_while_it_adds_an_instance_adds_one_and_no_second(make_plant: MakePlant) -> None:
+    plant = make_plant(FILES)
+    id = growing(plant)
+    plant.server.kill()
+    plant.release()
+    plant.server.start()
+    action = plant.ended(primitive="duplicate_workflow_instance")
+    assert (action["id"], action["state"], action["result"]["instances"]) == (id, "succeeded", 2)
+    assert "it began again, for the 2. time" in plant.why(id)
+    assert plant.service("serve")["shape"]["instances"] == 2
+    assert action["inverse"]["arguments"] == {"workflow": "serve", "instances": 1}, "as it was before the first try"
+
+
+def test_an_action_that_is_cut_off_again_and_again_is_found_lost_and_never_tried_again(make_plant: MakePlant) -> None:
+    plant = make_plant(FILES)
+    id = growing(plant)
+    for count in range(2, 6):
+        plant.server.kill()
+        plant.server.start()
+        until_told(plant, id, f"it began again, for the {count}. time")
+    plant.server.kill()
+    plant.server.start()
+    until(lambda: plant.get(f"/intents/{id}")["state"] == "lost", "it is given up")
+    assert "cut off 5 times, and whether it took effect is not known" in plant.get(f"/intents/{id}")["error"]
+    plant.release()
+    until(lambda: plant.service("serve")["state"] == "ready", "what it began has ended")
+    assert plant.service("serve")["shape"]["instances"] == 2
+    told = [one["data"]["error"] for one in plant.get("/events", type="action.failed")]
+    assert [text.partition(",")[0] for text in told] == ["It was cut off 5 times"]
+
+
+def test_a_server_killed_while_runs_are_begun_begins_each_of_them_once_or_says_why_not(make_plant: MakePlant) -> None:
+    plant = make_plant(FILES)
+    plant.start("planner")
+    rng, wanted = random.Random(7), 0
+    for _ in range(3):
+        url = plant.view("planner")["url"]
+        for _ in range(3):
+            body = {"args": [f"w{wanted}"], "kwargs": {}}
+            httpx.post(f"{url}/sensors/labels", json=body, timeout=60).raise_for_status()
+            wanted += 1
+        until_past(time.monotonic() + rng.uniform(0.0, 0.4))
+        plant.server.kill()
+        plant.server.start()
+        plant.until_there("planner")
+    until(lambda: len(plant.actions()) == wanted, "each was decided on")
+    until(lambda: all(one["ended"] is not None for one in plant.actions()), "each is over")
+    done, refused = plant.done(), plant.refused()
+    assert len(done) + len(refused) == wanted
+    assert {one["state"] for one in done} == {"succeeded"}
+    assert all(
+        "wants 'running' of 'workflow/training' too and comes first" in one["decision"]["reason"] for one in refused
+    )
+    runs = plant.ended_runs("training", len(done))
+    assert Counter(one["state"] for one in runs) == {"succeeded": len(done)}
+    assert sorted(one["result"]["run"] for one in done) == sorted(one["name"] for one in runs)
+    assert wishes(plant) == Counter(one["intent"]["sample"]["value"] for one in done)

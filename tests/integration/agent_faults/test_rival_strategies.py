@@ -1,0 +1,141 @@
+"""Strategies that fight over the replicas of a real service: one wins, by a rule that anybody can tell, the other is
+told by whom, and the service is left in peace."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.integration.agent_faults.conftest import MakePlant
+from tests.integration.agent_faults.plant import Plant
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+APP = """
+import scanflow as sf
+
+echo = sf.Service(name="echo", implementation="echo.py:Echo")
+app = sf.Application(
+    name="mnist",
+    team="tests",
+    workflows=[sf.Workflow(name="serve", type="online", nodes=[echo], serving=sf.Serving(grpc_port=0))],
+    agents=[sf.Agent(name=name, modules=[name + ".py"]) for name in ("grower", "shrinker", "wavering")],
+)
+"""
+ECHO = """
+class Echo:
+    def predict(self, X):
+        return X
+"""
+ONE_OF_TWO = """
+import scanflow as sf
+from scanflow.agent import primitives as do, sensor
+
+@sensor(sf.every(seconds=0.2))
+def replicas(context):
+    return context.services.service("serve").shape.instances
+
+sf.Strategy(
+    name="replicas",
+    when=replicas,
+    if_=lambda n: n != {wanted},
+    then=do.update_workflow_replica("serve", instances={wanted}),
+    priority={priority},
+)
+"""
+WAVERING = """
+import itertools
+import scanflow as sf
+from scanflow.agent import primitives as do, sensor
+
+turns = itertools.cycle([2, 1])
+
+@sensor(sf.every(seconds=0.2))
+async def load():
+    return next(turns)
+
+sf.Strategy(
+    name="follow", when=load, then=lambda n: do.update_workflow_replica("serve", instances=n), {pauses}
+)
+"""
+
+
+def rivals(make_plant: MakePlant, *, grower: int = 0, shrinker: int = 0, pauses: str = "") -> Plant:
+    """Return a plant that serves with one instance, and agents of these priorities that are not started yet."""
+    files = {"app.py": APP, "echo.py": ECHO, "wavering.py": WAVERING.format(pauses=pauses)}
+    files["grower.py"] = ONE_OF_TWO.format(wanted=2, priority=grower)
+    files["shrinker.py"] = ONE_OF_TWO.format(wanted=1, priority=shrinker)
+    plant = make_plant(files)
+    plant.deploy("serve")
+    return plant
+
+
+def instances(plant: Plant) -> int:
+    count: int = plant.service("serve")["shape"]["instances"]
+    return count
+
+
+def changes(plant: Plant) -> int:
+    """Return how often the service was changed since it was deployed."""
+    generation: int = plant.service("serve")["generation"]
+    return generation - 1
+
+
+def refusals(plant: Plant, agent: str, count: int) -> list[str]:
+    """Return why an agent was refused, once it was that often."""
+    until(lambda: len(plant.refused(agent=agent)) >= count, f"{agent} was refused {count} times")
+    return [one["decision"]["reason"] for one in plant.refused(agent=agent)]
+
+
+def test_of_two_equals_the_first_keeps_the_replicas_and_the_other_is_told_by_whom(make_plant: MakePlant) -> None:
+    plant = rivals(make_plant)
+    plant.start("grower")
+    until(lambda: instances(plant) == 2, "it has grown")
+    plant.start("shrinker")
+    reasons = refusals(plant, "shrinker", 8)
+    assert (instances(plant), changes(plant)) == (2, 1)
+    (winner,) = plant.done()
+    assert winner["intent"]["agent"] == "grower"
+    assert {one["decision"]["winner"] for one in plant.refused()} == {winner["id"]}
+    assert all("belongs to the strategy 'tests/mnist/grower/replicas'" in reason for reason in reasons), reasons
+    assert plant.done(agent="shrinker") == []
+    assert "refuse" in plant.why(plant.refused()[0]["id"])
+
+
+@pytest.mark.parametrize("order", [("grower", "shrinker"), ("shrinker", "grower")])
+def test_a_higher_priority_wins_whoever_came_first_and_both_act_once(
+    make_plant: MakePlant, order: tuple[str, str]
+) -> None:
+    plant = rivals(make_plant, shrinker=5)
+    plant.start(order[0])
+    until(lambda: plant.samples(order[0], "replicas"), "it has looked")
+    plant.start(order[1])
+    until(lambda: plant.done(agent="shrinker"), "the better one takes over")
+    reasons = refusals(plant, "grower", 8)
+    until(lambda: {one["state"] for one in plant.done()} == {"succeeded"}, "what was begun is done")
+    assert (instances(plant), changes(plant)) == (1, 2)
+    # What is seen while a change is under way is wanted again, and changes nothing when its turn comes.
+    assert list(dict.fromkeys(one["intent"]["agent"] for one in plant.done())) == ["grower", "shrinker"]
+    assert any("A priority above 5 would take it over; this one has 0" in reason for reason in reasons), reasons
+
+
+def test_a_strategy_that_wavers_changes_once_within_its_hysteresis(make_plant: MakePlant) -> None:
+    plant = rivals(make_plant, pauses="hysteresis=600")
+    plant.start("wavering")
+    reasons = refusals(plant, "wavering", 8)
+    assert any("It would take back the last change of 'instances'" in reason for reason in reasons), reasons
+    assert {one["intent"]["arguments"]["instances"] for one in plant.done()} == {2}, "the first way it took"
+    assert (instances(plant), changes(plant)) == (2, 1)
+
+
+def test_a_strategy_that_wavers_leaves_its_cool_down_between_two_changes(make_plant: MakePlant) -> None:
+    plant = rivals(make_plant, pauses="cool_down=1.5")
+    plant.start("wavering")
+    until(lambda: len(plant.done()) >= 4, "it has acted four times")
+    done = plant.done()
+    assert all(later["began"] - earlier["began"] >= 1.5 for earlier, later in pairwise(done))
+    reasons = refusals(plant, "wavering", 8)
+    assert any("It cools down" in reason for reason in reasons), reasons
+    assert changes(plant) <= len(plant.done())

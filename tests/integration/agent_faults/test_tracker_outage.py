@@ -1,0 +1,204 @@
+"""MLflow's server is killed under agents that read from it and a service that records to it: nothing crashes, and once
+it is back all that happened meanwhile is counted, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import pytest
+
+from scanflow.knowledge import open_knowledge
+from tests.integration.agent_faults.conftest import MakePlant
+from tests.integration.agent_faults.plant import PATIENCE_S, Plant
+from tests.server import free_port
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow missing"),
+]
+
+ROWS = 1000  # so many predictions are written to a file at once
+INTERVAL_S = 0.3
+APP = """
+import os, pathlib
+import scanflow as sf
+
+@sf.step
+def train(wish: str = "") -> str:
+    with open(pathlib.Path(os.environ["TEST_FOLDER"]) / "ledger", "a") as ledger:
+        ledger.write(wish + "\\n")
+    return wish
+
+echo = sf.Service(name="echo", implementation="echo.py:Echo")
+app = sf.Application(
+    name="mnist",
+    team="tests",
+    workflows=[
+        sf.Workflow(name="training", nodes=[train.bind("")]),
+        sf.Workflow(name="serve", type="online", nodes=[echo], serving=sf.Serving(grpc_port=0, record=1)),
+    ],
+    agents=[sf.Agent(name="tracker", modules=["tracker.py"])],
+    tracker=sf.Tracker(),
+)
+"""
+ECHO = """
+class Echo:
+    def predict(self, X):
+        return X
+"""
+TRACKER = """
+import scanflow as sf
+from scanflow.agent import primitives as do, sensor
+
+@sensor(sf.every(seconds=INTERVAL_S), filter_string="metrics.predictions > 0")
+def count(runs):
+    return {run.run_id: run.metrics["predictions"] for run in runs}
+
+@sensor(sf.every(seconds=INTERVAL_S))
+async def well():
+    return 1
+
+@sensor(sf.on_call())
+def labels(wish):
+    return wish
+
+sf.Strategy(name="retrain", when=labels, then=lambda wish: do.run_workflow("training", wish=wish))
+""".replace("INTERVAL_S", str(INTERVAL_S))
+
+
+class Mlflow:
+    """MLflow's server over the home's tracker, as ``scanflow up`` starts it; killed and started again by its pid."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.port = home, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = home.parent / "mlflow.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "scanflow_client.tracker_program", str(self.port)],
+                env={**os.environ, "SCANFLOW_HOME": str(self.home)},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until(self.answers, f"MLflow answers; see {self.log}", patience_s=PATIENCE_S)
+
+    def answers(self) -> bool:
+        """Say whether it does."""
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        """Kill it, and the process that it has answer."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(30)
+            self._process = None
+
+
+@pytest.fixture
+def mlflow(home: Path) -> Iterator[Mlflow]:
+    made = Mlflow(home)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def plant(make_plant: MakePlant, mlflow: Mlflow) -> Plant:
+    """A plant that does all its tracking over HTTP."""
+    return make_plant({"app.py": APP, "echo.py": ECHO, "tracker.py": TRACKER}, SCANFLOW_TRACKER_URI=mlflow.url)
+
+
+def predict(url: str) -> None:
+    """Send as many rows as make a file of predictions."""
+    inputs = [{"name": "x", "shape": [ROWS, 1], "datatype": "FP64", "data": [[1.0]] * ROWS}]
+    answer = httpx.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=60)
+    assert answer.status_code == 200, answer.text
+
+
+def counted(plant: Plant) -> list[tuple[str, float]]:
+    """Return each tracked run that the sensor was given, with its number of predictions."""
+    return [one for sample in plant.samples("tracker", "count") for one in (sample["value"] or {}).items()]
+
+
+def waiting(plant: Plant) -> int:
+    """Return how many files of predictions wait for the tracker."""
+    return len(list((plant.home / "services" / "serve").rglob("*.npz")))
+
+
+def look_again(plant: Plant) -> None:
+    """Return when the sensor has looked well some times more, so that it has seen what is a second old."""
+    known = len(plant.samples("tracker", "count"))
+
+    def well() -> int:
+        return sum(one["error"] is None for one in plant.samples("tracker", "count")[known:])
+
+    until(lambda: well() >= 3 + 2 / INTERVAL_S, "the sensor has looked some times more", patience_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "outage_s",
+    [
+        pytest.param(8 * INTERVAL_S, marks=pytest.mark.slow, id="some-firings"),
+        pytest.param(60.0, marks=pytest.mark.endurance, id="a-minute"),
+    ],
+)
+def test_what_happens_while_mlflow_is_down_is_kept_and_counted_once_it_is_back(
+    plant: Plant, mlflow: Mlflow, outage_s: float
+) -> None:
+    """The outage of a minute is a mark away. What matters of it is how many firings, and tries of the recorder, it
+    covers, and those come some times a second here."""
+    url = plant.deploy("serve")
+    plant.start("tracker")
+    predict(url)
+    knowledge = open_knowledge(plant.home, mlflow.url)
+    predictions = "metrics.predictions > 0"
+    until(lambda: knowledge.search_runs("mnist", "tests", predictions), "the first are kept", patience_s=PATIENCE_S)
+    look_again(plant)
+
+    mlflow.kill()
+    down = time.monotonic()
+    known = len(plant.samples("tracker", "count"))
+    for _ in range(3):
+        predict(url)
+    plant.call("tracker", "labels", "w1")
+    until(plant.done, "what is wanted meanwhile is taken up")
+    until(lambda: waiting(plant) == 3, "the service keeps what it would have recorded")
+    until(lambda: sum(one["error"] is not None for one in plant.samples("tracker", "count")) >= 5, "the sensor fails")
+    until(lambda: time.monotonic() - down >= outage_s, "it was down for so long", patience_s=2 * outage_s + 60)
+    failed = [one for one in plant.samples("tracker", "count")[known:] if one["error"] is not None]
+    assert len(failed) >= 5
+    assert all("UnavailableError" in one["error"] for one in failed), {one["error"] for one in failed}
+    assert all("does not answer" in one["error"] for one in failed), {one["error"] for one in failed}
+    assert waiting(plant) == 3, "it keeps them for as long as that takes"
+    fired = plant.sensor("tracker", "well")["fired"]
+    until(lambda: plant.sensor("tracker", "well")["fired"] > fired + 3, "the other sensors go on")
+    assert plant.view("tracker")["restarts"] == 0
+    assert plant.service("serve")["state"] == "ready"
+
+    mlflow.start()
+    until(lambda: waiting(plant) == 0, "what was kept is taken to the tracker", patience_s=PATIENCE_S)
+    plant.ended_runs("training", 1)
+    look_again(plant)
+    tracked = {one.run_id: one.metrics["predictions"] for one in knowledge.search_runs("mnist", "tests", predictions)}
+    assert sum(tracked.values()) == 4 * ROWS, "each is there once"
+    assert plant.notes() == ["w1"], "what was wanted meanwhile is done once"
+    runs = [run for run, _ in counted(plant)]
+    assert len(runs) == len(set(runs)), "nothing is counted twice"
+    assert set(runs) == set(tracked), "and nothing is left out"

@@ -1,0 +1,176 @@
+"""A retrain that yields a worse model, one that fails, and a version that fails to load: the champion serves on."""
+
+from __future__ import annotations
+
+import pickle
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.agent_faults import toy
+from tests.integration.agent_faults.conftest import MakePlant
+from tests.integration.agent_faults.plant import PATIENCE_S, Plant
+from tests.load import steady_load
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
+    pytest.mark.skipif(find_spec("mlflow") is None or find_spec("sklearn") is None, reason="mlflow or sklearn missing"),
+]
+
+POISON = "the weights are not what they should be"
+BODY = '{"inputs": [{"name": "input-0", "shape": [1, 1], "datatype": "FP64", "data": [[5.0]]}]}'
+
+
+class Poison:
+    """What raises where it is loaded, and before that waits as long as there is a file."""
+
+    def __init__(self, hold: Path) -> None:
+        self._hold = hold
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        waiting = f"import pathlib, time\nwhile pathlib.Path({str(self._hold)!r}).exists():\n    time.sleep(0.01)\n"
+        return exec, (f"{waiting}raise RuntimeError({POISON!r})",)
+
+
+def label_points(plant: Plant, knowledge: Any, name: str, count: int) -> None:
+    """Have that many points labelled, as a detection and a person would."""
+    import numpy as np
+
+    folder = plant.folder / name
+    folder.mkdir()
+    x = np.linspace(9.0, 11.0, count)[:, None]
+    np.savez(folder / "picked.npz", x=x)
+    tracked = knowledge.log_run("mnist", "tests", name="detect", artifacts=folder).run_id
+    items = [
+        {"id": f"{name}-{at}", "run": "r", "data": {"tracked": tracked, "file": "picked.npz", "at": at}, "score": 1.0}
+        for at in range(count)
+    ]
+    plant.server.api.post("/labels", json={"app": plant.app, "items": items}).raise_for_status()
+    for at in range(count):
+        label = {"label": toy.on_its_side(float(x[at, 0]), 10.0), "by": "ada", "app": plant.app}
+        plant.server.api.post(f"/labels/{name}-{at}", json=label).raise_for_status()
+
+
+def found(plant: Plant, sensor: str) -> list[Any]:
+    """Return what a sensor of the planner has found, where it did not fail."""
+    return [one["value"] for one in plant.samples("planner", sensor) if one["error"] is None]
+
+
+def looked_again(plant: Plant, agent: str, sensor: str, times: int = 3) -> list[Any]:
+    """Return what a sensor found in its next firings."""
+    known = len(plant.samples(agent, sensor))
+    until(lambda: len(plant.samples(agent, sensor)) >= known + times + 1, f"{sensor} has looked some times more")
+    samples = plant.samples(agent, sensor)[known + 1 :]
+    assert [one["error"] for one in samples] == [None] * len(samples)
+    return [one["value"] for one in samples]
+
+
+def test_a_retraining_that_fails_is_made_again_and_one_that_is_worse_changes_nothing_and_both_are_of_the_budget(
+    make_plant: MakePlant,
+) -> None:
+    given = {"training_parameters": {"kind": "failing worse"}, "again_after_s": 0, "budget": 2}
+    plant = make_plant(toy.files(planner=given))
+    knowledge = toy.knowledge_of(plant.home)
+    toy.add_version(knowledge, plant.folder, bound=9.5)
+    label_points(plant, knowledge, "first", 40)
+    plant.start("planner", "executor")
+    until(lambda: len(plant.runs("training")) == 2, "what failed is made again", patience_s=PATIENCE_S)
+    plant.ended_runs("training", 1)
+    assert sorted(one["state"] for one in plant.runs("training")) == ["failed", "succeeded"]
+    until(lambda: any(one["gain"] is not None for one in found(plant, "retraining_ended")), "the challenger is judged")
+    judged = looked_again(plant, "planner", "retraining_ended")
+    assert all(one["gain"] < 0 and one["stands"] is None for one in judged), "it is the gain alone that is missing"
+    counted = looked_again(plant, "planner", "count_number_of_pickeddata")
+    assert {(one["picked"], one["labels"], one["batch"]) for one in counted} == {(0, 40, None)}, "they are learnt from"
+    assert [one["state"] for one in plant.actions()] == ["succeeded", "succeeded"], "both runs were begun"
+    assert plant.notes() == ["train failing", "train worse"]
+    assert plant.samples("executor", "change_model") == [], "nobody asked for it"
+    assert knowledge.get_model(toy.MODEL, "champion").version == 1
+    assert "scanflow.promotion" not in knowledge.get_model(toy.MODEL, 2).tags
+
+    label_points(plant, knowledge, "second", 40)
+    until(lambda: len(plant.refused()) >= 3, "it asks for more than it has")
+    reasons = {one["decision"]["reason"] for one in plant.refused()}
+    assert reasons == {"The budget is spent: 'retrain_model' has 2 actions in 86400 s, and 2 are used."}
+    assert len(plant.runs("training")) == 2
+    assert found(plant, "count_number_of_pickeddata")[-1]["picked"] == 40, "the labels are not lost"
+
+
+def rejected(knowledge: Any) -> str:
+    found: str = knowledge.get_model(toy.MODEL, 2).tags.get("scanflow.promotion", "")
+    return found
+
+
+def test_a_poisoned_version_is_rejected_and_not_tried_again_while_the_old_one_answers_every_request(
+    make_plant: MakePlant,
+) -> None:
+    plant = make_plant(toy.files(planner={"training_parameters": {"kind": "poisoned"}, "again_after_s": 2}))
+    knowledge = toy.knowledge_of(plant.home)
+    toy.add_version(knowledge, plant.folder, bound=0.0)
+    url = plant.deploy("serve")
+    label_points(plant, knowledge, "first", 40)
+    with steady_load(f"{url}/v2/models/serve/infer", BODY, connections=2, duration_s=600, rate=50) as load:
+        plant.start("planner", "executor")
+        until(lambda: plant.done(agent="executor"), "the planner thinks that it is better", patience_s=PATIENCE_S)
+        swap = plant.ended(agent="executor")
+        until(lambda: rejected(knowledge), "it is noted in the registry", patience_s=PATIENCE_S)
+        load.wait_for(load.progress[0] + 50)
+        load.stop()
+        result = load.result()
+    assert result.failed == 0, result.reasons
+    assert result.requests >= 100
+    assert swap["state"] == "failed"
+    assert POISON in swap["error"]
+    assert "what served before serves on" in swap["error"]
+    assert rejected(knowledge).startswith("rejected: ")
+    assert POISON in rejected(knowledge)
+
+    stands = {one["stands"] for one in looked_again(plant, "planner", "retraining_ended")}
+    assert all(one.startswith("it was rejected: ") for one in stands), stands
+    asked = len(plant.samples("executor", "change_model"))
+    looked_again(plant, "planner", "retraining_ended")
+    assert len(plant.samples("executor", "change_model")) == asked, "the planner asks for it no more"
+    plant.call("executor", "change_model", version=2)
+    until(lambda: len(plant.samples("executor", "change_model")) == asked + 1, "somebody else does")
+    assert plant.samples("executor", "change_model")[-1]["value"]["stands"].startswith("it was rejected: ")
+    looked_again(plant, "executor", "model_changed")
+    assert len(plant.actions(agent="executor")) == 1, "it is not tried again"
+    assert len(plant.done(agent="planner")) == 1
+    assert plant.served("serve") == {toy.MODEL: f"models:/{toy.MODEL}/1"}
+    assert toy.ask(url, -1.0, 1.0) == [0, 1]
+    assert knowledge.get_model(toy.MODEL, "champion").version == 1
+    wanted = plant.get(f"/applications/{plant.app}")["application"]
+    assert f"models:/{toy.MODEL}/2" not in str(wanted), "nor is it served by who deploys again"
+
+
+def test_a_server_killed_while_a_poisoned_version_is_loaded_finds_that_it_failed(make_plant: MakePlant) -> None:
+    plant = make_plant(toy.files())
+    knowledge = toy.knowledge_of(plant.home)
+    toy.add_version(knowledge, plant.folder, bound=9.5)
+    url = plant.deploy("serve")
+    (plant.folder / "poison").mkdir()
+    (plant.folder / "poison" / "MLmodel").write_text((plant.folder / "bound-9.5" / "MLmodel").read_text())
+    (plant.folder / "poison" / "model.pkl").write_bytes(pickle.dumps(Poison(plant.folder / "hold")))
+    knowledge.register_model(toy.MODEL, plant.folder / "poison", app="mnist", team="tests")
+    plant.start("executor")
+    plant.hold()
+    plant.call("executor", "change_model", version=2, run="r1")
+    until(lambda: plant.service("serve")["generation"] == 2, "the swap is asked for", patience_s=PATIENCE_S)
+    plant.server.kill()
+    assert toy.ask(url, 9.0, 10.0) == [0, 1]
+    plant.server.start()
+    until(lambda: "it began again" in plant.why(plant.done()[0]["id"]), "the server finds it cut off")
+    assert plant.done()[0]["state"] == "running", "it is not done before it is in effect"
+    plant.release()
+    swap = plant.ended(agent="executor")
+    assert swap["state"] == "failed", swap["result"]
+    assert POISON in swap["error"]
+    until(lambda: rejected(knowledge).startswith("rejected: "), "it is noted in the registry", patience_s=PATIENCE_S)
+    assert plant.served("serve") == {toy.MODEL: f"models:/{toy.MODEL}/1"}
+    assert toy.ask(url, 9.0, 10.0) == [0, 1]
+    assert knowledge.get_model(toy.MODEL, "champion").version == 1
+    assert len(plant.done()) == 1
