@@ -18,6 +18,7 @@ from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 __all__ = ["being_loaded", "file_being_loaded", "load_function", "load_module"]
 
 _loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", default=None)
+_folders: set[Path] = set()
 _MARK = "__loaded_by_scanflow__"
 
 
@@ -25,7 +26,8 @@ def load_module(path: Path) -> ModuleType:
     """Run a Python file as the module of its name, its folder first on the path; once a process.
 
     A file named as a module of the standard library, or as another one that is loaded, gets another name, so that it
-    does not hide that one.
+    does not hide that one. What it imports from beside it is what is beside it, also where another folder that files
+    were loaded from has files of the same names.
     """
     path = path.resolve()
     name = path.stem
@@ -37,8 +39,7 @@ def load_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidError(f"The file {str(path)!r} is not a Python file.")
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+    _make_way(path.parent)
     module = importlib.util.module_from_spec(spec)
     vars(module)[_MARK] = True
     sys.modules[name] = module
@@ -64,6 +65,20 @@ def being_loaded(path: Path) -> Iterator[None]:
 def file_being_loaded() -> Path | None:
     """Return the user's file whose top level is being run at this moment, if one is."""
     return _loading.get()
+
+
+def _make_way(folder: Path) -> None:
+    """Put a folder first on the path, and forget modules from other such folders that would hide one of its own."""
+    own = {path.stem for path in folder.iterdir()}
+    for name, module in list(sys.modules.items()):
+        top, file = name.partition(".")[0], getattr(module, "__file__", None)
+        if top not in own or file is None:
+            continue
+        places = {Path(file).with_suffix(""), *Path(file).parents}
+        if any(other / top in places for other in _folders - {folder}):
+            del sys.modules[name]
+    _folders.add(folder)
+    sys.path[:] = [str(folder), *(other for other in sys.path if other != str(folder))]
 
 
 def _is_users(module: ModuleType, path: Path) -> bool:

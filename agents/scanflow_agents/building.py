@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.registry import Declared, Template, load_agent
+from scanflow.agent.registry import Declared, load_agent
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError
@@ -24,6 +23,7 @@ from scanflow_agents.scheduler import ApsAlarms
 from scanflow_agents.sensing import Surroundings, hosted
 from scanflow_agents.spec import AgentSpec
 from scanflow_agents.state import AgentState
+from scanflow_agents.templates import template_of
 from scanflow_agents.templates.desk import ServerDesk
 from scanflow_agents.workers import Workers
 
@@ -36,7 +36,7 @@ def load_declared(app: Application, agent: Agent) -> Declared:
     Raises:
         UsageError: its code cannot be loaded; the message has the line.
     """
-    return load_agent(app, agent, template=None if agent.template is None else _template(agent.template))
+    return load_agent(app, agent, template=None if agent.template is None else template_of(agent.template))
 
 
 def build(
@@ -115,11 +115,6 @@ def build(
                 await connection.close()
 
     return host, closing
-
-
-def _template(name: str) -> Template:
-    found: Template = importlib.import_module(f"scanflow_agents.templates.{name}").declare
-    return found
 
 
 def _tracker(spec: AgentSpec) -> KnowledgeBase | None:

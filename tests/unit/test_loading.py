@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,14 +29,14 @@ Write = Callable[[str, str], Path]
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Forget the modules and folders that a test loads."""
-    modules, path = dict(sys.modules), list(sys.path)
+def as_before(tmp_path: Path) -> Iterator[None]:
+    """Forget the modules and folders that a test loads, and nobody else's."""
+    path = list(sys.path)
     yield
     sys.path[:] = path
-    for name in set(sys.modules) - set(modules):
-        del sys.modules[name]
-    sys.modules.update(modules)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -154,6 +155,19 @@ def test_a_module_finds_its_neighbours(write: Write) -> None:
     assert vars(load_module(write("mine.py", "from neighbour_of_mine import x\n")))["x"] == 3
 
 
+def test_a_module_finds_its_own_neighbours_and_not_those_of_another_folder(write: Write, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        write(f"{folder}/app.py", f"from helpers import x\nfrom parts.one import y\nwhere = {folder!r}\n")
+        write(f"{folder}/helpers.py", f"x = {folder!r}\n")
+        write(f"{folder}/parts/__init__.py", "")
+        write(f"{folder}/parts/one.py", f"y = {folder!r}\n")
+        write(f"{folder}/loop.py", "from app import where, x, y\n")
+    for folder in ("a", "b", "a"):
+        for name in ("app", "loop"):
+            loaded = vars(load_module(tmp_path / folder / f"{name}.py"))
+            assert [loaded[name] for name in ("where", "x", "y")] == [folder] * 3
+
+
 def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
     one, two = load_module(write("a/mine.py", "x = 1\n")), load_module(write("b/mine.py", "x = 2\n"))
     assert (vars(one)["x"], vars(two)["x"]) == (1, 2)
@@ -161,7 +175,7 @@ def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
 
 @pytest.mark.parametrize("name", ["json", "scanflow", "yaml", "pytest"])
 def test_a_file_hides_no_module_of_its_name(write: Write, name: str) -> None:
-    before = sys.modules[name]
+    before = importlib.import_module(name)
     module = load_module(write(f"{name}.py", "x = 1\n"))
     assert module is not before
     assert vars(module)["x"] == 1

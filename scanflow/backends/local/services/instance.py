@@ -79,6 +79,11 @@ class Instance:
         """Ends in a row that came too early."""
         return failures_in_a_row(self.lives)
 
+    @property
+    def load(self) -> int:
+        """How many requests and connections it has, as it said last."""
+        return int(self.state.get("in_flight") or 0) + int(self.state.get("connections") or 0)
+
     def seen(self, now: float) -> Seen:
         """Return what the decision about it needs."""
         return Seen(

@@ -410,7 +410,7 @@ class Service:
         body: dict[str, object] = {"replays": held.replays, "phase": held.phase, "whole": held.whole}
         fds = [held.sock.fileno()] + ([] if held.memory is None else [held.memory])
         if able:
-            self.front.give_to(min(able, key=_load), held, body, fds)
+            self.front.give_to(min(able, key=lambda one: (one.load, one.name)), held, body, fds)
             return True
         if not self.standby.take(body, fds):
             return False
@@ -500,7 +500,3 @@ class Service:
             write_state(self.folder, State(record=record, events=events, explanation=explanation, by=os.getpid()))
         except ScanflowError as error:  # a full disk: what serves goes on serving
             _log.warning("%s", error)
-
-
-def _load(one: Instance) -> tuple[int, str]:
-    return int(one.state.get("in_flight") or 0) + int(one.state.get("connections") or 0), one.name
