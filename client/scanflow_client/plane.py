@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.backends.local.detached import start_detached
-from scanflow.backends.local.locks import try_lock
+from scanflow.backends.local.locks import is_held, try_lock
 from scanflow.backends.local.services.ports import is_free
 from scanflow.deployer.remote_home import Up, UpProcess, birth_of, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
@@ -107,12 +107,22 @@ def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> 
 
 
 def down(settings: Settings) -> Down:
-    """Stop what ``up`` started: the agents through the server, then the server and the tracker; nothing else."""
+    """Stop what ``up`` started: the agents through the server, then the server and the tracker; nothing else.
+
+    Agents outlive a server that is killed, and stopping one is the server's to do: it is started again for that.
+
+    Raises:
+        UnavailableError: it did not become ready; the end of its log is in the message.
+    """
     home = settings.home.expanduser().absolute()
     with _only_one(home):
         found = read_up(home)
         if found is None:
             return Down(stopped=[], left=[])
+        if not found.server.is_alive() and _agents_run(home):
+            found = found.model_copy(update={"server": _start_server(home, _server_port(None, found, []))})
+            write_up(home, found)
+            _wait_until_ready(found.server, settings)
         stopped, left = _stop_agents(found.server, settings) if found.server.is_alive() else ([], [])
         # Only itself: the processes that drive runs and serve models outlive it on purpose.
         if found.server.end(grace_s=GRACE_S):
@@ -217,6 +227,11 @@ def _environment(home: Path, port: int, inherited: Mapping[str, str]) -> dict[st
     kept = {name: value for name, value in inherited.items() if name != "SCANFLOW_URL"}
     place = {"SCANFLOW_SERVER_HOST": HOST, "SCANFLOW_SERVER_PORT": str(port)}
     return kept | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+
+
+def _agents_run(home: Path) -> bool:
+    """Say whether any agent's process lives: each holds the lock of its folder."""
+    return any(is_held(lock) for lock in up_file(home).parent.glob("agents/*/*/lock"))
 
 
 def _stop_agents(process: UpProcess, settings: Settings) -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from scanflow.backends.local.locks import is_held
 from scanflow.deployer.remote_home import Up, birth_of, read_up
 from scanflow.settings import Settings
 from scanflow_client import plane
@@ -38,6 +39,19 @@ app = sf.Application(
         sf.Workflow(name="w", nodes=[load.bind()]), sf.Workflow(name="bad", nodes=[fail.bind(1)])
     ],
 )
+"""
+
+WATCH = """
+import scanflow as sf
+from scanflow.agent import sensor
+
+@sensor(sf.every(hours=1))
+def look():
+    return 1
+"""
+WATCHED = """
+import scanflow as sf
+app = sf.Application(name="shop", agents=[sf.Agent(name="watcher", modules=["watch.py"])])
 """
 
 
@@ -117,6 +131,22 @@ def test_commands_work_on_when_the_server_was_killed_and_up_brings_it_back(cli: 
     again = cli("up", "--no-tracker", "--json")
     assert Up.model_validate_json(again.stdout).server.url == up.server.url
     assert len(json.loads(cli("runs", "--json").stdout)) == 1
+
+
+def test_down_ends_the_agents_that_outlived_a_killed_server(cli: Cli, up: Up, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "watch.py").write_text(WATCH)
+    (tmp_path / "app.py").write_text(WATCHED)
+    started = cli("agents", "--start", "app.py")
+    assert started.returncode == 0, started.stderr
+    (lock,) = (home / "server" / "agents").glob("*/*/lock")
+    until(lambda: is_held(lock), "the agent lives")
+    os.kill(up.server.pid, signal.SIGKILL)
+    until(lambda: not up.server.is_alive(), "the server is gone")
+    assert is_held(lock)
+    ended = cli("down")
+    assert ended.returncode == 0, ended.stderr
+    assert "Stopped the agent 'watcher' of shop." in ended.stdout
+    assert not is_held(lock)
 
 
 def test_events_are_followed_as_they_happen(cli: Cli, up: Up, app: Path, tmp_path: Path) -> None:
