@@ -92,7 +92,7 @@ def test_what_happened_before_its_first_start_is_the_past(tmp_path: Path, server
         agent.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_killed_at_random_moments_it_fires_once_on_each_event(server: ServerProcess, agent: Hosted) -> None:
     chance = random.Random(11)
     over = threading.Event()

@@ -324,7 +324,7 @@ def test_what_cannot_be_hosted_says_why_and_is_not_to_be_tried_again(
     assert words in json.loads((made.folder / "failure.json").read_text())["error"]
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_killed_at_random_moments_it_loses_no_due_time_and_nothing_is_acted_on_twice(
     tmp_path: Path, server: StandInServer
 ) -> None:

@@ -14,7 +14,7 @@ from tests.integration.agent_faults.plant import PATIENCE_S, Plant
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.endurance,
     pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
     pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow missing"),
 ]

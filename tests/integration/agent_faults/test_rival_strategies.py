@@ -11,7 +11,7 @@ from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.endurance
 
 APP = """
 import scanflow as sf

@@ -22,12 +22,14 @@ from tests.server import free_port
 from tests.waiting import until
 
 pytestmark = [
+    pytest.mark.endurance,
     pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
     pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow missing"),
 ]
 
 ROWS = 1000  # so many predictions are written to a file at once
 INTERVAL_S = 0.3
+OUTAGE_S = 60.0
 APP = """
 import os, pathlib
 import scanflow as sf
@@ -152,18 +154,9 @@ def look_again(plant: Plant) -> None:
     until(lambda: well() >= 3 + 2 / INTERVAL_S, "the sensor has looked some times more", patience_s=PATIENCE_S)
 
 
-@pytest.mark.parametrize(
-    "outage_s",
-    [
-        pytest.param(8 * INTERVAL_S, marks=pytest.mark.slow, id="some-firings"),
-        pytest.param(60.0, marks=pytest.mark.endurance, id="a-minute"),
-    ],
-)
-def test_what_happens_while_mlflow_is_down_is_kept_and_counted_once_it_is_back(
-    plant: Plant, mlflow: Mlflow, outage_s: float
+def test_what_happens_while_mlflow_is_down_for_a_minute_is_kept_and_counted_once_it_is_back(
+    plant: Plant, mlflow: Mlflow
 ) -> None:
-    """The outage of a minute is a mark away. What matters of it is how many firings, and tries of the recorder, it
-    covers, and those come some times a second here."""
     url = plant.deploy("serve")
     plant.start("tracker")
     predict(url)
@@ -181,7 +174,7 @@ def test_what_happens_while_mlflow_is_down_is_kept_and_counted_once_it_is_back(
     until(plant.done, "what is wanted meanwhile is taken up")
     until(lambda: waiting(plant) == 3, "the service keeps what it would have recorded")
     until(lambda: sum(one["error"] is not None for one in plant.samples("tracker", "count")) >= 5, "the sensor fails")
-    until(lambda: time.monotonic() - down >= outage_s, "it was down for so long", patience_s=2 * outage_s + 60)
+    until(lambda: time.monotonic() - down >= OUTAGE_S, "it was down for so long", patience_s=2 * OUTAGE_S + 60)
     failed = [one for one in plant.samples("tracker", "count")[known:] if one["error"] is not None]
     assert len(failed) >= 5
     assert all("UnavailableError" in one["error"] for one in failed), {one["error"] for one in failed}

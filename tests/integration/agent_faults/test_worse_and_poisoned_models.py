@@ -16,7 +16,7 @@ from tests.load import steady_load
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.endurance,
     pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
     pytest.mark.skipif(find_spec("mlflow") is None or find_spec("sklearn") is None, reason="mlflow or sklearn missing"),
 ]
