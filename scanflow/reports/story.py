@@ -13,7 +13,7 @@ from typing import Any
 from scanflow.agent.records import Event
 from scanflow.reports.records import Kind, LoopEvent, Version
 
-__all__ = ["loop_event", "loop_events", "versions_of"]
+__all__ = ["TYPES", "loop_event", "loop_events", "versions_of"]
 
 
 def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[LoopEvent]:
@@ -179,3 +179,6 @@ _TELLERS: Mapping[str, Callable[[Event, str, Mapping[str, Any]], LoopEvent | Non
     "action.failed": _failed,
     "action.reverted": _reverted,
 }
+
+TYPES = tuple(_TELLERS)
+"""The types of the events that belong to a story."""

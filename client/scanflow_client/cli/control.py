@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from scanflow_client.cli.app import JsonOption, app, server, table
+from scanflow.errors import UsageError
+from scanflow_client.cli.app import JsonOption, server, table
+from scanflow_client.cli.app import app as commands
 
 __all__: list[str] = []
 
@@ -18,7 +20,7 @@ LOOKED_AT = 10_000
 """``events`` looks through so many of the last."""
 
 
-@app.command()
+@commands.command()
 def up(
     port: Annotated[
         int | None,
@@ -40,7 +42,7 @@ def up(
     typer.echo("\n".join(raised_lines(raised, elsewhere=settings.url)))
 
 
-@app.command()
+@commands.command()
 def down(as_json: JsonOption = False) -> None:
     """Stop what scanflow up started, and nothing else: the agents, the server, the tracker."""
     from scanflow.settings import Settings
@@ -58,7 +60,7 @@ def down(as_json: JsonOption = False) -> None:
         typer.echo(what)
 
 
-@app.command()
+@commands.command()
 def status(as_json: JsonOption = False) -> None:
     """Say what is up: the server, the tracker, the agents."""
     from scanflow.settings import Settings
@@ -76,13 +78,17 @@ def status(as_json: JsonOption = False) -> None:
         raise typer.Exit(NOT_UP)
 
 
-@app.command()
+@commands.command()
 def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they happen.")] = False,
     type: Annotated[
         str | None, typer.Option("--type", "-t", metavar="TYPE", help="Only these: run.failed, service.changed.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of the last.")] = 50,
+    app: Annotated[str | None, typer.Option("--app", metavar="NAME", help="Only of this application.")] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write a page instead: what the agents did, and the road map of the model.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print what happened: runs, services, samples, intents and actions. With --json, one object a line."""
@@ -91,9 +97,18 @@ def events(
     from scanflow_client.control_words import event_line
 
     where = server()
+    if report:
+        if follow or type is not None:
+            raise UsageError("A report is of all that was told so far. Leave out --follow and --type.")
+        from scanflow.settings import Settings
+        from scanflow_client.story_page import write_story
+
+        path = write_story(where, app, Settings.from_environment().home.expanduser().absolute() / "reports")
+        typer.echo(json.dumps({"report": str(path)}) if as_json else f"Written: {path}")
+        return
     # The server lists from an event on; the last of a type are somewhere in the last of all.
     newest = where.get(path_of("status"))["counts"].get("events", 0)
-    listed = where.get(path_of("events"), after=max(0, newest - LOOKED_AT), type=type, limit=LOOKED_AT)
+    listed = where.get(path_of("events"), after=max(0, newest - LOOKED_AT), type=type, app=app, limit=LOOKED_AT)
     past = [Event.model_validate(one) for one in listed[-limit:]]
     for one in past:
         typer.echo(one.model_dump_json() if as_json else event_line(one))
@@ -102,6 +117,6 @@ def events(
             typer.echo("Nothing has happened yet. Watch for it: scanflow events --follow")
         return
     last = str(max([newest, *(one.id for one in past)]))
-    for message in where.events(path_of("events"), after=last, type=type):
+    for message in where.events(path_of("events"), after=last, type=type, app=app):
         found = Event.model_validate_json(message.data)
         typer.echo(found.model_dump_json() if as_json else event_line(found))

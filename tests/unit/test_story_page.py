@@ -1,0 +1,77 @@
+"""What the agents of an application did, as a page that ``scanflow events --report`` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scanflow.agent.records import Event
+from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.transport import Server
+from scanflow_client.story_page import story_page, story_so_far, write_story
+
+
+def told(id: int, type: str, *, app: str = "shop", subject: str = "", **data: Any) -> Event:
+    return Event(id=id, at=100.0 + id, type=type, app=app, subject=subject, data={"agent": "planner", **data})
+
+
+def judged(id: int, model: str = "digits", *, app: str = "shop", version: int = 2) -> Event:
+    figures = {"champion": 1, "champion_metric": 0.8, "challenger_metric": 0.9, "metric": "accuracy", "better": True}
+    return told(id, "model.judged", app=app, subject=f"model/{model}", version=version, run="a-b-1", **figures)
+
+
+def keeps(*events: Event) -> Server:
+    """A server that lists these events as the real one does: after a number, of a type, so many at once."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked = request.url.params
+        found = [one for one in events if one.id > int(asked["after"]) and one.type == asked["type"]]
+        return httpx.Response(200, json=[one.model_dump(mode="json") for one in found[: int(asked["limit"])]])
+
+    return Server("http://server", transport=httpx.MockTransport(handle))
+
+
+def test_the_only_application_s_story_is_written(tmp_path: Path) -> None:
+    server = keeps(told(1, "predictions.counted", predictions=1200, new=1000), told(2, "run.started"), judged(3))
+    path = write_story(server, None, tmp_path / "reports")
+    assert path == tmp_path / "reports" / "shop.html"
+    page = path.read_text(encoding="utf-8")
+    assert "The loop of shop" in page
+    assert "1,000 predictions" in page
+    assert "V2 0.900 &gt; 0.800: better" in page
+
+
+def test_a_story_longer_than_one_answer_is_wholly_read() -> None:
+    events = [told(id, "drift.none", predictions=id) for id in range(1, 2501)]
+    assert story_so_far(keeps(*events, judged(2501))) == [*events, judged(2501)]
+
+
+def test_of_several_applications_one_is_to_be_named(tmp_path: Path) -> None:
+    server = keeps(judged(1, app="shop"), judged(2, app="bank"))
+    with pytest.raises(
+        UsageError, match=r"Agents of bank, shop are at work\. Name one: scanflow events --report --app"
+    ):
+        write_story(server, None, tmp_path)
+    with pytest.raises(NotFoundError, match=r"No agent of .shopp. .* Did you mean .shop."):
+        write_story(server, "shopp", tmp_path)
+    assert write_story(server, "shop", tmp_path).name == "shop.html"
+
+
+def test_where_nothing_was_told_the_next_command_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="scanflow agents --start"):
+        write_story(keeps(), None, tmp_path)
+
+
+def test_the_road_map_is_of_the_model_judged_last_and_says_that_there_are_others() -> None:
+    page = story_page("shop", [judged(1, "digits"), judged(2, "letters", version=7)])
+    assert "The road map is of letters. Also judged: digits." in page
+    assert "Also judged" not in story_page("shop", [judged(1), judged(2, version=3)])
+
+
+def test_a_report_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    (tmp_path / "reports").touch()
+    with pytest.raises(UnavailableError, match=r"cannot be written to .*: File exists"):
+        write_story(keeps(judged(1)), None, tmp_path / "reports")
