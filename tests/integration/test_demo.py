@@ -35,8 +35,8 @@ STORY = [
     ("executor", "call"),
     ("executor", "promotion"),
 ]
-"""Algorithm 1 of the thesis, in the order in which it happens: once without drift, then with it. The predictions that the
-second look is for may be counted while the first one goes on."""
+"""Algorithm 1 of the thesis, in the order in which it happens: once without drift, then with it. The predictions that
+the second look is for may be counted while the first one goes on."""
 
 
 def arguments(real: bool) -> list[str]:
