@@ -61,6 +61,9 @@ class _Handed:
     """When the newest of those predictions ended."""
 
     at: float = 0.0
+    told: float = 0.0
+    """When the newest of those ended that people were told of. What is handed over again is no news, and what came in
+    small pieces meanwhile is."""
 
 
 def declare(app: Application, agent: Agent) -> None:
@@ -91,9 +94,11 @@ def declare(app: Application, agent: Agent) -> None:
         total = sum(counts.values())
         due = total >= least and (new >= least or now >= handed.at + options.again_after_s)
         if due:
-            if new >= least:
-                tell(context, "predictions.counted", f"agent/{context.agent}", predictions=total, new=new)
             handed.until, handed.at = max(marks.time_of(run) for run in runs), now
+            news = sum(counts[run.run_id] for run in runs if marks.time_of(run) > handed.told)
+            if news >= least:
+                tell(context, "predictions.counted", f"agent/{context.agent}", predictions=total, new=news)
+                handed.told = handed.until
         return {"predictions": total, "new": new, "due": due, "run_ids": list(counts), "since": since}
 
     def enough(found: dict[str, Any]) -> bool:

@@ -43,6 +43,19 @@ def test_predictions_are_handed_over_again_only_when_as_many_came_or_after_a_whi
     assert [event.data["new"] for event in told(world, "predictions.counted")] == [1000, 1000]
 
 
+def test_predictions_that_came_in_pieces_while_the_checker_was_busy_are_told_of_once_they_are_enough(
+    world: World,
+) -> None:
+    declared = world.load("tracker")
+    world.predicted(1000)
+    world.look(declared, "tracker", "count_number_of_predictions")
+    for _ in range(3):
+        world.predicted(400)
+        world.desk.now += 60
+        assert world.look(declared, "tracker", "count_number_of_predictions")["due"]
+    assert [event.data["new"] for event in told(world, "predictions.counted")] == [1000, 1200]
+
+
 @pytest.mark.parametrize(
     ("patience_passed", "busy"), [(False, True), (True, False)], ids=["at first", "much later, with unusable outputs"]
 )
