@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scanflow.backends.local.births import birth_of
 from scanflow.backends.local.detached import start_detached
 from scanflow.backends.local.locks import is_held, try_lock
 from scanflow.backends.local.services.ports import is_free
-from scanflow.deployer.remote_home import Up, UpProcess, birth_of, forget_up, read_up, up_file, write_up
+from scanflow.deployer.remote_home import Up, UpProcess, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge.prepared import tracker_place
 from scanflow.settings import Settings

@@ -11,12 +11,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.backends.local import shim
+from scanflow.backends.local.births import birth_of
 
-__all__ = ["Up", "UpProcess", "birth_of", "forget_up", "living_since", "read_up", "up_file", "write_up"]
+__all__ = ["Up", "UpProcess", "forget_up", "read_up", "up_file", "write_up"]
 
 _POLL_S = 0.02
-_ENDED = {"Z", "X"}  # a process that has ended and was not waited for is none any more
-_THREADS, _BIRTH = 17, 19  # where proc(5) has them, counted from the state
 
 
 class UpProcess(BaseModel):
@@ -115,22 +114,3 @@ def write_up(home: Path, up: Up) -> None:
 def forget_up(home: Path) -> None:
     """Remove the note."""
     up_file(home).unlink(missing_ok=True)
-
-
-def birth_of(pid: int) -> str:
-    """Return when a process began, in the kernel's own clock; nothing where there is none, or it has ended."""
-    try:
-        return living_since(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return ""
-
-
-def living_since(stat: str) -> str:
-    """Return the time of birth in a line of ``/proc/PID/stat``, if it tells of a living process. Pure.
-
-    One that was killed holds on to its ports until the last of its threads is gone, though the first counts as ended.
-    """
-    fields = stat.rpartition(")")[2].split()  # a program's name may hold anything, also a bracket
-    if len(fields) <= _BIRTH or (fields[0] in _ENDED and int(fields[_THREADS]) <= 1):
-        return ""
-    return fields[_BIRTH]

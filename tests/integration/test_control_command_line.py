@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from scanflow.backends.local.births import birth_of
 from scanflow.backends.local.locks import is_held
-from scanflow.deployer.remote_home import Up, birth_of, read_up
+from scanflow.deployer.remote_home import Up, read_up
 from scanflow.settings import Settings
 from scanflow_client import plane
 from tests.conftest import COMMAND, Cli

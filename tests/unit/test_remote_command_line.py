@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.agent.records import Event
+from scanflow.backends.local.births import birth_of
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
-from scanflow.deployer.remote_home import Up, UpProcess, birth_of, write_up
+from scanflow.deployer.remote_home import Up, UpProcess, write_up
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.knowledge.prepared import tracker_place
 from scanflow.settings import Settings

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.deployer.remote_home import Up, UpProcess, birth_of, forget_up, living_since, read_up, up_file, write_up
+from scanflow.backends.local.births import birth_of, living_since
+from scanflow.deployer.remote_home import Up, UpProcess, forget_up, read_up, up_file, write_up
 from tests.waiting import until
 
 STUBBORN = (

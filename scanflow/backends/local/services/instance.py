@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scanflow.backends.local import shim
+from scanflow.backends.local.births import birth_of
 from scanflow.backends.local.services.attempts import Mold, started
 from scanflow.backends.local.services.backoff import failures_in_a_row, pause_s
 from scanflow.backends.local.services.channel import Channel
@@ -163,19 +163,10 @@ class Instance:
         """Whether the process that was started is there still, and no other has its number."""
         found = started(self.path)
         return (
-            self.pid is not None and found is not None and bool(found["birth"]) and found["birth"] == _birth(self.pid)
+            self.pid is not None and found is not None and bool(found["birth"]) and found["birth"] == birth_of(self.pid)
         )
 
     @property
     def cpus(self) -> tuple[int, ...]:
         """Where it may run, as it read back."""
         return tuple(int(cpu) for cpu in self.state.get("cpus") or self.mold.grant.cpus)
-
-
-def _birth(pid: int) -> str:
-    """Return when a process began; a process that has ended and is not reaped counts as none."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-    return "" if state in {"Z", "X"} else shim.birth(pid)
