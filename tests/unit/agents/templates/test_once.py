@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Barrier, Thread
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,25 @@ def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(wor
         assert world.wants("planner", "count_number_of_pickeddata") == []
     world.desk.acted(intent, "failed")
     assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent)
+
+
+def test_a_retraining_whose_wish_is_on_its_way_to_the_server_is_asked_for_again_only_after_a_while(
+    world: World,
+) -> None:
+    declared = world.load("planner")
+
+    def batch() -> Any:
+        return world.look(declared, "planner", "count_number_of_pickeddata")["batch"]
+
+    world.given([f"r:{number}" for number in range(100)])
+    assert batch() is not None
+    assert batch() is None
+    world.desk.now += 60
+    assert batch() is not None
+    world.given(["r:100"])
+    assert batch() is None, "one more label is no reason"
+    world.desk.ran("calm-otter-1", "training", {}, state="failed")
+    assert batch() is not None, "it has begun, and failed"
 
 
 def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World) -> None:
