@@ -6,7 +6,6 @@ what the server and the agents keep can be watched. ``SCANFLOW_SOAK_S`` says how
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import random
@@ -291,9 +290,8 @@ def soak(cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.endurance
+@pytest.mark.timeout(SOAK_S + 300)
 def test_after_minutes_of_traffic_and_kills_the_books_balance(soak: Soak, cli: Cli, home: Path, tmp_path: Path) -> None:
-    # The timer that ends a test which hangs is set to what this one takes.
-    faulthandler.dump_traceback_later(SOAK_S + 300, exit=True, file=2)
     soak.up()
     soak.body = body_of(tmp_path / "app.py")
     begun = soak.api.operation("POST", "/services", key="steady", json={**soak.body, "workflow": "steady"})
