@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -286,7 +287,8 @@ def soak(cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     made.close()
     cli("down")
     for process in of_home(home):
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # some end with another
+            process.kill()
 
 
 @pytest.mark.endurance
