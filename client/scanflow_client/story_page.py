@@ -32,7 +32,7 @@ def write_story(server: Server, app: str | None, folder: Path) -> Path:
     told = story_so_far(server)
     apps = sorted({event.app for event in told})
     if not apps:
-        raise NotFoundError("No agent has told of anything yet. Start one: scanflow agents --start app.py")
+        raise NotFoundError("No agent has told of anything yet. See which are at work: scanflow agents")
     if app is None and len(apps) > 1:
         raise UsageError(f"Agents of {', '.join(apps)} are at work. Name one: scanflow events --report --app {apps[0]}")
     name = app or apps[0]

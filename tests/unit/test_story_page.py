@@ -61,7 +61,7 @@ def test_of_several_applications_one_is_to_be_named(tmp_path: Path) -> None:
 
 
 def test_where_nothing_was_told_the_next_command_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="scanflow agents --start"):
+    with pytest.raises(NotFoundError, match="See which are at work: scanflow agents"):
         write_story(keeps(), None, tmp_path)
 
 
