@@ -38,7 +38,7 @@ endurance: env ## Run the tests that kill and load things for minutes; PYTEST_AR
 	@$(BIN)/pytest -q -n 2 --dist loadscope -m endurance $(PYTEST_ARGS)
 
 .PHONY: test-quick
-test-quick: env ## Run the tests that are not marked slow, in about a minute
+test-quick: env ## Run the tests that are not marked slow, in about four minutes
 	@$(BIN)/pytest -q -n 2 --dist loadscope -m 'not slow and not benchmark and not endurance' $(PYTEST_ARGS)
 
 .PHONY: lint
