@@ -113,6 +113,10 @@ class Outbox:
         finally:
             self._answers.pop(letter.key, None)
 
+    def waiting(self, lanes: Iterable[str]) -> list[Letter]:
+        """Return what is kept of these strategies and not answered, in the order of each."""
+        return [letter for lane in lanes for _, letter in self._lanes.get(lane, ())]
+
     def hurry(self) -> None:
         """Try everything again now: a receiver is there again."""
         self._news.set()

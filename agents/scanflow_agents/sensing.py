@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from scanflow.errors import MissingExtraError
 from scanflow_agents.cycle import Found, HostedSensor
 from scanflow_agents.deciding import letter_of
 from scanflow_agents.ledger import Firing, Ledger
-from scanflow_agents.outbox import Outbox
+from scanflow_agents.outbox import Letter, Outbox
 from scanflow_agents.workers import Workers
 
 if TYPE_CHECKING:
@@ -97,9 +97,11 @@ class _Caller:
         return f"{self.around.agent}/{self.sensor}/{self.cause}{'' if self.count == 1 else f'/{self.count}'}"
 
 
-def hosted(sensor: SensorFunction[..., Any], around: Surroundings, **limits: Any) -> HostedSensor:
-    """Return the sensor as the host runs it; ``limits`` are fields of :class:`HostedSensor`, where its author has said
-    nothing else."""
+def hosted(
+    sensor: SensorFunction[..., Any], around: Surroundings, *, strategies: frozenset[str] = frozenset(), **limits: Any
+) -> HostedSensor:
+    """Return the sensor as the host runs it; ``strategies`` decide on its samples, and ``limits`` are fields of
+    :class:`HostedSensor`, where its author has said nothing else."""
     ready = _ready(sensor, around.workers)
     looks = wants(sensor, "runs")
 
@@ -124,6 +126,7 @@ def hosted(sensor: SensorFunction[..., Any], around: Surroundings, **limits: Any
             services=around.services,
             caller=_Caller(around=around, sensor=sensor.name, cause=firing.cause),
             application=around.application,
+            wanted=partial(_intents, around.outbox().waiting(strategies)),
             loop=asyncio.get_running_loop(),
         )
         event = None if firing.event is None else Event.model_validate(firing.event)
@@ -132,7 +135,12 @@ def hosted(sensor: SensorFunction[..., Any], around: Surroundings, **limits: Any
 
     said = {name: getattr(sensor.sensor, name) for name in ("limit_s", "grace_s", "misfire")}
     own = {name: value for name, value in said.items() if value is not None}
-    return HostedSensor(name=sensor.name, trigger=sensor.trigger, run=run, **{**limits, **own})
+    fields = {**limits, **own, "strategies": strategies}
+    return HostedSensor(name=sensor.name, trigger=sensor.trigger, run=run, **fields)
+
+
+def _intents(letters: Sequence[Letter]) -> list[Intent]:
+    return [Intent.model_validate_json(letter.body) for letter in letters if letter.kind == "intent"]
 
 
 def _runs(

@@ -6,14 +6,14 @@ A sensor or actuator gets it as its parameter named ``context``; :func:`current`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scanflow.agent.acts import Act, Call, Doing
-from scanflow.agent.records import JSON
+from scanflow.agent.records import JSON, Intent
 from scanflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ class Context:
     services: Services | None = None
     caller: Caller | None = None
     application: Application | None = None
+    wanted: Callable[[], Sequence[Intent]] = tuple
+    """What the sensor's strategies wanted that the server had not answered when this firing began, the oldest first.
+    The server's own list has all the rest: what is in neither is not wanted."""
+
     loop: asyncio.AbstractEventLoop | None = None
     """The event loop of the agent, which a plain function that runs in a thread hands its calls to."""
 

@@ -16,7 +16,7 @@ import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.agent.acts import Act
 from scanflow.agent.context import Context
-from scanflow.agent.records import Action, Guard
+from scanflow.agent.records import Action, Guard, Intent
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
@@ -208,7 +208,7 @@ def not_noted_yet(actions: Iterable[Action], context: Context, version: ModelVer
 
 
 def on_its_way(actions: Iterable[Action], context: Context, address: str, *, watched_s: float) -> str | None:
-    """Say what keeps a version waiting: itself on its way, or another one on its way or still watched. Pure.
+    """Say what keeps a version waiting: itself on its way, or another one on its way or still watched.
 
     Args:
         actions: What was wanted, the newest first.
@@ -216,15 +216,22 @@ def on_its_way(actions: Iterable[Action], context: Context, address: str, *, wat
         address: The version that is wanted.
         watched_s: For how long a version is watched after it was put to use.
     """
+    for intent in context.wanted():
+        return _under_way(intent, address)
     for action in actions:
         if not is_mine(action, context) or action.decision.verdict in {"suggest", "observe"}:
             continue
-        same = version_address(action) == address
         if action.state in {"pending", "running"}:
-            return f"it is on its way: {action.id}" if same else f"another is on its way: {version_address(action)}"
+            return _under_way(action.intent, address)
+        same = version_address(action) == address
         if action.state == "succeeded" and not same and context.clock() < (action.ended or 0.0) + watched_s:
             return f"another is being watched: {version_address(action)}"
     return None
+
+
+def _under_way(intent: Intent, address: str) -> str:
+    own = _address(intent)
+    return f"it is on its way: {intent.id}" if own == address else f"another is on its way: {own}"
 
 
 def is_mine(action: Action, context: Context) -> bool:
@@ -258,7 +265,11 @@ def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool,
 
 def version_address(action: Action) -> str:
     """Return the address of the version that an action is about."""
-    return str(action.intent.arguments.get("model", ""))
+    return _address(action.intent)
+
+
+def _address(intent: Intent) -> str:
+    return str(intent.arguments.get("model", ""))
 
 
 def _record(desk: Desk, service: str) -> ServiceRecord | None:

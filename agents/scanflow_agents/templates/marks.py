@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scanflow.agent.context import Context
-from scanflow.agent.records import Action
+from scanflow.agent.records import Intent
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
@@ -90,21 +90,21 @@ def at_work(
     Such a run is wanted and not begun, or goes on, or has ended well and is not noted; the last counts for
     ``patience_s`` seconds, so that one with outputs that nobody can use does not keep others back for ever.
     """
-    wanted = desk.actions(context.app)  # before the runs are read: what is no longer wanted is then among those
-    for action in wanted:
-        if action.state in {"pending", "running"} and _begins(action, context, workflow):
-            return f"wanted by {action.intent.agent}: {action.id}"
+    known = desk.actions(context.app)  # before the runs are read: what is no longer wanted is then among those
+    wanted = [one.intent for one in known if one.state in {"pending", "running"}]
+    for intent in [*context.wanted(), *wanted]:
+        if _begins(intent, context, workflow):
+            return f"wanted by {intent.agent}: {intent.id}"
     runs, now = newest_runs(desk, context, workflow), context.clock()
     for one in runs:
         if one.state == "running":
             return str(one.name)
     ended = [one for one in runs if one.state == "succeeded" and now < one.created + (one.seconds or 0.0) + patience_s]
-    known = noted_runs(tracker, context, kind) if ended else set()
-    return next((str(one.name) for one in ended if one.name not in known), None)
+    made_use_of = noted_runs(tracker, context, kind) if ended else set()
+    return next((str(one.name) for one in ended if one.name not in made_use_of), None)
 
 
-def _begins(action: Action, context: Context, workflow: str) -> bool:
-    intent = action.intent
+def _begins(intent: Intent, context: Context, workflow: str) -> bool:
     return (intent.app, intent.team, intent.primitive, intent.target) == (
         context.app,
         context.team,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -76,8 +75,7 @@ class PlannerOptions(Starting):
     """The agent that is called."""
 
     again_after_s: float = Field(default=60.0, ge=0)
-    """A retraining that has not begun, or a better version that is not in use, is asked for again after so long, in
-    seconds."""
+    """A better version that is not in use is asked for again after so long, in seconds."""
 
     service: str | None = None
     """The online workflow with the model. None: the application's only one."""
@@ -114,23 +112,6 @@ class PlannerOptions(Starting):
 
     watch_cool_down_s: float = Field(default=120.0, ge=0)
     """How long scaling and placement are left alone after a change, in seconds."""
-
-
-@dataclass
-class _Asked:
-    """When a retraining was asked for last. A wish may be on its way to the server for a while."""
-
-    newest: str | None = None
-    """The newest run of the training workflow at that time."""
-
-    at: float = -math.inf
-
-    def lately(self, newest: str | None, now: float, *, again_after_s: float) -> bool:
-        """Say whether one was asked for lately that has not begun; if not, one is now."""
-        if newest == self.newest and now < self.at + again_after_s:
-            return True
-        self.newest, self.at = newest, now
-        return False
 
 
 def declare(app: Application, agent: Agent) -> None:
@@ -179,7 +160,6 @@ def declare(app: Application, agent: Agent) -> None:
 def _declare_retraining(options: PlannerOptions, model: str) -> None:
     least = options.min_picked
     seen: dict[str, frozenset[str]] = {}
-    asked = _Asked()
 
     @sensor(sf.every(seconds=options.interval_s))
     def count_number_of_pickeddata(context: Context) -> dict[str, Any]:
@@ -200,9 +180,6 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
             "batch": None,
         }
         if len(new) >= least and busy is None and champion is not None:
-            newest = next((str(one.name) for one in newest_runs(desk, context, options.training_workflow)), None)
-            if asked.lately(newest, context.clock(), again_after_s=options.again_after_s):
-                return found | {"busy": "it was asked for already"}
             found["batch"] = marks.save_labels(tracker, context, given if options.learn_from == "all" else new)
         return found
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import scanflow as sf
+from scanflow.agent import Strategy, call
+from scanflow.agent import primitives as do
 from scanflow.agent.actuators.actuator import actuator
 from scanflow.agent.context import Context
 from scanflow.agent.records import Event
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agents import SensorFunction
-from scanflow.errors import InvalidError, MissingExtraError
+from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 from scanflow.knowledge import MemoryKnowledge
+from scanflow_agents.deciding import Strategies
 from scanflow_agents.ledger import Firing, Ledger
 from scanflow_agents.sensing import Surroundings, hosted
 from scanflow_agents.workers import Workers
@@ -42,8 +47,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def surroundings(clock: FakeClock, agent: Agent | None = None, tracker: MemoryKnowledge | None = None) -> Surroundings:
     def outbox() -> Any:
-        assert agent is not None
-        return agent.outbox
+        return SimpleNamespace(waiting=lambda lanes: []) if agent is None else agent.outbox
 
     return Surroundings(
         application=APP, agent="tracker", clock=clock, workers=Workers(2), outbox=outbox, tracker=tracker
@@ -142,6 +146,54 @@ def test_an_actuator_called_in_a_sensor_is_delivered_under_the_firings_key(tmp_p
             answers = await fired(function, surroundings(clock, agent))
             assert answers == [{"verdict": "act"}] * 2
             assert agent.keys() == [f"tracker/{function.name}/c", f"tracker/{function.name}/c/2"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["it goes on", "it is killed meanwhile"])
+def test_a_sensor_sees_what_its_strategies_want_for_as_long_as_it_is_not_answered(tmp_path: Path, killed: bool) -> None:
+    seen: list[list[str]] = []
+
+    @sensor(sf.on_call())
+    async def look(context: Context) -> int:
+        seen.append([f"{one.strategy} {one.key}" for one in context.wanted()])
+        return 1
+
+    @sensor(sf.on_call())
+    async def other(context: Context) -> int:
+        seen.append([one.key for one in context.wanted()])
+        return 1
+
+    retrain = Strategy(name="retrain", when=look, then=[do.run_workflow("training"), call("checker", "check")])
+    decider = Strategies([retrain], app="mnist", team="data", parameters={})
+
+    async def story() -> None:
+        clock, lives = FakeClock(), list[Agent]()
+        around = replace(surroundings(clock), outbox=lambda: lives[-1].outbox)
+        sensors = [hosted(look, around, strategies=frozenset({"retrain"})), hosted(other, around)]
+
+        async def live() -> Agent:
+            lives.append(Agent(tmp_path, clock, *sensors, decider=decider))
+            lives[-1].post.down = UnavailableError("The server cannot be reached.")
+            return await lives[-1].__aenter__()
+
+        async def fire(cause: str, name: str = "look") -> list[str]:
+            agent.host.cycle.call(name, Firing(cause=cause, at=clock.now))
+            await agent.settled()
+            return seen[-1]
+
+        agent = await live()
+        assert await fire("a") == []
+        if killed:
+            await agent.kill()
+            agent = await live()
+        assert await fire("b") == ["retrain tracker/retrain/a"]
+        assert await fire("c", "other") == [], "its strategies want nothing"
+        agent.post.down = None
+        agent.go_on.set()
+        await agent.settled()
+        assert await fire("d") == [], "both were answered"
+        await agent.__aexit__()
 
     run(story)
 

@@ -138,6 +138,7 @@ class World:
     folder: Path
     desk: FakeDesk = field(default_factory=FakeDesk)
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unanswered: list[Intent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tracker: KnowledgeBase = MemoryKnowledge(clock=lambda: datetime.fromtimestamp(self.desk.now, UTC))
@@ -159,6 +160,7 @@ class World:
             tracker=self.tracker,
             services=self.desk,
             application=self.app,
+            wanted=lambda: self.unanswered,
         )
 
     def fire(self, agent: str, sensor: str, **kwargs: Any) -> Any:

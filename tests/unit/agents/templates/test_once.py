@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Barrier, Thread
-from typing import Any
 
 import pytest
 
@@ -93,23 +92,14 @@ def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(wor
     assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent)
 
 
-def test_a_retraining_whose_wish_is_on_its_way_to_the_server_is_asked_for_again_only_after_a_while(
-    world: World,
-) -> None:
-    declared = world.load("planner")
-
-    def batch() -> Any:
-        return world.look(declared, "planner", "count_number_of_pickeddata")["batch"]
-
+def test_a_retraining_whose_wish_is_on_its_way_to_the_server_is_not_wanted_again(world: World) -> None:
     world.given([f"r:{number}" for number in range(100)])
-    assert batch() is not None
-    assert batch() is None
-    world.desk.now += 60
-    assert batch() is not None
-    world.given(["r:100"])
-    assert batch() is None, "one more label is no reason"
-    world.desk.ran("calm-otter-1", "training", {}, state="failed")
-    assert batch() is not None, "it has begun, and failed"
+    intent = world.intent("planner", "count_number_of_pickeddata")
+    world.unanswered = [intent]
+    found = world.fire("planner", "count_number_of_pickeddata")
+    assert (found["batch"], found["busy"]) == (None, f"wanted by planner: {intent.id}")
+    world.unanswered = []
+    assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent), "it was refused"
 
 
 def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World) -> None:
@@ -142,6 +132,15 @@ def test_versions_are_put_to_use_and_watched_one_after_the_other(world: World, s
     world.desk.acted(intent, "succeeded")
     world.desk.now += 62.0
     assert world.fire("executor", "change_model", version=second)["stands"] is None
+
+
+def test_a_version_whose_wish_is_on_its_way_to_the_server_is_not_wanted_again_nor_is_another(world: World) -> None:
+    first, second = (world.retrained(f"bold-fox-{number}", 0.8, 0.9) for number in (2, 3))
+    intent = world.intent("executor", "change_model", version=first)
+    world.unanswered = [intent]
+    assert world.fire("executor", "change_model", version=first)["stands"] == f"it is on its way: {intent.id}"
+    stands = world.fire("executor", "change_model", version=second)["stands"]
+    assert stands == f"another is on its way: models:/mnist_cnn/{first}"
 
 
 @pytest.mark.parametrize("state", ["pending", "running"])
