@@ -104,6 +104,15 @@ def mine(home: Path) -> list[str]:
     return [str(process) for process in processes(home)]
 
 
+def none_killed(home: Path) -> bool:
+    """Kill those processes, and say whether there were none: before its turn comes, one may start another."""
+    there = processes(home)
+    for process in there:
+        with suppress(psutil.NoSuchProcess):  # some end with another
+            process.kill()
+    return not there
+
+
 class Caller:
     """A client with one connection that it keeps."""
 
@@ -230,10 +239,7 @@ def test_a_killed_supervisor_is_replaced_and_nothing_is_started_twice(services: 
 
 def test_after_a_restart_of_the_machine_the_next_command_starts_it_again(services: Services, home: Path) -> None:
     url = services.deploy(instances=2).url
-    for process in processes(home):
-        with suppress(psutil.NoSuchProcess):  # some end with another
-            process.kill()
-    until(lambda: not mine(home), "all of it is gone")
+    until(lambda: none_killed(home), "all of it is gone")
     assert services.local.services()[0].state == "unsupervised"
     record = eventually(services, lambda found: found.state == "ready", "it is ready again")
     assert (record.url, len(record.instances)) == (url, 2)
