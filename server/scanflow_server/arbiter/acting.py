@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 from scanflow.agent.records import Action, Call, Intent
@@ -12,7 +13,7 @@ from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow_server.arbiter.desk import event_of, not_found
 from scanflow_server.arbiter.look import Look, Measure
 from scanflow_server.arbiter.owner import LEASE_S, owner_from
-from scanflow_server.arbiter.words import place_of, seconds
+from scanflow_server.arbiter.words import overlapping, place_of, seconds, when
 from scanflow_server.primitives.means import Done
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
@@ -31,6 +32,10 @@ WAITS_S = (1.0, 2.0, 5.0, 15.0)
 
 Perform = Callable[[Intent, Call, str, Call | None, Callable[[Call], None]], Done]
 """Carry out a call for an intent: with an idempotency key, the inverse that an earlier try noted, a place for it."""
+
+
+_NOBODYS = {"strategy": None, "app": None, "agent": None, "intent": None, "priority": 0, "until": 0.0}
+"""Of a field that no standing action has written."""
 
 
 class Actor:
@@ -105,11 +110,10 @@ class Actor:
                 )
             if action.inverse is None:
                 raise UsageError(f"The action {id!r} cannot be taken back: nothing undoes {action.intent.primitive}.")
-            fields = kept.fields_at(connection, place_of(action.intent))
-            for name in action.intent.fields:
-                if name in fields and fields[name].intent not in {None, id}:
+            for newer in _newer(connection, action):
+                if names := overlapping(newer.intent, action.intent):
                     raise UsageError(
-                        f"The action {id!r} cannot be taken back: {fields[name].intent!r} has written {name!r} of "
+                        f"The action {id!r} cannot be taken back: {newer.id!r} has written {names[0]!r} of "
                         f"{action.intent.target!r} since. Take that back first."
                     )
             kept.put(connection, stored.changed(reverting=by, guard_until=None, due=None, tries=0))
@@ -134,7 +138,7 @@ class Actor:
         guard = stored.intent.guard
         before = stored.guard_before
         if guard is not None and before is None and stored.tries == 0:
-            before = self._measure(guard.metric)
+            before = self._measure(stored.intent.app, guard.metric)
         now = self._clock()
         with self._store.write() as connection:
             stored = kept.get(connection, id)
@@ -143,7 +147,7 @@ class Actor:
             if stored.action.state not in {"pending", "running"}:
                 return None
             if stored.tries >= MOST_TRIES:
-                self._lose(connection, stored, now)
+                self._lose(connection, stored, now, f"It was cut off {stored.tries} times")
                 return None
             began = now if stored.action.began is None else stored.action.began
             running = stored.changed(
@@ -156,22 +160,11 @@ class Actor:
         return running
 
     def _own(self, connection: Any, intent: Intent, now: float) -> None:
-        place, owner = place_of(intent), owner_from(intent, now=now, lease_s=self._lease_s)
+        place, owned = place_of(intent), _owned(intent, since=now, lease_s=self._lease_s)
         known = kept.fields_at(connection, place)
         for name in intent.fields:
-            field = known.get(name, StoredField(field=name)).model_copy(
-                update={
-                    "strategy": owner.strategy,
-                    "app": intent.app,
-                    "agent": intent.agent,
-                    "intent": intent.id,
-                    "priority": owner.priority,
-                    "until": owner.until,
-                    "written": None,  # until it is seen what became of it
-                    "foreign_value": None,
-                    "foreign_since": None,
-                }
-            )
+            update = {**owned, "foreign_value": None, "foreign_since": None}
+            field = known.get(name, StoredField(field=name)).model_copy(update=update)
             kept.put_field(connection, place, field)
 
     def _note(self, id: str, inverse: Call) -> None:
@@ -211,6 +204,17 @@ class Actor:
                 value = {"value": seen[name]} if name in seen else None
                 kept.put_field(connection, place, field.model_copy(update={"written": value}))
 
+    def _give_back(self, connection: Any, intent: Intent) -> None:
+        """Let the fields that an action no longer stands for be theirs whose actions do, or nobody's."""
+        place = place_of(intent)
+        there = [one for one in kept.standing(connection, place) if one.id != intent.id]
+        for name, field in kept.fields_at(connection, place).items():
+            if field.intent != intent.id:
+                continue
+            last = next((one for one in there if name in one.intent.fields), None)
+            owned = _NOBODYS if last is None else _owned(last.intent, since=when(last), lease_s=self._lease_s)
+            kept.put_field(connection, place, field.model_copy(update=owned))
+
     def _fail(self, id: str, why: str) -> None:
         now = self._clock()
         with self._store.write() as connection:
@@ -219,6 +223,7 @@ class Actor:
             change = {"state": "failed", "ended": now, "error": why}
             kept.put(connection, stored.changed(action=change, due=None))
             kept.say(connection, id, now, f"it failed: {why}")
+            self._give_back(connection, stored.intent)
             events.append(connection, [event_of(stored.intent, "action.failed", now, id=id, error=why)])
 
     def _put_off(self, id: str, error: Exception) -> None:
@@ -226,13 +231,14 @@ class Actor:
         with self._store.read() as connection:
             stored = kept.get(connection, id)
         assert stored is not None
-        if stored.tries >= MOST_TRIES:
-            if stored.reverting is None:
-                self._fail(id, str(error))
-            else:
-                self._not_taken_back(id, str(error))
-            return
         now = self._clock()
+        if stored.tries >= MOST_TRIES and stored.reverting is not None:
+            self._not_taken_back(id, str(error))
+            return
+        if stored.tries >= MOST_TRIES:  # what did not answer may have done it all the same
+            with self._store.write() as connection:
+                self._lose(connection, stored, now, f"It was tried {stored.tries} times ({error})")
+            return
         tries = stored.tries + (1 if stored.reverting is not None else 0)
         wait_s = WAITS_S[min(max(tries, 1), len(WAITS_S)) - 1]
         state = "pending" if stored.reverting is None else stored.action.state
@@ -241,11 +247,12 @@ class Actor:
             kept.put(connection, put_off)
             kept.say(connection, id, now, f"it is tried again in {seconds(wait_s)}: {error}")
 
-    def _lose(self, connection: Any, stored: StoredAction, now: float) -> None:
+    def _lose(self, connection: Any, stored: StoredAction, now: float, what: str) -> None:
         why = (
-            f"It was cut off {stored.tries} times, and whether it took effect is not known. Look at "
-            f"{stored.intent.target!r}, and have the strategy fire again."
+            f"{what}, and whether it took effect is not known. Look at {stored.intent.target!r}, and have the strategy "
+            "fire again."
         )
+        self._written(connection, stored.intent, {})
         kept.put(connection, stored.changed(action={"state": "lost", "ended": now, "error": why}, due=None))
         kept.say(connection, stored.id, now, why)
         events.append(connection, [event_of(stored.intent, "action.failed", now, id=stored.id, error=why)])
@@ -261,17 +268,34 @@ class Actor:
             kept.put(connection, stored.changed(action=change, reverting=None, due=None))
             kept.say(connection, id, now, f"it is taken back, by {stored.reverting}")
             self._written(connection, stored.intent, seen)
+            self._give_back(connection, stored.intent)
             happened = event_of(stored.intent, "action.reverted", now, id=id, by=stored.reverting)
             events.append(connection, [happened])
 
     def _not_taken_back(self, id: str, why: str) -> None:
+        with self._store.read() as connection:
+            stored = kept.get(connection, id)
+        assert stored is not None
+        seen = self._look(stored.intent)
         now = self._clock()
         with self._store.write() as connection:
-            stored = kept.get(connection, id)
-            assert stored is not None
             kept.put(connection, stored.changed(action={"error": why}, reverting=None, due=None))
+            self._written(connection, stored.intent, seen)
             kept.say(connection, id, now, f"it could not be taken back: {why}")
             events.append(connection, [event_of(stored.intent, "action.failed", now, id=id, error=why)])
+
+
+def _owned(intent: Intent, *, since: float, lease_s: float) -> dict[str, Any]:
+    """Return what is kept of a field that an intent's strategy has owned since then."""
+    owner = owner_from(intent, now=since, lease_s=lease_s)
+    own = {"strategy": owner.strategy, "intent": owner.intent, "priority": owner.priority, "until": owner.until}
+    return {**own, "app": intent.app, "agent": intent.agent}
+
+
+def _newer(connection: Any, action: Action) -> list[Action]:
+    """Return what was begun at an action's place after it, and stands."""
+    there = kept.standing(connection, place_of(action.intent), since=when(action))
+    return list(takewhile(lambda one: one.id != action.id, there))
 
 
 def _short(result: dict[str, Any]) -> str:

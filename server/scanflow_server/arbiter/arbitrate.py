@@ -46,6 +46,9 @@ class World:
     approved: Collection[str] = frozenset()
     """The ids of the intents that a person has said yes to."""
 
+    at_work: Collection[str] = frozenset()
+    """The ids of the actions that change the target at this moment, or will go on with that."""
+
 
 def arbitrate(
     intent: Intent,
@@ -184,7 +187,8 @@ def _why_first(winner: Intent, loser: Intent) -> str:
 
 def _busy(intent: Intent, world: World) -> Objection | None:
     for action in world.history:
-        if action.state == "running" and action.id != intent.id and place_of(action.intent) == place_of(intent):
+        works = action.state == "running" or action.id in world.at_work
+        if works and action.id != intent.id and place_of(action.intent) == place_of(intent):
             return Objection(
                 f"{intent.target!r} is being changed by {action.id!r}; this one is next.",
                 verdict="queue",

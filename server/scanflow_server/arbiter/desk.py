@@ -127,16 +127,19 @@ class Desk:
         since = now - max(_looks_back_s(one) for one in wanted)
         history = [one for one in kept.history_for(connection, wanted, since=since) if one.id not in fresh]
         fields = kept.fields_at(connection, place)
-        foreign = self._foreign(connection, place, fields, seen, now)
+        at_work = kept.at_work(connection, place)
+        steady = {name: one for name, one in fields.items() if one.intent not in at_work}
+        foreign = self._foreign(connection, place, steady, seen, now)
         world = World(
             now=now,
             history=history,
             owners={name: self._owner(one) for name, one in fields.items() if one.strategy is not None},
             observed=seen,
-            last_written=_last_written(fields),
+            last_written=_last_written(steady),
             foreign_since=foreign,
             foreign_s=self._foreign_s,
             approved={one.id for one in fresh.values() if one.approved_by is not None},
+            at_work=at_work,
         )
         decisions = arbitrate_all(wanted, world)
         for id, decision in decisions.items():

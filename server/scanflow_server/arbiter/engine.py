@@ -37,7 +37,11 @@ LOOK_S = 1.0
 """How often the engine looks for what is due, and guards for what they watch, in seconds."""
 
 
-def _unknown(_: str) -> None:
+LONGEST_PAUSE_S = 60.0
+"""The longest pause before the engine goes on with what it stumbles over, in seconds; the first is ``LOOK_S``."""
+
+
+def _unknown(_app: str, _metric: str) -> None:
     return None
 
 
@@ -70,12 +74,14 @@ class Engine:
             foreign_s: How long somebody else's value is left alone, in seconds.
             workers: How many actions are carried out at the same time.
         """
-        self._store, self._measure, self._clock, self._workers = store, measure, clock, workers
+        self._store, self._clock, self._workers = store, clock, workers
+        self._measured = measure
         self.desk = Desk(store, look=look, clock=clock, alive=alive, foreign_s=foreign_s)
-        self._actor = Actor(store, perform, look=look, measure=measure, clock=clock, lease_s=lease_s)
+        self._actor = Actor(store, perform, look=look, measure=self._measure, clock=clock, lease_s=lease_s)
         self._changed = threading.Condition()
         self._news = 0
         self._busy: dict[str, str] = {}
+        self._stumbled: dict[str, tuple[int, float]] = {}
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -148,13 +154,23 @@ class Engine:
                 news = self._news
             try:
                 for id, job in self._jobs():
-                    # A thread for each, which the end of the process ends: an executor's would hold that up.
-                    threading.Thread(target=self._do, args=(id, job), name=f"scanflow-{id}", daemon=True).start()
+                    self._begin(id, job)
             except ScanflowError as error:  # the database does not answer: it may again
                 _log.warning("%s", error)
+            except Exception:  # noqa: BLE001  a defect must not end the engine, and is to be seen
+                _log.exception("The engine could not look for what is to be done")
             with self._changed:
                 if self._news == news and not self._stopping:
                     self._changed.wait(LOOK_S)
+
+    def _begin(self, id: str, job: Callable[[], None]) -> None:
+        # A thread for each, which the end of the process ends: an executor's would hold that up.
+        thread = threading.Thread(target=self._do, args=(id, job), name=f"scanflow-{id}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # there are too many threads: there may be fewer soon
+            _log.warning("The engine could not go on with %s: %s", id, error)
+            self._stumbles(id)
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
         """Return what is to be done now, at most one thing a target, and mark those targets as busy."""
@@ -165,6 +181,8 @@ class Engine:
         for stored in sorted(found, key=lambda one: one.action.state != "running"):
             place = place_of(stored.intent)
             with self._changed:
+                if now < self._stumbled.get(stored.id, (0, 0.0))[1]:
+                    continue
                 if len(self._busy) >= self._workers:
                     break
                 if place in self._busy.values() or stored.id in self._busy:
@@ -192,7 +210,7 @@ class Engine:
         guard = stored.intent.guard
         if stored.guard_until is None or guard is None or stored.action.state != "succeeded":
             return None
-        worse = regressed(guard, stored.guard_before, self._measure(guard.metric))
+        worse = regressed(guard, stored.guard_before, self._measure(stored.intent.app, guard.metric))
         if worse is not None:
             return partial(self._take_back, stored.id, worse)
         return partial(self._actor.guard_ends, stored.id) if now >= stored.guard_until else None
@@ -219,12 +237,31 @@ class Engine:
                 self.desk.again(queued.intent)
         except ScanflowError as error:  # the database does not answer; what was begun is found again by its state
             _log.warning("%s", error)
+            self._stumbles(id)
         except Exception:  # noqa: BLE001  a defect must not end the engine, and is to be seen
             _log.exception("The engine could not go on with %s", id)
+            self._stumbles(id)
+        else:
+            self._stumbled.pop(id, None)
         finally:
             with self._changed:
                 self._busy.pop(id, None)
             self._wake()
+
+    def _stumbles(self, id: str) -> None:
+        """Leave an action alone for a while that cannot be gone on with, and each time for longer."""
+        with self._changed:
+            self._busy.pop(id, None)
+            times = self._stumbled.get(id, (0, 0.0))[0] + 1
+            pause_s = min(LOOK_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
+            self._stumbled[id] = times, self._clock() + pause_s
+
+    def _measure(self, app: str, metric: str) -> float | None:
+        try:
+            return self._measured(app, metric)
+        except Exception:  # noqa: BLE001  what cannot be measured is not known, and holds nothing up
+            _log.exception("The metric %s of %s could not be measured", metric, app)
+            return None
 
     def _get(self, id: str) -> StoredAction:
         with self._store.read() as connection:

@@ -61,7 +61,8 @@ def reverses(intent: Intent, last: Action) -> str | None:
 def against_reversal(intent: Intent, history: Sequence[Action], now: float) -> Objection | None:
     """Return what keeps an intent from taking back the last change of what it writes, whoever made it.
 
-    What was done and changed nothing stands between a change and its reversal no longer than if it had not been done.
+    What changed nothing, failed or was taken back stands between a change and its reversal no more than if it had not
+    been done.
     """
     if intent.hysteresis_s <= 0:
         return None
@@ -69,12 +70,15 @@ def against_reversal(intent: Intent, history: Sequence[Action], now: float) -> O
         (
             action
             for action in history
-            if acted(action) and overlapping(action.intent, intent) and not _changed_nothing(action)
+            if acted(action)
+            and action.state not in {"failed", "reverted"}
+            and overlapping(action.intent, intent)
+            and not _changed_nothing(action)
         ),
         key=lambda action: (when(action), action.id),
         default=None,
     )
-    if last is None or last.state in {"failed", "reverted"} or now >= (over := when(last) + intent.hysteresis_s):
+    if last is None or now >= (over := when(last) + intent.hysteresis_s):
         return None
     if (name := reverses(intent, last)) is None:
         return None

@@ -19,8 +19,8 @@ __all__ = ["Look", "Measure", "measured", "observed"]
 Look = Callable[[Intent], Mapping[str, Any]]
 """Return those of an intent's fields that can be seen, as they are."""
 
-Measure = Callable[[str], float | None]
-"""Return what a metric is; None: nobody knows."""
+Measure = Callable[[str, str], float | None]
+"""Return what a metric is, for an application, by their names; None: nobody knows."""
 
 
 def observed(deployer: Deployer, applications: Applications, intent: Intent) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -40,9 +41,9 @@ def make_engine(context: Context) -> Engine:
             note=note,
         )
 
-    def measure(metric: str) -> float | None:
+    def measure(app: str, metric: str) -> float | None:
         found = measured(context.deployer, metric)
-        return posted(context, metric) if found is None else found
+        return posted(context, app, metric) if found is None else found
 
     def alive(app: str, agent: str) -> bool:
         with context.store.read() as connection:
@@ -53,10 +54,18 @@ def make_engine(context: Context) -> Engine:
     return Engine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)
 
 
-def posted(context: Context, metric: str) -> float | None:
-    """Return a metric's newest value that an agent has posted: an event of type ``metric`` about it, with ``value``."""
-    query = select(events.c.data).where(events.c.type == "metric", events.c.subject == metric)
+def posted(context: Context, app: str, metric: str) -> float | None:
+    """Return a metric's newest value that was posted for an application, or for no certain one: that is an event of
+    type ``metric`` about it, with ``value``. What is no number, or none that is finite, is not known."""
+    mine = events.c.app.in_([app, ""])
+    query = select(events.c.data).where(events.c.type == "metric", events.c.subject == metric, mine)
     with context.store.read() as connection:
         data = connection.execute(query.order_by(events.c.id.desc()).limit(1)).scalar()
     value = data.get("value") if isinstance(data, dict) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # JSON's integers have no end
+        return None
+    return number if math.isfinite(number) else None

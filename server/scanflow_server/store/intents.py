@@ -34,6 +34,7 @@ __all__ = [
     "StoredAction",
     "StoredField",
     "add",
+    "at_work",
     "by_key",
     "due",
     "fields_at",
@@ -44,6 +45,7 @@ __all__ = [
     "put_field",
     "said",
     "say",
+    "standing",
     "waiting_at",
 ]
 
@@ -103,6 +105,14 @@ trail = Table(
     sqlite_autoincrement=True,
 )
 """What happened to an intent, in words, in its order."""
+
+
+_WORKS = or_(
+    intents.c.state == "running",
+    and_(intents.c.state == "pending", intents.c.tries > 0),
+    intents.c.reverting.is_not(None),
+)
+"""What has begun to change its target and is not over: it runs, is tried again later, or is being undone."""
 
 
 class StoredAction(BaseModel):
@@ -191,9 +201,22 @@ def history_for(connection: Connection, wanted: Iterable[Intent], *, since: floa
         intents.c.place.in_({place_of(one) for one in among}),
         intents.c.strategy.in_({strategy_of(one) for one in among}),
     )
-    recent = or_(intents.c.decided >= since, intents.c.state == "running")
+    recent = or_(intents.c.decided >= since, _WORKS)
     query = select(intents.c.document).where(near, recent, intents.c.verdict == "act").order_by(intents.c.number)
     return [Action.model_validate(document) for document in connection.execute(query).scalars()]
+
+
+def at_work(connection: Connection, place: str) -> set[str]:
+    """Return the ids of what changes a target at this moment: what runs, is tried again later, or is being undone."""
+    return set(connection.execute(select(intents.c.id).where(intents.c.place == place, _WORKS)).scalars())
+
+
+def standing(connection: Connection, place: str, *, since: float = 0.0, limit: int = 100) -> list[Action]:
+    """Return what was begun at a place since then and neither failed nor was taken back, the newest first."""
+    stands = or_(intents.c.state.in_(["succeeded", "lost"]), _WORKS)
+    query = select(intents.c.document).where(intents.c.place == place, stands, intents.c.decided >= since)
+    newest = query.order_by(intents.c.decided.desc(), intents.c.number.desc()).limit(limit)
+    return [Action.model_validate(document) for document in connection.execute(newest).scalars()]
 
 
 def waiting_at(connection: Connection, place: str) -> list[StoredAction]:

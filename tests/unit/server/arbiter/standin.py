@@ -37,7 +37,7 @@ class World:
             self.store,
             self.perform,
             look=self.look,
-            measure=self.metrics.get,
+            measure=self.measure,
             alive=lambda _app, agent: agent in self.living,
             clock=lambda: self.now,
             **changes,
@@ -46,6 +46,9 @@ class World:
     def look(self, intent: Intent) -> dict[str, Any]:
         name = intent.target.partition("/")[2]
         return {"replicas": self.replicas[name]} if name in self.replicas else {}
+
+    def measure(self, _app: str, metric: str) -> float | None:
+        return self.metrics.get(metric)
 
     def perform(self, _intent: Intent, call: Call, key: str, noted: Call | None, note: Callable[[Call], None]) -> Done:
         name, count = str(call.arguments["workflow"]), call.arguments["instances"]

@@ -196,7 +196,8 @@ def test_what_does_not_answer_is_tried_again_and_not_for_ever(world: World) -> N
     for _ in range(9):
         engine.settle()
         world.now += 60
-    assert (action(world, "i2").state, world.replicas["serve"]) == ("failed", 4)
+    assert (action(world, "i2").state, world.replicas["serve"]) == ("lost", 4)
+    assert "It was tried 5 times (The tracker does not answer. Try again.)" in str(action(world, "i2").error)
 
 
 @pytest.mark.parametrize("error", [UsageError("It does not fit."), ZeroDivisionError("a defect")])

@@ -1,0 +1,205 @@
+"""What stands of several actions on one target, when some fail, are put off or taken back; what the engine survives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scanflow.agent.records import Event, Guard
+from scanflow.errors import UsageError
+from scanflow_server.arbiter.make import posted
+from scanflow_server.store import events
+from scanflow_server.store.base import Store
+from tests.unit.server.arbiter.standin import World
+from tests.unit.server.arbiter.test_engine import action, trail, wanted
+from tests.waiting import until
+
+P95 = "service.serve.p95_s"
+GUARD = Guard(metric=P95, worse="higher", by=0.05, within_s=600.0)
+
+
+@pytest.fixture(params=["failed", "taken back"])
+def after_another(request: pytest.FixtureRequest, world: World) -> World:
+    """A guarded change from 2 to 4 by ``i1``, and one after it by ``i2``, of which nothing stands."""
+    engine = world.engine()
+    world.metrics[P95] = 0.1
+    engine.submit(wanted("i1", guard=GUARD))
+    engine.settle()
+    world.now += 1
+    if request.param == "failed":
+        world.fail = UsageError("It does not fit.")
+    engine.submit(wanted("i2", 6, strategy="other", priority=1))
+    engine.settle()
+    world.fail = None
+    if request.param == "taken back":
+        assert engine.revert("i2", by="ann").state == "reverted"
+    assert world.replicas["serve"] == 4
+    return world
+
+
+def test_what_stood_before_it_can_be_taken_back(after_another: World) -> None:
+    assert after_another.engine().revert("i1", by="ann").state == "reverted"
+    assert after_another.replicas["serve"] == 2
+
+
+def test_the_guard_of_what_stood_before_it_still_takes_that_back(after_another: World) -> None:
+    after_another.metrics[P95] = 9.0
+    after_another.engine().settle()
+    assert (action(after_another, "i1").state, after_another.replicas["serve"]) == ("reverted", 2)
+
+
+def test_the_field_belongs_again_to_whom_it_did_before_and_to_nobody_when_nothing_stands(after_another: World) -> None:
+    engine = after_another.engine()
+    after_another.now += 1
+    assert engine.submit(wanted("i3", 7, strategy="third")).winner == "i1"
+    assert engine.submit(wanted("i4", 5)).verdict == "act"
+    engine.settle()
+    for id in ("i4", "i1"):
+        assert engine.revert(id, by="ann").state == "reverted"
+    assert engine.submit(wanted("i5", 7, strategy="third")).verdict == "act"
+
+
+def test_what_stood_before_it_is_not_turned_at_once_by_who_leaves_changes_standing(after_another: World) -> None:
+    after_another.now += 1
+    decision = after_another.engine().submit(wanted("i3", 2, hysteresis_s=60))
+    assert (decision.verdict, decision.winner) == ("refuse", "i1")
+
+
+def test_somebody_elses_value_is_still_somebody_elses_after_an_action_that_failed(world: World) -> None:
+    engine = world.engine()
+    engine.submit(wanted("i1"))
+    engine.settle()
+    world.replicas["serve"] = 9
+    engine.submit(wanted("i2", 5))
+    world.fail = UsageError("It does not fit.")
+    engine.approve("i2", by="ann")
+    engine.settle()
+    assert action(world, "i2").state == "failed"
+    assert "it is 9, and 4 was written here last" in engine.submit(wanted("i3", 5)).reason
+
+
+def test_what_is_tried_again_later_is_not_done_after_what_comes_after_it(world: World) -> None:
+    engine = world.engine()
+    world.does_not_answer()
+    engine.submit(wanted("i1", 3, strategy="a"))
+    engine.settle()
+    assert action(world, "i1").state == "pending"
+    world.fail = None
+    world.now += 0.5
+    decision = engine.submit(wanted("i2", 8, strategy="b", priority=10))
+    assert (decision.verdict, decision.winner) == ("queue", "i1")
+    engine.settle()
+    assert world.done == [], "the time of neither has come"
+    for _ in range(3):
+        world.now += 1
+        engine.settle()
+    assert [(key, given["instances"]) for key, given in world.done] == [("intent/i1", 3), ("intent/i2", 8)]
+
+
+def test_what_is_being_taken_back_is_not_done_after_what_comes_after_it(world: World) -> None:
+    engine = world.engine()
+    engine.submit(wanted("i1", 3))
+    engine.settle()
+    world.does_not_answer()
+    engine.revert("i1", by="ann", timeout_s=0.0)
+    world.fail = None
+    assert engine.submit(wanted("i2", 8)).winner == "i1"
+    for _ in range(3):
+        world.now += 1
+        engine.settle()
+    assert (action(world, "i1").state, world.replicas["serve"]) == ("reverted", 8)
+
+
+def test_a_value_that_an_action_which_is_lost_may_have_written_is_nobody_elses(world: World) -> None:
+    engine = world.engine()
+    engine.submit(wanted("i1", 3))
+    engine.settle()
+    world.does_not_answer()
+    engine.submit(wanted("i2", 8))
+    for _ in range(6):
+        engine.settle()
+        world.now += 60
+    assert action(world, "i2").state == "lost"
+    world.replicas["serve"] = 8
+    assert engine.submit(wanted("i3", 5)).verdict == "act"
+
+
+def test_what_cannot_be_measured_is_not_known_and_holds_nothing_up(world: World) -> None:
+    def measure(_app: str, metric: str) -> float | None:
+        raise OSError(f"{metric} cannot be read")
+
+    world.metrics[P95] = 0.1
+    world.engine().submit(wanted("i1", guard=GUARD))
+    world.engine().settle()
+    world.measure = measure  # type: ignore[method-assign]
+    with world.engine() as engine:
+        engine.submit(wanted("i2", 3, service="other", guard=GUARD))
+        until(lambda: action(world, "i2").state == "succeeded", "it is done")
+        engine.submit(wanted("i3", 2, service="other"))
+        until(lambda: action(world, "i3").state == "succeeded", "so is the next")
+    assert any("which was unknown" in text for text in trail(world, "i2"))
+    assert action(world, "i1").state == "succeeded"
+
+
+def test_what_the_engine_stumbles_over_it_leaves_alone_for_longer_and_longer(world: World) -> None:
+    looked: list[float] = []
+
+    def look(_intent: Any) -> dict[str, Any]:
+        looked.append(world.now)
+        raise OSError("too many open files")
+
+    engine = world.engine()
+    engine.submit(wanted("i1"))
+    engine.submit(wanted("i2", 3, service="other"))
+    world.look = look  # type: ignore[method-assign,assignment]
+    engine = world.engine()
+    for _ in range(40):
+        engine.settle()
+        world.now += 0.5
+    assert sorted(set(looked)) == [1000.0, 1001.0, 1003.0, 1007.0, 1015.0]
+    assert [action(world, id).state for id in ("i1", "i2")] == ["running"] * 2
+
+
+def test_an_engine_that_cannot_look_or_begin_goes_on_when_it_can(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = world.engine()
+    failing = [RuntimeError("can't start new thread"), MemoryError(), ValueError("a row that cannot be read")]
+    jobs = engine._jobs
+
+    def stumble() -> Any:
+        if failing:
+            raise failing.pop()
+        return jobs()
+
+    monkeypatch.setattr(engine, "_jobs", stumble)
+    monkeypatch.setattr("scanflow_server.arbiter.engine.LOOK_S", 0.01)
+    with engine:
+        engine.submit(wanted("i1"))
+        until(lambda: action(world, "i1").state == "succeeded", "it goes on")
+    assert not failing
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [(0.5, 0.5), (10**400, None), (True, None), ("0.5", None), (None, None)],
+    ids=["a number", "more than a float holds", "a truth", "text", "nothing"],
+)
+def test_a_posted_metric_is_a_number_or_not_known(store: Store, value: Any, known: float | None) -> None:
+    event = Event(at=1.0, type="metric", app="mnist", subject="lag", data={"value": value})
+    with store.write() as connection:
+        events.append(connection, [event])
+    assert posted(SimpleNamespace(store=store), "mnist", "lag") == known  # type: ignore[arg-type]
+
+
+def test_a_metric_of_another_application_is_not_this_ones(store: Store) -> None:
+    def told(app: str, value: float) -> Event:
+        return Event(at=1.0, type="metric", app=app, subject="accuracy", data={"value": value})
+
+    context: Any = SimpleNamespace(store=store)
+    with store.write() as connection:
+        events.append(connection, [told("mnist", 0.9), told("shop", 0.1)])
+    assert (posted(context, "mnist", "accuracy"), posted(context, "new", "accuracy")) == (0.9, None)
+    with store.write() as connection:
+        events.append(connection, [told("", 0.5)])
+    assert posted(context, "mnist", "accuracy") == 0.5, "it was posted for whoever wants to know"
