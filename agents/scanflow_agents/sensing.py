@@ -135,7 +135,7 @@ def hosted(
 
     said = {name: getattr(sensor.sensor, name) for name in ("limit_s", "grace_s", "misfire")}
     own = {name: value for name, value in said.items() if value is not None}
-    fields = {**limits, **own, "strategies": strategies}
+    fields: dict[str, Any] = {**limits, **own, "strategies": strategies}
     return HostedSensor(name=sensor.name, trigger=sensor.trigger, run=run, **fields)
 
 

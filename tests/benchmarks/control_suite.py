@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +174,9 @@ def _action(places: Places, sizes: Sizes) -> Benchmark:
         metrics=metrics,
         contenders={"Scanflow": sample},
         how=(
-            f"{sizes.samples} times, one every {sizes.pause_s:g} s: `POST /sensors/poke` of the agent, or `POST "
-            "/events` of the server, which the agent hears; its strategy wants `upgrade_workflow` with other "
-            "parameters; from before the request is sent to the times that the server notes of the action"
+            f"{sizes.samples} times, one after the other, {sizes.pause_s:g} s apart: `POST /sensors/poke` of the "
+            "agent, or `POST /events` of the server, which the agent hears; its strategy wants `upgrade_workflow` with "
+            "other parameters; from before the request is sent to the times that the server notes of the action"
         ),
         rounds=3,
         warm_up=False,
@@ -194,19 +195,23 @@ def _took(server: str, agent: str, strategy: str, sizes: Sizes) -> dict[str, flo
             ask(server, "POST", f"{API}/events", [event])
         pause.wait(sizes.pause_s)
 
+    def is_over(number: int) -> bool:
+        return number in outcome_of(server, strategy)
+
     def acts() -> bool:
         send(-len(sent))
         return bool(outcome_of(server, strategy))
 
     until(acts, "the agent acts")  # what is told before it listens is not heard; and the first opens connections
+    until(partial(is_over, 1 - len(sent)), "the last of those is over")
     counted = range(1, sizes.samples + 1)
-    for number in counted:
-        send(number)
     try:
-        until(lambda: set(counted) <= set(outcome_of(server, strategy)), "all that was wanted is done")
+        for number in counted:  # one after the other: of two that wait the later loses
+            send(number)
+            until(partial(is_over, number), "what was wanted is done")
     except AssertionError as error:
         raise NotMeasuredError(str(error)) from error
-    found = outcome_of(server, strategy)
+    found = {number: one for number, one in outcome_of(server, strategy).items() if number in counted}
     if failed := [one["error"] or one["decision"]["reason"] for one in found.values() if one["state"] != "succeeded"]:
         raise NotMeasuredError(f"{len(failed)} actions failed: {failed[0]}")
     began = percentiles([1000 * (found[number]["began"] - sent[number]) for number in counted])

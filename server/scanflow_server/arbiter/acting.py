@@ -241,9 +241,10 @@ class Actor:
             return
         tries = stored.tries + (1 if stored.reverting is not None else 0)
         wait_s = WAITS_S[min(max(tries, 1), len(WAITS_S)) - 1]
-        state = "pending" if stored.reverting is None else stored.action.state
+        # What is done and is being taken back has no error of its own, before it is known that it cannot be.
+        change = {"state": "pending", "error": str(error)} if stored.reverting is None else {}
         with self._store.write() as connection:
-            put_off = stored.changed(action={"state": state, "error": str(error)}, due=now + wait_s, tries=tries)
+            put_off = stored.changed(action=change, due=now + wait_s, tries=tries)
             kept.put(connection, put_off)
             kept.say(connection, id, now, f"it is tried again in {seconds(wait_s)}: {error}")
 

@@ -101,6 +101,11 @@ def go_on(plant: Plant) -> None:
     until(lambda: plant.sensor("tracker", "well")["fired"] > fired + 5, "the others go on")
 
 
+def why_missed(plant: Plant, sensor: str) -> set[str]:
+    """Return why firings were missed, but for those that came too late because the machine was busy."""
+    return {one["reason"] for one in plant.journal("tracker", "missed", sensor)} - {"late"}
+
+
 def test_a_sensor_that_raises_leaves_an_error_each_time_and_nothing_is_done(plant: Plant) -> None:
     until(lambda: plant.sensor("tracker", "raising")["errors"] >= 5, "it has raised some times")
     go_on(plant)
@@ -130,11 +135,11 @@ def test_a_sensor_that_hangs_is_given_up_counted_as_missed_until_it_returns_and_
     found = plant.sensor("tracker", "hanging")
     assert (found["fired"], found["errors"]) == (1, 1), "as long as it has not returned it is not begun again"
     assert [one["error"] for one in plant.samples("tracker", "hanging")] == [limit]
-    assert {one["reason"] for one in plant.journal("tracker", "missed", "hanging")} == {"running"}
+    assert why_missed(plant, "hanging") == {"running"}
     plant.release()
     until(lambda: plant.sensor("tracker", "hanging")["fired"] > 3, "once it has returned it fires again")
     assert plant.samples("tracker", "hanging")[-1]["value"] == 1
-    assert {one["reason"] for one in plant.journal("tracker", "missed", "hanging")} == {"running"}
+    assert why_missed(plant, "hanging") == {"running"}
 
 
 def test_an_async_sensor_that_hangs_is_cut_off_at_its_limit_and_begun_again(plant: Plant) -> None:

@@ -104,6 +104,7 @@ def test_what_is_being_taken_back_is_not_done_after_what_comes_after_it(world: W
     engine.settle()
     world.does_not_answer()
     engine.revert("i1", by="ann", timeout_s=0.0)
+    assert (action(world, "i1").state, action(world, "i1").error) == ("succeeded", None)
     world.fail = None
     assert engine.submit(wanted("i2", 8)).winner == "i1"
     for _ in range(3):
