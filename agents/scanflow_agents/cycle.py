@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from scanflow.agent.records import Sample
+from scanflow.agent.wording import error_words, writable
 from scanflow.app.triggers import CallReceive, Event, Trigger
 from scanflow.errors import NotFoundError, UnavailableError, did_you_mean
 from scanflow_agents import combining
@@ -148,6 +149,7 @@ class Cycle:
             ledger = kept.get(name) or Ledger(sensor=name, trigger=seat.sensor.trigger)
             self.ledgers[name] = ledger
             cut_short, ledger.flight = ledger.flight, None
+            self._set_back(ledger, now)
             ledger.declare(seat.sensor.trigger, now)
             due = [
                 (path, found)
@@ -192,6 +194,19 @@ class Cycle:
                 seat.task.cancel()
 
     # -- reasons to fire
+
+    def look(self) -> bool:
+        """Look whether the clock was ahead and was set back, and go on from now if so; say whether that was."""
+        now = self._clock()
+        found = [self._set_back(ledger, now) for ledger in self.ledgers.values()]
+        return any(found)
+
+    def _set_back(self, ledger: Ledger, now: float) -> bool:
+        seconds = ledger.set_back(now)
+        if seconds:
+            self._note("clock", ledger.sensor, now, {"reason": "clock", "seconds": round(seconds, 3)})
+            self._state.changed(ledger)
+        return bool(seconds)
 
     def ring(self, leaves: Iterable[tuple[str, Path]]) -> None:
         """Look at the clock for these leaves, by sensor: take what is due, count what is missed."""
@@ -345,38 +360,46 @@ class Cycle:
         seat.limit = None
         ledger.abandoned += 1
         limit = f"It took longer than its limit of {seat.sensor.limit_s:g} s, and was given up."
-        self._leave(ledger, began, None, limit)
-        seat.task.cancel()
+        try:
+            self._leave(ledger, began, None, limit)
+        finally:
+            seat.task.cancel()
 
     def _ended(self, seat: _Seat, ledger: Ledger, began: float, task: asyncio.Task[Found]) -> None:
         if self._closed:
             return  # it is begun again at the next start
-        if seat.limit is not None:
-            seat.limit.cancel()
-            seat.limit = None
-            if task.cancelled():
-                self._leave(ledger, began, None, "It was cancelled by its own code.")
-            elif (error := task.exception()) is not None:
-                self._leave(ledger, began, None, f"{type(error).__name__}: {error}")
-            else:
-                found = task.result()
-                ledger.looked = ledger.looked if found.looked is None else found.looked
-                self._leave(ledger, began, found.value, None)
-        elif not task.cancelled():
-            task.exception()  # it ended after it was given up, and nobody wants to know how
-        seat.task = None
-        if seat.waiting and not self._closing:
-            self._begin(seat, ledger, seat.waiting.popleft())
+        try:
+            if seat.limit is not None:
+                seat.limit.cancel()
+                seat.limit = None
+                self._take(ledger, began, task)
+            elif not task.cancelled():
+                task.exception()  # it ended after it was given up, and nobody wants to know how
+        finally:  # a defect here is told by the loop, and must not keep what waits from its turn
+            seat.task = None
+            if seat.waiting and not self._closing:
+                self._begin(seat, ledger, seat.waiting.popleft())
+
+    def _take(self, ledger: Ledger, began: float, task: asyncio.Task[Found]) -> None:
+        """Leave what a firing came to."""
+        if task.cancelled():
+            self._leave(ledger, began, None, "It was cancelled by its own code.")
+        elif (error := task.exception()) is not None:
+            self._leave(ledger, began, None, error_words(error))
+        else:
+            found = task.result()
+            ledger.looked = ledger.looked if found.looked is None else found.looked
+            self._leave(ledger, began, found.value, None)
 
     def _leave(self, ledger: Ledger, began: float, value: Any, error: str | None) -> None:
         """Leave what a firing leaves: its sample, and what the strategies make of it."""
         firing = ledger.flight
         assert firing is not None
         now = self._clock()
-        sample = self._sample(ledger.sensor, firing, now, value, error, max(0.0, now - began))
+        sample, text = self._sample(ledger.sensor, firing, now, value, error, max(0.0, now - began))
         ledger.flight = None
         ledger.errors += sample.error is not None
-        self._note_text("sample", ledger.sensor, now, sample.model_dump_json())
+        self._note_text("sample", ledger.sensor, now, text)
         decided = self._decided(sample)
         wrong = "; ".join(f"strategy {strategy!r}: {why}" for strategy, why in decided.errors.items())
         ledger.fared(sample.error or wrong or None, now)
@@ -389,7 +412,10 @@ class Cycle:
         self._state.changed(ledger)
         self._sampled(sample, decided, 0 if firing.event is None else _hops(firing.event))
 
-    def _sample(self, name: str, firing: Firing, now: float, value: Any, error: str | None, seconds: float) -> Sample:
+    def _sample(
+        self, name: str, firing: Firing, now: float, value: Any, error: str | None, seconds: float
+    ) -> tuple[Sample, str]:
+        """Return a sample, and as it is written down."""
         fields: dict[str, Any] = {
             "id": sample_id(self.agent, name, firing.cause),
             "agent": self.agent,
@@ -399,16 +425,20 @@ class Cycle:
             "seconds": seconds,
         }
         try:
-            return Sample(**fields, value=value, error=error)
-        except ValueError as wrong:
-            return Sample(**fields, value=None, error=f"What it returned cannot be written as JSON: {wrong}")
+            sample = Sample(**fields, value=value, error=error)
+            return sample, sample.model_dump_json()
+        except ValueError as wrong:  # one that has half a character is made, and cannot be written
+            why = writable(f"What it returned cannot be written as JSON: {wrong}")
+            sample = Sample(**fields, value=None, error=why)
+            return sample, sample.model_dump_json()
 
     def _decided(self, sample: Sample) -> Decided:
         try:
-            return self._decider.decide(sample)
+            decided = self._decider.decide(sample)
         except Exception as error:  # noqa: BLE001 - the edge of the loop: one sample's rules must not end the agent
             _log.exception("strategies failed on a sample of %r", sample.sensor)
-            return Decided(errors={"": f"{type(error).__name__}: {error}"})
+            return Decided(errors={"": error_words(error)})
+        return replace(decided, errors={strategy: writable(why) for strategy, why in decided.errors.items()})
 
     # -- the journal
 

@@ -33,6 +33,9 @@ TRIM_S = 60.0
 MOST_FAILURES = 3
 """So many firings of a sensor that fail one after the other are told as what is wrong with the agent."""
 
+_Schedule = tuple[list[tuple[str, Path]], Callable[[float], float | None]]
+"""What rings together, and when."""
+
 _LONGEST_REASON = 300
 _log = logging.getLogger(__name__)
 
@@ -71,6 +74,7 @@ class Host:
         self._beating: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._met = False
+        self._schedules: list[_Schedule] = []
         self._ails, self._failing, self._ailing = ails, set[str](), ""
         sensors = list(sensors)
         self.cycle = Cycle(
@@ -102,8 +106,8 @@ class Host:
         """Take everything up where it was left. ``url``: where the agent's face is."""
         self._outbox.start()
         self.cycle.start()
-        for number, (leaves, next_after) in enumerate(self._schedules()):
-            self._alarms.add(f"schedule-{number}", next_after, _ringing(self.cycle, leaves))
+        self._schedules = list(self._grouped())
+        self._set_alarms()
         self._alarms.start()
         self._failing = {name for name, ledger in self.cycle.ledgers.items() if ledger.failures}
         self._tell_what_ails()
@@ -111,8 +115,7 @@ class Host:
             self._listening = asyncio.get_running_loop().create_task(self.hearing.run())
         elif self.state.heard is not None:
             self.state.hear(replace(self.state.heard, listens=False))
-        if self._reporter is not None and url is not None:
-            self._beating = asyncio.get_running_loop().create_task(self._beat(url))
+        self._beating = asyncio.get_running_loop().create_task(self._beat(url))
 
     async def stop(self, *, patience_s: float = 2.0) -> None:
         """Begin nothing more, let what runs end for a while, and keep everything else for the next start.
@@ -200,7 +203,18 @@ class Host:
 
     # -- schedules
 
-    def _schedules(self) -> Iterable[tuple[list[tuple[str, Path]], Callable[[float], float | None]]]:
+    def look(self) -> None:
+        """Look at the clock anew: it may have been set, or the machine may have slept."""
+        if self.cycle.look():
+            _log.warning("The clock was ahead, and was set back: sensors go on from now.")
+            self._set_alarms()
+        self._alarms.look()
+
+    def _set_alarms(self) -> None:
+        for number, (leaves, next_after) in enumerate(self._schedules):
+            self._alarms.add(f"schedule-{number}", next_after, _ringing(self.cycle, leaves))
+
+    def _grouped(self) -> Iterable[_Schedule]:
         """Yield what rings together: leaves that share their trigger and its anchor, and each that has jitter."""
         together: defaultdict[tuple[str, float], list[tuple[str, Path]]] = defaultdict(list)
         first: dict[tuple[str, float], Leaf] = {}
@@ -245,35 +259,39 @@ class Host:
             event = Event(at=self._clock(), type=kind, app=self.app, subject=f"agent/{self.agent}", data=data)
             self._reporter.add(event)
 
-    async def _beat(self, url: str) -> None:
-        """Tell the server where the agent is, again and again; it may come and go."""
-        assert self._correspondent is not None
-        assert self._reporter is not None
+    async def _beat(self, url: str | None) -> None:
+        """Look at the clock, forget what is old, and tell the server where the agent is, again and again."""
         missed, trimmed = self._missed(), self._clock()
         while True:
-            self._alarms.look()
-            try:
-                await self._correspondent.here(url, os.getpid())
-            except UnavailableError as error:
-                self._met = False
-                _log.info("the server does not answer: %s", error)
-            except ScanflowError as error:
-                self._met = False
-                _log.warning("the server does not want this agent: %s", error)
-            else:
-                if not self._met:
-                    self._met = True
-                    self._outbox.hurry()
-                    if self.hearing is not None:
-                        self.hearing.hurry()
+            self.look()
+            if url is not None and self._correspondent is not None and await self._is_met(self._correspondent, url):
                 if (now_missed := self._missed()) != missed:
                     self._report("agent.missed", {"count": now_missed - missed, "in_all": now_missed})
                     missed = now_missed
-                await self._reporter.flush()
-            if self._clock() - trimmed >= TRIM_S:
+                if self._reporter is not None:
+                    await self._reporter.flush()
+            if abs(self._clock() - trimmed) >= TRIM_S:
                 trimmed = self._clock()
                 self.state.trim()
             await asyncio.sleep(self._beat_s)
+
+    async def _is_met(self, correspondent: Correspondent, url: str) -> bool:
+        """Tell the server where the agent is, and say whether it listened; it may come and go."""
+        try:
+            await correspondent.here(url, os.getpid())
+        except UnavailableError as error:
+            self._met = False
+            _log.info("the server does not answer: %s", error)
+        except ScanflowError as error:
+            self._met = False
+            _log.warning("the server does not want this agent: %s", error)
+        else:
+            if not self._met:
+                self._met = True
+                self._outbox.hurry()
+                if self.hearing is not None:
+                    self.hearing.hurry()
+        return self._met
 
     def _missed(self) -> int:
         return sum(sum(ledger.missed.values()) for ledger in self.cycle.ledgers.values())

@@ -20,6 +20,9 @@ from scanflow_agents.timetable import Scheduled, count_between, first_after, las
 
 __all__ = ["Firing", "Leaf", "Ledger", "Misfire"]
 
+AHEAD_S = 60.0
+"""What is accounted for further ahead of the clock than this was so by a clock that was wrong, in seconds."""
+
 _TRIGGERS: TypeAdapter[Trigger] = TypeAdapter(Trigger)
 
 
@@ -96,6 +99,19 @@ class Leaf:
         self.taken += 1
         return due
 
+    def set_back(self, now: float) -> tuple[int, int, int]:
+        """Go on from ``now``, with what came later accounted for no more; return what was counted of that: missed as
+        late, missed while down, taken."""
+        self.anchor = min(self.anchor, round(now, 3))
+        self.accounted = max(now, self.anchor)
+        again = self.late + self.down + self.taken
+        again -= count_between(self.trigger, 0.0, self.accounted, anchor=self.anchor)
+        down = min(again, self.down)
+        late = min(again - down, self.late)
+        taken = again - down - late
+        self.late, self.down, self.taken = self.late - late, self.down - down, self.taken - taken
+        return late, down, taken
+
     def _newest(self, now: float, seed: str) -> float | None:
         jitter = self.trigger.jitter if isinstance(self.trigger, Interval) else 0.0
         found = last_until(self.trigger, now - jitter, after=self.accounted, anchor=self.anchor)
@@ -124,7 +140,7 @@ class Ledger:
     """Missed: begun and cut short by the agent's end, too often to be tried again."""
 
     late: int = 0
-    """Missed of schedules that it no longer has; and so with ``down`` and ``taken``."""
+    """Missed of schedules that it no longer has, or by a clock that was ahead; and so with ``down`` and ``taken``."""
 
     down: int = 0
     taken: int = 0
@@ -212,6 +228,19 @@ class Ledger:
         self.leaves, self.trigger = dict(sorted(found.items())), trigger
         self.dumped = trigger.model_dump(mode="json")
         self.seen = combining.still_known(trigger, self.seen)
+
+    def set_back(self, now: float) -> float:
+        """Go on from ``now`` where the clock was ahead and is not any more; return by how much, in seconds, 0 if it was
+        not. Else nothing would fire, or be missed, until the clock is there again."""
+        ahead = 0.0
+        for leaf in self.leaves.values():
+            if leaf.accounted > now + AHEAD_S:
+                ahead = max(ahead, leaf.accounted - now)
+                late, down, taken = leaf.set_back(now)
+                self.late, self.down, self.taken = self.late + late, self.down + down, self.taken + taken
+        if self.looked is not None and self.looked > now + AHEAD_S:
+            ahead, self.looked = max(ahead, self.looked - now), now
+        return ahead
 
     # -- as it is kept
 

@@ -86,7 +86,9 @@ class AgentState:
         self._entries = itertools.count(_next(read("SELECT max(id) FROM journal")))
         self._calls = itertools.count(_next(read("SELECT max(id) FROM calls")))
         self._letters = itertools.count(_next(read("SELECT max(id) FROM outbox")))
-        self._known = {(sensor, cause): number for number, sensor, cause in read("SELECT id, sensor, cause FROM calls")}
+        calls = read("SELECT id, sensor, cause, done FROM calls ORDER BY id")
+        self._known = {(sensor, cause): number for number, sensor, cause, _ in calls}  # the oldest first
+        self._open = {number for number, _, _, done in calls if not done}
         row = next(iter(read("SELECT number, mark, generation, listens FROM heard")), None)
         self.heard = None if row is None else Heard(number=row[0], mark=row[1], generation=row[2], listens=bool(row[3]))
         """How far events were heard. None: never."""
@@ -133,6 +135,7 @@ class AgentState:
         """Keep a call until it is done."""
         number = next(self._calls)
         self._known[sensor, firing.cause] = number
+        self._open.add(number)
         self.writer.add(
             "INSERT OR IGNORE INTO calls (id, sensor, cause, at, body) VALUES (?, ?, ?, ?, ?)",
             (number, sensor, firing.cause, firing.at, _text_of(firing)),
@@ -154,6 +157,7 @@ class AgentState:
         """Note that a call has left its sample."""
         number = self._known.get((sensor, cause))
         if number is not None:
+            self._open.discard(number)
             self.writer.add("UPDATE calls SET done = 1 WHERE id = ?", (number,))
 
     def waiting_calls(self) -> list[tuple[str, Firing]]:
@@ -201,9 +205,10 @@ class AgentState:
     def trim(self) -> None:
         """Forget the oldest entries of the journal, and calls long done."""
         self.writer.add("DELETE FROM journal WHERE id <= (SELECT max(id) FROM journal) - ?", (self._most_entries,))
-        surplus = len(self._known) - self._most_calls
+        surplus = len(self._known) - len(self._open) - self._most_calls
         if surplus > 0:
-            gone = list(itertools.islice(self._known.items(), surplus))
+            done = ((key, number) for key, number in self._known.items() if number not in self._open)
+            gone = list(itertools.islice(done, surplus))
             self.writer.add("DELETE FROM calls WHERE done AND id <= ?", (gone[-1][1],))
             for key, _ in gone:
                 del self._known[key]

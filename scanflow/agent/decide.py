@@ -14,6 +14,7 @@ from scanflow.agent.actuators.actuator import Actuator
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.rules import Rule, explain
 from scanflow.agent.strategy import Strategy
+from scanflow.agent.wording import error_words
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
@@ -231,5 +232,5 @@ def _seconds(held: Any) -> float:
 
 
 def _in_short(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, InvalidError) else f"{type(error).__name__}: {text}".removesuffix(": ")
+    text = str(error) if isinstance(error, InvalidError) else error_words(error)
+    return " ".join(text.split())

@@ -175,9 +175,11 @@ class EmbeddedDeployer(EmbeddedServices):
         """See :meth:`~scanflow.deployer.port.Deployer.show`."""
         return self._backend.show(run)
 
-    def runs(self, *, limit: int = 20) -> list[RunRecord]:
-        """See :meth:`~scanflow.deployer.port.Deployer.runs`."""
-        return self._backend.runs(limit=limit)
+    def runs(
+        self, *, limit: int = 20, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        """See :meth:`~scanflow.deployer.port.Deployer.runs`; of one application, team or workflow where it is named."""
+        return self._backend.runs(limit=limit, app=app, team=team, workflow=workflow)
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         """See :meth:`~scanflow.deployer.port.Deployer.outputs`."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import Header
+from fastapi import Header, Query
 from fastapi import Path as InPath
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -29,6 +29,7 @@ __all__ = [
     "HereBody",
     "Key",
     "Name",
+    "Named",
     "Operation",
     "PromoteBody",
     "ResumeBody",
@@ -82,6 +83,10 @@ Key = Annotated[
 Name = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
 AgentName = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
 RunName = Annotated[str, InPath(pattern=r"^(@latest(-[0-9]{1,6})?|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", max_length=100)]
+
+
+Named = Annotated[str | None, Query(max_length=128, pattern=r"^[ -~]+$")]
+"""By what a list is filtered. None: it is not."""
 
 
 class _Body(BaseModel):

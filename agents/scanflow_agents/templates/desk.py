@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from scanflow.agent.context import Context
-from scanflow.agent.records import JSON, Action, Event
+from scanflow.agent.records import JSON, Action, ActionState, Event, Verdict
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.transport.server import Server, path_of
 
-__all__ = ["RECENT", "Desk", "ServerDesk", "desk_of", "newest_runs", "outputs_of", "tell", "tracker_of"]
+__all__ = ["RECENT", "Desk", "ServerDesk", "acted_on", "desk_of", "newest_runs", "outputs_of", "tell", "tracker_of"]
 
 RECENT = 100
-"""Among how many of the newest runs the agents look for those of their workflows."""
+"""How many of the newest runs of a workflow, and of the newest actions of a strategy, the agents look at."""
 
 MOST_LABELS = 10_000
+"""How many the server is asked for at once."""
+
 _PIECE = 1000
 
 
@@ -38,8 +40,10 @@ class Desk(Protocol):
         """Return why a service has as many instances as it has."""
         ...
 
-    def runs(self, *, limit: int = RECENT) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks."""
+    def runs(
+        self, *, limit: int = RECENT, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
         ...
 
     def run(self, name: str) -> RunRecord:
@@ -51,7 +55,8 @@ class Desk(Protocol):
         ...
 
     def labels(self, app: str, *, state: Literal["wanted", "given"]) -> list[dict[str, Any]]:
-        """Return what is in the label queue, the most critical first."""
+        """Return what waits in the label queue, the most critical first and not the whole of a long queue; or all that
+        was given a label, the last first."""
         ...
 
     def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]]) -> list[dict[str, Any]]:
@@ -62,8 +67,20 @@ class Desk(Protocol):
         """Label something; the same label again changes nothing."""
         ...
 
-    def actions(self, app: str) -> list[Action]:
-        """Return what agents of the application wanted and what became of it, the newest first."""
+    def actions(
+        self,
+        app: str,
+        *,
+        team: str | None = None,
+        agent: str | None = None,
+        strategy: str | None = None,
+        primitive: str | None = None,
+        target: str | None = None,
+        states: Collection[ActionState] = (),
+        verdicts: Collection[Verdict] = (),
+    ) -> list[Action]:
+        """Return what agents of the application wanted and what became of it, the newest first, not more than
+        ``RECENT``. Who looks for something names it: others may want anything at any rate."""
         ...
 
     def tell(self, event: Event) -> None:
@@ -90,9 +107,12 @@ class ServerDesk:
         """See :class:`Desk`."""
         return Explanation.model_validate(self._server.get(path_of("services", name, "explain")))
 
-    def runs(self, *, limit: int = RECENT) -> list[RunRecord]:
+    def runs(
+        self, *, limit: int = RECENT, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
         """See :class:`Desk`."""
-        return [RunRecord.model_validate(one) for one in self._server.get("/runs", limit=limit)]
+        found = self._server.get("/runs", app=app, team=team, workflow=workflow, limit=limit)
+        return [RunRecord.model_validate(one) for one in found]
 
     def run(self, name: str) -> RunRecord:
         """See :class:`Desk`."""
@@ -104,8 +124,15 @@ class ServerDesk:
 
     def labels(self, app: str, *, state: Literal["wanted", "given"]) -> list[dict[str, Any]]:
         """See :class:`Desk`."""
-        found: list[dict[str, Any]] = self._server.get("/labels", app=app, state=state, limit=MOST_LABELS)
-        return found
+        found: dict[str, dict[str, Any]] = {}
+        asked = 0
+        while True:
+            part = self._server.get("/labels", app=app, state=state, limit=MOST_LABELS, offset=asked or None)
+            fresh = {one["id"]: one for one in part if one["id"] not in found}  # the last given move the others on
+            found |= fresh
+            asked += len(part)
+            if state == "wanted" or len(part) < MOST_LABELS or not fresh:
+                return list(found.values())
 
     def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]]) -> list[dict[str, Any]]:
         """See :class:`Desk`."""
@@ -120,9 +147,32 @@ class ServerDesk:
         """See :class:`Desk`."""
         self._server.post(path_of("labels", id), {"app": app, "label": label, "by": by}, key=f"{app}/{id}/{by}")
 
-    def actions(self, app: str) -> list[Action]:
+    def actions(
+        self,
+        app: str,
+        *,
+        team: str | None = None,
+        agent: str | None = None,
+        strategy: str | None = None,
+        primitive: str | None = None,
+        target: str | None = None,
+        states: Collection[ActionState] = (),
+        verdicts: Collection[Verdict] = (),
+    ) -> list[Action]:
         """See :class:`Desk`."""
-        return [Action.model_validate(one) for one in self._server.get("/intents", app=app, limit=RECENT)]
+        found = self._server.get(
+            "/intents",
+            app=app,
+            team=team,
+            agent=agent,
+            strategy=strategy,
+            primitive=primitive,
+            target=target,
+            state=list(states) or None,
+            verdict=list(verdicts) or None,
+            limit=RECENT,
+        )
+        return [Action.model_validate(one) for one in found]
 
     def tell(self, event: Event) -> None:
         """See :class:`Desk`."""
@@ -165,8 +215,19 @@ def tracker_of(context: Context) -> KnowledgeBase:
 
 def newest_runs(desk: Desk, context: Context, workflow: str) -> list[RunRecord]:
     """Return the newest runs of one workflow of the application, the newest first."""
-    mine = (context.app, context.team, workflow)
-    return [one for one in desk.runs(limit=RECENT) if (one.app, one.team, one.workflow) == mine]
+    return desk.runs(limit=RECENT, app=context.app, team=context.team, workflow=workflow)
+
+
+def acted_on(desk: Desk, context: Context, strategy: str) -> list[Action]:
+    """Return what a strategy of the agent's own wanted that was done, is, or may be yet, the newest first: not what was
+    refused, observed or only suggested."""
+    return desk.actions(
+        context.app,
+        team=context.team,
+        agent=context.agent,
+        strategy=strategy,
+        verdicts=("act", "queue", "approve"),
+    )
 
 
 def outputs_of(desk: Desk, run: str) -> dict[str, Any]:

@@ -27,22 +27,27 @@ from scanflow.errors import NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import marks
-from scanflow_agents.templates.desk import Desk, desk_of, tell, tracker_of
+from scanflow_agents.templates.desk import Desk, acted_on, desk_of, tell, tracker_of
 from scanflow_agents.templates.options import Options, model_named, service_named
 from scanflow_agents.templates.registry import (
     ACTION,
+    AGAIN,
     BEFORE,
+    OUT_OF_USE,
+    PROMOTED,
     PROMOTION,
     REFERENCE,
     address_of,
     champion_of,
     rejected,
     rejection,
+    version_of,
 )
 
-__all__ = ["STRATEGY", "ExecutorOptions", "Verdict", "declare", "served", "settled", "verdict_on"]
+__all__ = ["STRATEGY", "ExecutorOptions", "Verdict", "declare", "served", "settled", "verdict_on", "went_wrong"]
 
 STRATEGY = "change_model_transition"
+STUCK = "it could not be taken back"
 
 Verdict = Literal["promote", "reject", "wait"]
 
@@ -97,26 +102,28 @@ def declare(app: Application, agent: Agent) -> None:
 
     @sensor(sf.on_call())
     def change_model(version: int, context: Context, run: str = "", again: bool = False) -> dict[str, Any]:
-        """Take a wish for a version; ``again`` asks for one that was rejected before."""
+        """Take a wish for a version; ``again`` asks for one that was rejected, or taken out of use, before."""
         desk, tracker = desk_of(context), tracker_of(context)
         wanted = tracker.get_model(model, int(version))
         if again and rejected(wanted.tags) is not None:
-            wanted = tracker.set_model_tags(model, wanted.version, {PROMOTION: "asked for again"})
+            wanted = tracker.set_model_tags(model, wanted.version, {PROMOTION: AGAIN})
         address = address_of(model, wanted.version)
+        actions = acted_on(desk, context, STRATEGY)  # before the service: it shows what came of those that have ended
         record = _record(desk, service.name)
         why = rejected(wanted.tags)
-        stands = None
         if record is None:
-            stands = f"the service {service.name!r} is not deployed"
+            stands: str | None = f"the service {service.name!r} is not deployed"
         elif served(record, node) == address:
             stands = "it is served"
         elif why is not None:
             stands = f"it was rejected: {why}"
         else:
-            actions = desk.actions(context.app)
             stands = not_noted_yet(actions, context, wanted) or on_its_way(
                 actions, context, address, watched_s=options.guard_s + options.settle_s
             )
+            if stands is None:
+                out = taken_out(actions, context, address, record, node)
+                stands = _out_of_use(tracker, model, wanted, out, again=again)
         return {"version": wanted.version, "model": address, "run": run, "stands": stands}
 
     def may_change(found: dict[str, Any]) -> bool:
@@ -155,19 +162,20 @@ def _declare_watching(
     def model_changed(context: Context) -> dict[str, Any]:
         """Note in the registry what became of the newest changes."""
         desk, tracker = desk_of(context), tracker_of(context)
-        actions = settled(desk.actions(context.app), context)
+        actions = settled(acted_on(desk, context, STRATEGY), context)
         made: list[dict[str, Any]] = []
         record = _record(desk, service) if actions else None
+        now_served = None if record is None else served(record, node)
+        in_effect = next((one.id for one in actions if took_effect(one, now_served)), None)
         for newest, action in _by_version(actions, model):
-            version = tracker.get_model(model, newest)
-            if version.tags.get(ACTION) == action.id and not _taken_back(action, version):
+            version = version_of(tracker, model, newest)
+            if version is None or _noted(action, version):
                 continue
-            now_served = None if record is None else served(record, node)
             verdict = verdict_on(
                 action,
                 now=context.clock(),
                 watched_s=options.guard_s + options.settle_s,
-                is_newest=action.id == actions[0].id,
+                is_newest=action.id == in_effect,
                 is_served=now_served == version_address(action),
             )
             if verdict == "promote":
@@ -197,12 +205,58 @@ def settled(actions: Iterable[Action], context: Context) -> list[Action]:
     ]
 
 
+def went_wrong(action: Action) -> str | None:
+    """Say why a version is not to be tried again, if what was done with it went wrong. Pure.
+
+    A change that succeeded has an error where it was to be taken back, and that failed. One that is lost says nothing
+    about its version.
+    """
+    if action.state == "reverted":
+        return f"taken back by {action.reverted_by}"
+    if action.state == "failed":
+        return action.error or action.state
+    if action.state == "succeeded" and action.error is not None:
+        return f"{STUCK}: {action.error}"
+    return None
+
+
+def took_effect(action: Action, now_served: str | None) -> bool:
+    """Say whether the service answered with an action's version, as far as is known. Pure.
+
+    Of one that is lost, or may have been taken back, that is known only while the service answers with it.
+    """
+    if action.state == "succeeded" and action.error is None:
+        return True
+    return action.state in {"succeeded", "lost"} and version_address(action) == now_served
+
+
+def taken_out(
+    actions: Iterable[Action], context: Context, address: str, record: ServiceRecord, node: str
+) -> Action | None:
+    """Return the change to a version that somebody else than this executor has undone since. Pure.
+
+    Args:
+        actions: What was wanted, the newest first, as read before the service was.
+        context: Whose executor it is.
+        address: The version.
+        record: The service. One that was deployed since the change lost the version without anybody's wish.
+        node: Its node with the model.
+    """
+    now_served = served(record, node)
+    if now_served in {None, address}:
+        return None
+    ended = settled(actions, context)
+    last = next((one for one in ended if took_effect(one, now_served)), None)
+    own = next((one for one in ended if version_address(one) == address and one.state != "lost"), None)
+    if last is None or last is not own:  # another took its place, or its own last try went wrong
+        return None
+    return None if last.ended is not None and record.created > last.ended else last
+
+
 def not_noted_yet(actions: Iterable[Action], context: Context, version: ModelVersion) -> str | None:
     """Say that the last try of a version went wrong, where the registry does not say so yet. Pure."""
     last = next((one for one in settled(actions, context) if version_address(one) == version.uri), None)
-    if last is None or last.state not in {"failed", "reverted"}:
-        return None
-    if version.tags.get(ACTION) == last.id and not _taken_back(last, version):
+    if last is None or went_wrong(last) is None or _noted(last, version):
         return None
     return f"its last try went wrong, which is about to be noted: {last.id}"
 
@@ -252,10 +306,10 @@ def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool,
         action: What was done.
         now: Seconds since the epoch.
         watched_s: How long it is watched after it ended.
-        is_newest: Whether nothing was done after it.
+        is_newest: Whether nothing that took effect was done after it.
         is_served: Whether the service answers with its version now.
     """
-    if action.state in {"failed", "reverted"}:
+    if went_wrong(action) is not None:
         return "reject"
     done = action.state in {"succeeded", "lost"}  # lost: nobody knows whether it took effect, but the service does
     if done and is_newest and is_served and now >= (action.ended or now) + watched_s:
@@ -289,9 +343,43 @@ def _by_version(actions: Sequence[Action], model: str) -> list[tuple[int, Action
     return list(found.items())
 
 
-def _taken_back(action: Action, version: ModelVersion) -> bool:
-    """Whether an action that was noted as good was taken back since."""
-    return action.state == "reverted" and version.tags.get(PROMOTION) == "promoted"
+def _noted(action: Action, version: ModelVersion) -> bool:
+    """Whether the registry says what became of an action, and nothing else did since."""
+    if version.tags.get(ACTION) != action.id:
+        return False
+    said = version.tags.get(PROMOTION, "")
+    if action.state == "reverted":
+        return said != PROMOTED and not _stuck(version)
+    return said != AGAIN or went_wrong(action) is not None
+
+
+def _stuck(version: ModelVersion) -> bool:
+    return version.tags.get(PROMOTION, "").startswith(rejection(STUCK))
+
+
+def _out_of_use(
+    tracker: KnowledgeBase, model: str, version: ModelVersion, out: Action | None, *, again: bool
+) -> str | None:
+    """Say that somebody took a version out of use, and note it, for the server forgets; or that it is asked for again.
+
+    Args:
+        tracker: The knowledge base.
+        model: The model.
+        version: Its version.
+        out: The change to it that somebody undid, if that is still known.
+        again: Whether somebody asks for it all the same.
+    """
+    said = version.tags.get(PROMOTION)
+    asked = said == AGAIN and (out is None or version.tags.get(ACTION) == out.id)
+    if asked or (out is None and said != OUT_OF_USE):
+        return None
+    if again:
+        tags = {PROMOTION: AGAIN} | ({} if out is None else {ACTION: out.id})
+        tracker.set_model_tags(model, version.version, tags)
+        return None
+    if said not in {PROMOTED, OUT_OF_USE}:
+        tracker.set_model_tags(model, version.version, {PROMOTION: OUT_OF_USE})
+    return "somebody took it out of use. Ask for it with again=True"
 
 
 def _promote(
@@ -308,7 +396,7 @@ def _promote(
     tracker.set_model_alias(model, options.alias, version.version)
     before = None if champion is None else champion.version
     tell(context, "model.promoted", f"model/{model}", version=version.version, before=before, action=action.id)
-    tags = {PROMOTION: "promoted", ACTION: action.id}
+    tags = {PROMOTION: PROMOTED, ACTION: action.id}
     run = version.tags.get(marks.OF_RUN, "")
     if run:
         labels = marks.learnt_labels(tracker, context, run)
@@ -325,8 +413,10 @@ def _reject(
     action: Action,
 ) -> None:
     before, champion = version.tags.get(BEFORE, ""), champion_of(tracker, model, options.alias)
-    if champion is not None and champion.version == version.version and before.isdecimal():
+    is_champion = champion is not None and champion.version == version.version
+    if is_champion and before.isdecimal() and version_of(tracker, model, int(before)) is not None:
         tracker.set_model_alias(model, options.alias, int(before))
-    why = f"taken back by {action.reverted_by}" if action.state == "reverted" else f"{action.error or action.state}"
-    tell(context, "model.rejected", f"model/{model}", version=version.version, why=why, action=action.id)
+    why = went_wrong(action) or action.state
+    if not (_stuck(version) and version.tags.get(ACTION) == action.id):  # of that, people were told
+        tell(context, "model.rejected", f"model/{model}", version=version.version, why=why, action=action.id)
     tracker.set_model_tags(model, version.version, {PROMOTION: rejection(why), ACTION: action.id})

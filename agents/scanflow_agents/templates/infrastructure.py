@@ -22,7 +22,15 @@ from scanflow_agents.templates.desk import Desk, desk_of
 __all__ = ["declare_failover", "declare_scaling", "declare_spreading", "is_down", "next_threshold"]
 
 RELAXED = 0.5
-"""Below this share of the wanted latency, instances are asked to take a little more."""
+"""Below this share of the wanted latency, instances are asked to take a little more, if they take about what they are
+asked to."""
+
+BUSY = 0.8
+"""From this share of the threshold on, an instance takes about what it is asked to: only then its latency says that it
+could take more."""
+
+MOST_SEEN = 2.0
+"""So many times what an instance was seen to take is the most that it is asked to take."""
 
 
 def declare_failover(service: str, backup: str, *, every_s: float, after_s: float, autonomy: Autonomy) -> None:
@@ -78,12 +86,16 @@ def declare_scaling(
         record = desk.service(service)
         current = next((one for one in record.revisions if one.role == "current"), None)
         p95_s = None if current is None else current.p95_s
-        threshold, scaled = _threshold(desk, record)
+        rps = _taken(record)
+        scaled = _threshold(desk, record)
+        threshold = rps if scaled is None else scaled
+        seen = None if scaled is None else rps  # what nothing scales by has nothing to rise for
         return {
             "p95_s": p95_s,
             "instances": record.shape.instances,
+            "rps": rps,
             "threshold": threshold,
-            "next": next_threshold(threshold, p95_s, target_p95_s=target_p95_s, lowest=lowest, may_rise=scaled),
+            "next": next_threshold(threshold, p95_s, target_p95_s=target_p95_s, lowest=lowest, seen=seen),
         }
 
     def tune(found: dict[str, Any]) -> Act:
@@ -128,31 +140,42 @@ def is_down(record: ServiceRecord) -> bool:
 
 
 def next_threshold(
-    threshold: float | None, p95_s: float | None, *, target_p95_s: float, lowest: float, may_rise: bool = True
+    threshold: float | None, p95_s: float | None, *, target_p95_s: float, lowest: float, seen: float | None
 ) -> float | None:
     """Return the requests a second that an instance should be asked to take; None: leave it as it is. Pure.
 
-    Too slow: less, in proportion, and at most half as much at once. Much faster than wanted: a tenth more.
+    Too slow: less, in proportion, and at most half as much at once. Much faster than wanted while it takes about what
+    it is asked to: a tenth more, and at most twice what it was seen to take. Little traffic says nothing of more.
+
+    Args:
+        threshold: What it is asked to take now, in requests a second.
+        p95_s: The 95th percentile of the latency, in seconds; None: nobody knows.
+        target_p95_s: The one that is wanted.
+        lowest: The least that it is asked to take.
+        seen: What it takes now, in requests a second; None: nobody knows, and it is not asked to take more.
     """
     if threshold is None or p95_s is None or threshold <= 0:
         return None
     if p95_s > target_p95_s:
         wanted = max(lowest, threshold * max(0.5, target_p95_s / p95_s))
         return round(wanted, 3) if wanted < threshold * 0.99 else None
-    if may_rise and p95_s < RELAXED * target_p95_s:
-        return round(max(lowest, threshold * 1.1), 3)
-    return None
+    if seen is None or p95_s >= RELAXED * target_p95_s or seen < BUSY * threshold:
+        return None
+    return round(max(lowest, min(threshold * 1.1, MOST_SEEN * seen)), 3)
 
 
-def _threshold(desk: Desk, record: ServiceRecord) -> tuple[float | None, bool]:
-    """Return the threshold in effect, and whether scaling goes by it; else what each instance takes now."""
+def _threshold(desk: Desk, record: ServiceRecord) -> float | None:
+    """Return the threshold that scaling goes by, in requests a second for each instance; None: it does not."""
     try:
         said = desk.explain(record.name)
     except (NotFoundError, UsageError, InvalidError):  # nothing scales it yet
-        said = None
-    if said is not None and said.metric == "rps":
-        return said.target, True
+        return None
+    return said.target if said.metric == "rps" else None
+
+
+def _taken(record: ServiceRecord) -> float | None:
+    """Return the requests a second that each instance takes, lately; None: nobody knows."""
     current = next((one for one in record.revisions if one.role == "current"), None)
     if current is None or current.rps is None or record.shape.instances == 0:
-        return None, False
-    return current.rps / record.shape.instances, False
+        return None
+    return current.rps / record.shape.instances

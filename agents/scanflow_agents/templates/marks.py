@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +54,8 @@ PREDICTIONS = f"tags.`{KIND}` = 'predictions'"
 """Which tracked runs are recorded predictions: one for each file that a service wrote."""
 
 LABELS_FILE = "labels.json"
+AHEAD_S = 60.0
+"""What is noted of a time further ahead of the clock than this was noted by one that was wrong, in seconds."""
 
 
 def note(
@@ -90,9 +93,14 @@ def at_work(
     Such a run is wanted and not begun, or goes on, or has ended well and is not noted; the last counts for
     ``patience_s`` seconds, so that one with outputs that nobody can use does not keep others back for ever.
     """
-    known = desk.actions(context.app)  # before the runs are read: what is no longer wanted is then among those
-    wanted = [one.intent for one in known if one.state in {"pending", "running"}]
-    for intent in [*context.wanted(), *wanted]:
+    known = desk.actions(  # before the runs are read: what is no longer wanted is then among those
+        context.app,
+        team=context.team,
+        primitive="run_workflow",
+        target=f"workflow/{workflow}",
+        states=("pending", "running"),
+    )
+    for intent in [*context.wanted(), *(one.intent for one in known)]:
         if _begins(intent, context, workflow):
             return f"wanted by {intent.agent}: {intent.id}"
     runs, now = newest_runs(desk, context, workflow), context.clock()
@@ -114,8 +122,14 @@ def _begins(intent: Intent, context: Context, workflow: str) -> bool:
 
 
 def checked_until(tracker: KnowledgeBase, context: Context) -> float:
-    """Return up to when predictions were looked at, in seconds since the epoch; 0: none were."""
-    return max((one.metrics.get("until", 0.0) for one in noted(tracker, context, "checked")), default=0.0)
+    """Return up to when predictions were looked at, in seconds since the epoch; 0: none were.
+
+    What was noted by a clock that was ahead, and is not any more, does not count: nothing would be new until it is
+    there again. What it told of is looked at once more.
+    """
+    latest = context.clock() + AHEAD_S
+    untils = (one.metrics.get("until", 0.0) for one in noted(tracker, context, "checked"))
+    return max((until for until in untils if until <= latest), default=0.0)
 
 
 def predictions(
@@ -142,14 +156,19 @@ def predictions(
     return sorted(found, key=lambda run: (time_of(run), run.run_id))
 
 
-def oldest(runs: Sequence[Run], most: int) -> list[Run]:
-    """Return about the ``most`` oldest of runs in order, and never a part of those that ended at one moment: what
-    comes next is told from them by its time alone."""
-    if len(runs) <= most:
+def oldest(
+    runs: Sequence[Run], most: int, *, least: float = 0, size: Callable[[Run], float] = lambda _: 1
+) -> list[Run]:
+    """Return about the ``most`` oldest of runs in order, and more where those do not hold ``least`` together; never a
+    part of those that ended at one moment: what comes next is told from them by its time alone."""
+    held = accumulate(size(run) for run in runs)
+    enough = next((count for count, total in enumerate(held, start=1) if total >= least), len(runs))
+    cut = max(most, enough)
+    if len(runs) <= cut:
         return list(runs)
-    last = time_of(runs[most])
+    last = time_of(runs[cut])
     before = [run for run in runs if time_of(run) < last]
-    return before or [run for run in runs if time_of(run) == last]
+    return before if len(before) >= enough else [run for run in runs if time_of(run) <= last]
 
 
 def time_of(run: TrackedRun) -> float:

@@ -36,7 +36,15 @@ from scanflow_agents.templates.options import (
     takes,
     workflow_named,
 )
-from scanflow_agents.templates.registry import address_of, champion_of, rejected
+from scanflow_agents.templates.registry import (
+    OUT_OF_USE,
+    PROMOTED,
+    PROMOTION,
+    address_of,
+    champion_of,
+    rejected,
+    version_of,
+)
 
 __all__ = ["PlannerOptions", "declare", "stands_against"]
 
@@ -228,7 +236,7 @@ def _declare_change(app: Application, options: PlannerOptions, model: str, execu
             return {"gain": None, "stands": "nothing was retrained yet"}
         found, now = _compared(tracker, options, model, newest), context.clock()
         if found["stands"] is None and found["gain"] > min_gain:
-            if now < asked.get(found["version"], -math.inf) + options.again_after_s:
+            if 0 <= now - asked.get(found["version"], -math.inf) < options.again_after_s:
                 return {**found, "stands": "it was asked for already"}
             asked[found["version"]] = now
         return found
@@ -252,6 +260,8 @@ def stands_against(
         return f"it was rejected: {why}"
     if champion is not None and champion.version > version.version:
         return f"the version in use, {champion.version}, is newer"
+    if version.tags.get(PROMOTION) in {PROMOTED, OUT_OF_USE}:
+        return "somebody took it out of use"
     if champion is not None and judged_against is not None and judged_against != champion.version:
         return f"it was compared with version {judged_against}, and {champion.version} is in use"
     return None
@@ -283,12 +293,16 @@ def _tell(context: Context, options: PlannerOptions, model: str, record: RunReco
 
 
 def _compared(tracker: KnowledgeBase, options: PlannerOptions, model: str, newest: dict[str, Any]) -> dict[str, Any]:
-    version = tracker.get_model(model, int(newest["version"]))
-    champion = champion_of(tracker, model, options.alias)
-    stands = stands_against(version, champion, judged_against=newest["champion"])
+    number = int(newest["version"])
+    version = version_of(tracker, model, number)
+    champion = champion_of(tracker, model, options.alias)  # after the version: its alias moves before it is tagged
+    if version is None:
+        stands: str | None = "its version was deleted"
+    else:
+        stands = stands_against(version, champion, judged_against=newest["champion"])
     return {
         **newest,
-        "version": version.version,
+        "version": number,
         "champion": None if champion is None else champion.version,
         "gain": newest["challenger_metric"] - newest["champion_metric"],
         "stands": stands,

@@ -8,10 +8,31 @@ from scanflow.errors import NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 
-__all__ = ["ACTION", "BEFORE", "PROMOTION", "REFERENCE", "address_of", "champion_of", "rejected", "rejection"]
+__all__ = [
+    "ACTION",
+    "AGAIN",
+    "BEFORE",
+    "OUT_OF_USE",
+    "PROMOTED",
+    "PROMOTION",
+    "REFERENCE",
+    "address_of",
+    "champion_of",
+    "rejected",
+    "rejection",
+    "version_of",
+]
 
 PROMOTION = "scanflow.promotion"
-"""``promoted``, or ``rejected: why``: such a version is not tried again unless somebody asks for it."""
+"""``promoted``, ``rejected: why`` or ``taken out of use``. The last two, and one that was promoted and is not the
+champion any more, are not tried again unless somebody asks for them: ``asked for again``."""
+
+PROMOTED = "promoted"
+OUT_OF_USE = "taken out of use"
+"""By somebody else than the executor, before it was promoted."""
+
+AGAIN = "asked for again"
+"""After what became of the action in the tag ``scanflow.action``."""
 
 ACTION = "scanflow.action"
 """The action that led to it."""
@@ -25,12 +46,17 @@ REFERENCE = "scanflow.reference"
 _REJECTED = "rejected: "
 
 
-def champion_of(tracker: KnowledgeBase, model: str, alias: str) -> ModelVersion | None:
-    """Return the version in use, if one has the alias."""
+def version_of(tracker: KnowledgeBase, model: str, version: int | str) -> ModelVersion | None:
+    """Return the version of that number or alias; None: there is none, or it was deleted."""
     try:
-        return tracker.get_model(model, alias)
+        return tracker.get_model(model, version)
     except NotFoundError:
         return None
+
+
+def champion_of(tracker: KnowledgeBase, model: str, alias: str) -> ModelVersion | None:
+    """Return the version in use, if one has the alias."""
+    return version_of(tracker, model, alias)
 
 
 def address_of(model: str, version: int) -> str:

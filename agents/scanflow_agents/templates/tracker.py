@@ -10,6 +10,7 @@ from pydantic import Field
 import scanflow as sf
 from scanflow.agent.acts import Call, call
 from scanflow.agent.context import Context
+from scanflow.agent.sensors.runs import Run
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
@@ -46,7 +47,8 @@ class TrackerOptions(Options):
     """What ended less than this ago, in seconds, is counted the next time: it may still be being written."""
 
     most_runs: Whole = Field(default=1000, ge=1)
-    """About so many tracked runs are handed over at once, the oldest first."""
+    """About so many tracked runs are handed over at once, the oldest first; more where so many hold fewer predictions
+    than are worth a look."""
 
     again_after_s: float = Field(default=60.0, ge=0)
     """What was handed over and is still not checked is handed over again after so long, in seconds: the checker may
@@ -80,16 +82,21 @@ def declare(app: Application, agent: Agent) -> None:
     except UsageError as error:
         raise InvalidError(f"Agent {agent.name!r}: filter_string: {error}") from error
 
+    def held(run: Run) -> int:
+        return round(run.metrics.get(options.metric, 0.0))
+
     @sensor(sf.every(seconds=options.interval_s))
     def count_number_of_predictions(context: Context) -> dict[str, Any]:
         """Count the predictions that were recorded since the last that were checked."""
         tracker = tracker_of(context)
         since, until = marks.checked_until(tracker, context), context.clock() - options.settled_s
+        if handed.at > context.clock() + marks.AHEAD_S:  # by a clock that was ahead
+            handed.until = handed.at = handed.told = 0.0
         found = marks.predictions(
             tracker, context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
         )
-        runs, now = marks.oldest(found, options.most_runs), context.clock()
-        counts = {run.run_id: round(run.metrics.get(options.metric, 0.0)) for run in runs}
+        runs, now = marks.oldest(found, options.most_runs, least=least, size=held), context.clock()
+        counts = {run.run_id: held(run) for run in runs}
         new = sum(counts[run.run_id] for run in runs if marks.time_of(run) > handed.until)
         total = sum(counts.values())
         due = total >= least and (new >= least or now >= handed.at + options.again_after_s)
@@ -99,7 +106,8 @@ def declare(app: Application, agent: Agent) -> None:
             if news >= least:
                 tell(context, "predictions.counted", f"agent/{context.agent}", predictions=total, new=news)
                 handed.told = handed.until
-        return {"predictions": total, "new": new, "due": due, "run_ids": list(counts), "since": since}
+        ids = list(counts) if due else list(counts)[: options.most_runs]  # it is kept, and nobody is told the rest
+        return {"predictions": total, "new": new, "due": due, "run_ids": ids, "since": since}
 
     def enough(found: dict[str, Any]) -> bool:
         return bool(found["predictions"] >= least and found["due"])

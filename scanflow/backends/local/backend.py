@@ -229,10 +229,13 @@ class LocalBackend:
             run = journal.run(name)
         return self._shown(run.record), Definition.model_validate_json(run.definition)
 
-    def runs(self, *, limit: int) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks."""
+    def runs(
+        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
         with self._journal() as journal:
-            return [self._shown(record) for record in journal.runs(limit=limit)]
+            found = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
+            return [self._shown(record) for record in found]
 
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the named outputs of a step in a run; of a fanned-out step, a list in the order of its items.

@@ -59,8 +59,10 @@ CREATE TABLE IF NOT EXISTS cache (
     run TEXT NOT NULL,
     folder TEXT NOT NULL
 ) WITHOUT ROWID;
-PRAGMA user_version = 1;
+CREATE INDEX IF NOT EXISTS runs_of ON runs (app, team, workflow);
+PRAGMA user_version = 2;
 """
+_VERSION = 2
 _WRITE_TASK = """
 INSERT OR REPLACE INTO tasks VALUES (
     :run, :task, :step, :state, :attempts, :began, :seconds, :exit_code, :cpu_s, :max_rss_bytes, :origin, :failure
@@ -95,7 +97,7 @@ class Journal:
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
-        if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
+        if self._db.execute("PRAGMA user_version").fetchone()[0] < _VERSION:
             self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
     def close(self) -> None:
@@ -174,10 +176,16 @@ class Journal:
                 raise NotFoundError(f"There is no run {name!r}.{hint} See them all: scanflow runs")
         return StoredRun(row["id"], _run_record(row), row["definition"])
 
-    def runs(self, *, limit: int) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks."""
+    def runs(
+        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
+        named = {"app": app, "team": team, "workflow": workflow}
+        given = {column: value for column, value in named.items() if value is not None}
+        which = f" WHERE {' AND '.join(f'{column} = :{column}' for column in given)}" if given else ""
+        query = f"SELECT * FROM runs{which} ORDER BY id DESC LIMIT :limit"  # noqa: S608 - our own columns' names
         with _translated(self._path):
-            rows = self._db.execute("SELECT * FROM runs ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+            rows = self._db.execute(query, {**given, "limit": limit}).fetchall()
         return [_run_record(row) for row in rows]
 
     def set_run(

@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, UnavailableError
 from scanflow_server.arbiter.desk import not_found
 from scanflow_server.arbiter.engine import Engine
 from scanflow_server.arbiter.why import why as story
-from scanflow_server.bodies import Text, check_text
+from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.routes.labels import store_of
 from scanflow_server.store import intents as kept
@@ -31,6 +31,7 @@ router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
 _LONGEST = 128
 _LONGEST_KEY = 1024
 _HIGHEST = 1_000_000
+_MOST_NAMED = 16
 _ID = re.compile(r"[!-.0-~]{1,128}")
 
 
@@ -78,14 +79,34 @@ def want(engine: WithEngine, intent: Intent) -> Decision:
 @router.get("")
 def intents(
     store: WithStore,
-    state: ActionState | None = None,
-    verdict: Verdict | None = None,
-    app: Annotated[str | None, Query(max_length=_LONGEST, pattern=r"^[!-~]+$")] = None,
+    state: Annotated[list[ActionState] | None, Query(max_length=_MOST_NAMED)] = None,
+    verdict: Annotated[list[Verdict] | None, Query(max_length=_MOST_NAMED)] = None,
+    app: Named = None,
+    team: Named = None,
+    agent: Named = None,
+    strategy: Named = None,
+    primitive: Named = None,
+    target: Named = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[Action]:
-    """List what was wanted and what became of it, the newest first. What waits for a yes: ``verdict=approve``."""
+    """List what was wanted and what became of it, the newest first. What waits for a yes: ``verdict=approve``.
+
+    ``state`` and ``verdict`` may be given several times, for any of those: what was acted on or may be, and not what
+    was refused, is ``verdict=act&verdict=queue&verdict=approve``.
+    """
     with store.read() as connection:
-        return kept.listed(connection, state=state, verdict=verdict, app=app, limit=limit)
+        return kept.listed(
+            connection,
+            state=state,
+            verdict=verdict,
+            app=app,
+            team=team,
+            agent=agent,
+            strategy=strategy,
+            primitive=primitive,
+            target=target,
+            limit=limit,
+        )
 
 
 @router.get("/{id}")

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.agent.records import JSON, Event
-from scanflow_server.bodies import Text, check_text
+from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import events
 from scanflow_server.store import labels as kept
@@ -24,6 +24,7 @@ __all__ = ["Given", "Picked", "router", "store_of"]
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
 
 _MOST = 10_000
+_FURTHEST = 2**31 - 1
 _LONGEST = 128
 
 
@@ -69,13 +70,19 @@ def want(store: WithStore, picked: Picked) -> list[Label]:
 @router.get("")
 def labels(
     store: WithStore,
-    app: Annotated[str | None, Query(max_length=_LONGEST, pattern=r"^[!-~]+$")] = None,
+    app: Named = None,
     state: LabelState | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
+    offset: Annotated[int, Query(ge=0, le=_FURTHEST)] = 0,
 ) -> list[Label]:
-    """List what is wanted, the most critical first, or what was given."""
+    """List what is wanted, the most critical first, or what was given, the last given first; beyond the first
+    ``offset`` of those.
+
+    Who asks for given labels a part after the other gets all of them: one given meanwhile moves the others on, so that
+    some come twice and none is left out.
+    """
     with store.read() as connection:
-        return kept.listed(connection, app=app, state=state, limit=limit)
+        return kept.listed(connection, app=app, state=state, limit=limit, offset=offset)
 
 
 @router.post("/{id:path}")

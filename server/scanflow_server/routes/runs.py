@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from scanflow.app.plan import Plan
 from scanflow.backends.records import RunRecord
 from scanflow_server import asking
-from scanflow_server.bodies import Key, ResumeBody, RunBody, RunName, SpinBody, read_application
+from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, RunName, SpinBody, read_application
 from scanflow_server.context import Given
 from scanflow_server.following import Source, follow
 from scanflow_server.problems import PROBLEMS
@@ -51,9 +51,15 @@ def plan(context: Given, body: RunBody) -> Plan:
 
 
 @router.get("")
-def runs(context: Given, limit: Annotated[int, Query(ge=1, le=10_000)] = 20) -> list[RunRecord]:
-    """List the newest runs first, without their tasks."""
-    return asking.shown_runs(context, limit=limit)
+def runs(
+    context: Given,
+    app: Named = None,
+    team: Named = None,
+    workflow: Named = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 20,
+) -> list[RunRecord]:
+    """List the newest runs first, without their tasks; of one application, team or workflow where it is named."""
+    return asking.shown_runs(context, limit=limit, app=app, team=team, workflow=workflow)
 
 
 @router.get("/{run}")

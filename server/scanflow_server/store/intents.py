@@ -181,16 +181,36 @@ def by_key(connection: Connection, intent: Intent) -> StoredAction | None:
 def listed(
     connection: Connection,
     *,
-    state: str | None = None,
-    verdict: str | None = None,
+    state: str | Collection[str] | None = None,
+    verdict: str | Collection[str] | None = None,
     app: str | None = None,
+    team: str | None = None,
+    agent: str | None = None,
+    strategy: str | None = None,
+    primitive: str | None = None,
+    target: str | None = None,
     limit: int = 100,
 ) -> list[Action]:
-    """Return the newest first."""
+    """Return the newest first; of what is named only, and of several states or verdicts where several are named."""
     query = select(intents.c.document).order_by(intents.c.number.desc()).limit(limit)
-    for column, value in ((intents.c.state, state), (intents.c.verdict, verdict), (intents.c.app, app)):
+    for column, among in ((intents.c.state, state), (intents.c.verdict, verdict)):
+        if among:
+            query = query.where(column.in_([among] if isinstance(among, str) else list(among)))
+    wanted = intents.c.document["intent"]
+    named = {"agent": agent, "strategy": strategy, "primitive": primitive, "target": target}
+    for found, value in (
+        (intents.c.app, app),
+        (intents.c.team, team),
+        *((wanted[name].as_string(), value) for name, value in named.items()),
+    ):
         if value is not None:
-            query = query.where(column == value)
+            query = query.where(found == value)
+    said: dict[str, Any] = {"app": app, "team": team, **named}
+    known = Intent.model_construct(**said)
+    if None not in {app, team, target}:  # which these two columns have indexes for
+        query = query.where(intents.c.place == place_of(known))
+    if None not in {app, team, agent, strategy}:
+        query = query.where(intents.c.strategy == strategy_of(known))
     return [Action.model_validate(document) for document in connection.execute(query).scalars()]
 
 

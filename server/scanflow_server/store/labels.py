@@ -105,10 +105,18 @@ def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float)
 
 
 def listed(
-    connection: Connection, *, app: str | None = None, state: LabelState | None = None, limit: int = 100
+    connection: Connection,
+    *,
+    app: str | None = None,
+    state: LabelState | None = None,
+    limit: int = 100,
+    offset: int = 0,
 ) -> list[Label]:
-    """Return the most critical first; of equals, those asked for first."""
-    query = select(labels).order_by(labels.c.score.is_(None), labels.c.score.desc(), labels.c.number).limit(limit)
+    """Return the most critical first; of equals, those asked for first. Of given ones alone, return the last given
+    first: they are never forgotten, and new ones are not to be cut off."""
+    critical = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
+    newest = (labels.c.given.desc(), labels.c.number.desc())
+    query = select(labels).order_by(*(newest if state == "given" else critical)).limit(limit).offset(offset)
     for column, value in ((labels.c.app, app), (labels.c.state, state)):
         if value is not None:
             query = query.where(column == value)

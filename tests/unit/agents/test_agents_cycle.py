@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.agent.messages import SensorCall
 from scanflow.agent.records import Event, Sample
+from scanflow.app.triggers import Date
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow_agents.cycle import MOST_ATTEMPTS, Decided
+from scanflow_agents.cycle import MOST_ATTEMPTS, Decided, Found, HostedSensor
 from scanflow_agents.ledger import Firing, Ledger
 from scanflow_agents.timetable import count_between
 from tests.unit.agents.harness import START, Agent, FakeClock, sensor, turns
@@ -140,6 +141,131 @@ def test_what_cannot_be_written_as_json_is_an_error_of_the_sensor(tmp_path: Path
             await clock.advance(1)
             (entry,) = await agent.journal("sample")
             assert "cannot be written as JSON" in entry["body"]["error"]
+
+    run(story)
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise KeyError("nothing to say")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("half of a \ud83d"), "ValueError: half of a \\ud83d"),
+        (UnicodeError("\udcff"), "UnicodeError: \\udcff"),
+        (MuteError(), "MuteError"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_whatever_the_text_of_an_error_is_it_is_told_and_the_sensor_goes_on(
+    tmp_path: Path, error: Exception, told: str
+) -> None:
+    async def broken(firing: Firing) -> int:
+        raise error
+
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(
+            tmp_path, clock, sensor("bad", SECOND, broken), sensor("asked", sf.on_call(), broken)
+        ) as agent:
+            for n in range(3):
+                await agent.host.call("asked", SensorCall(), key=f"k{n}")
+            await clock.advance(3)
+            assert (agent.ledger("bad").fired, agent.ledger("bad").errors) == (3, 3)
+            assert (agent.ledger("asked").fired, agent.ledger("asked").errors) == (3, 3)
+            assert [entry["body"]["error"] for entry in await agent.journal("sample")] == [told] * 6
+            assert agent.state.waiting_calls() == []
+
+    run(story)
+
+
+@pytest.mark.parametrize("value", ["\ud83d", {"\ud83d": 1}, [["a", "\udcff"]]])
+def test_a_value_with_half_a_character_is_an_error_of_the_sensor_which_goes_on(tmp_path: Path, value: Any) -> None:
+    async def odd(firing: Firing) -> Any:
+        return value
+
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("odd", SECOND, odd)) as agent:
+            await clock.advance(2)
+            entries = await agent.journal("sample")
+            assert [entry["body"]["value"] for entry in entries] == [None, None]
+            for entry in entries:
+                assert entry["body"]["error"].startswith("What it returned cannot be written as JSON: ")
+                entry["body"]["error"].encode()
+            assert agent.ledger("odd").errors == 2
+
+    run(story)
+
+
+def test_what_a_strategy_says_of_its_failure_can_be_written_and_sent(tmp_path: Path) -> None:
+    class Odd:
+        def decide(self, sample: Sample) -> Decided:
+            if sample.sensor == "raises":
+                raise MuteError
+            return Decided(errors={"count": "half of a \ud83d"})
+
+    async def story() -> None:
+        clock = FakeClock()
+        sensors = (sensor("returns", SECOND), sensor("raises", SECOND))
+        async with Agent(tmp_path, clock, *sensors, decider=Odd()) as agent:
+            told: list[Decided] = []
+            agent.host.cycle._sampled = lambda _sample, decided, _hops: told.append(decided)
+            await clock.advance(1)
+            assert [dict(one.errors) for one in told] == [{"count": "half of a \\ud83d"}, {"": "MuteError"}]
+            assert [entry["body"]["error"] for entry in await agent.journal("error")] == [
+                "half of a \\ud83d",
+                "MuteError",
+            ]
+            assert agent.ledger("returns").trouble == "strategy 'count': half of a \\ud83d"
+
+    run(story)
+
+
+def test_a_defect_in_what_a_firing_leaves_frees_its_sensor_for_what_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        clock, gate = FakeClock(), Gate()
+        async with Agent(tmp_path, clock, sensor("asked", sf.on_call(), gate)) as agent:
+            for n in range(3):
+                await agent.host.call("asked", SensorCall(), key=f"k{n}")
+            send, defects = agent.host.cycle._send, [RuntimeError("a defect")]
+
+            def broken(letters: Any) -> None:
+                if defects:
+                    raise defects.pop()
+                send(letters)
+
+            agent.host.cycle._send = broken
+            gate.open.set()
+            await agent.settled()
+            assert gate.begun == 3
+            assert agent.keys() == ["tracker/asked/call:k1", "tracker/asked/call:k2"]
+
+    run(story)
+    assert "a defect" in caplog.text, "it is to be seen"
+
+
+def test_a_defect_in_what_a_firing_leaves_at_its_limit_still_gives_it_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        clock, gate = FakeClock(), Gate()
+        async with Agent(tmp_path, clock, sensor("hang", sf.on_call(), gate, limit_s=2.0)) as agent:
+            for n in range(2):
+                await agent.host.call("hang", SensorCall(), key=f"k{n}")
+
+            def broken(letters: Any) -> None:
+                raise RuntimeError("a defect")
+
+            agent.host.cycle._send = broken
+            with pytest.raises(RuntimeError, match="a defect"):
+                await clock.advance(2)
+            await turns()
+            assert gate.begun == 2, "the next one has its turn"
 
     run(story)
 
@@ -330,6 +456,181 @@ def test_through_any_kills_stalls_and_slowness_every_due_time_is_accounted_for_a
         await agent.host.stop(patience_s=0)
 
     run(tell)
+
+
+# -- a clock that was ahead
+
+TWO_HOURS_S = 7200.0
+
+
+def counted(ledger: Ledger) -> bool:
+    """Say whether what is counted of each schedule is the number of its due times: what must hold at any moment."""
+    leaves = ledger.leaves.values()
+    return all(
+        leaf.taken + leaf.late + leaf.down == count_between(leaf.trigger, 0.0, leaf.accounted, anchor=leaf.anchor)
+        for leaf in leaves
+    )
+
+
+SCHEDULES = [sf.every(minutes=1), sf.every(minutes=1, jitter=20), sf.cron("* * * * *")]
+
+
+@pytest.mark.parametrize("trigger", SCHEDULES, ids=["interval", "jitter", "cron"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_agent_first_started_with_its_clock_ahead_fires_again_once_that_is_set_back(
+    tmp_path: Path, trigger: Any, restarted: bool
+) -> None:
+    async def story() -> None:
+        clock = FakeClock(START + TWO_HOURS_S)
+        agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
+        await clock.advance(200)
+        fired = agent.ledger("count").fired
+        assert fired == 3
+        clock.now = START + 200
+        if restarted:
+            await agent.settled()
+            await agent.kill()
+            agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
+        agent.host.look()
+        await clock.advance(200)
+        ledger = agent.ledger("count")
+        assert ledger.fired in {fired + 3, fired + 4}
+        assert sum(ledger.missed.values()) == 0
+        assert counted(ledger)
+        assert START < (agent.host.reports()[0].next or 0.0) <= clock.now + 80
+        (entry,) = await agent.journal("clock")
+        assert (entry["subject"], entry["body"]["reason"]) == ("count", "clock")
+        assert TWO_HOURS_S - 200 <= entry["body"]["seconds"] <= TWO_HOURS_S
+        assert counted((await kept(agent))["count"])
+        await agent.host.stop(patience_s=0)
+
+    run(story)
+
+
+async def kept(agent: Agent) -> dict[str, Ledger]:
+    await agent.settled()
+    return agent.state.ledgers()
+
+
+@pytest.mark.parametrize("trigger", SCHEDULES, ids=["interval", "jitter", "cron"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_agent_whose_clock_was_ahead_for_a_while_goes_on_in_its_own_grid(
+    tmp_path: Path, trigger: Any, restarted: bool
+) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
+        await clock.advance(600)
+        anchor = agent.ledger("count").leaves[()].anchor
+        await agent.settled()
+        await agent.kill()
+        clock.now += TWO_HOURS_S  # it boots, and its clock is ahead
+        agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
+        await clock.advance(120)
+        before = agent.ledger("count")
+        fired, missed = before.fired, sum(before.missed.values())
+        assert missed >= 118
+        clock.now -= TWO_HOURS_S
+        if restarted:
+            await agent.settled()
+            await agent.kill()
+            agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
+        agent.host.look()
+        await clock.advance(300)
+        ledger = agent.ledger("count")
+        assert ledger.fired in {fired + 4, fired + 5}
+        assert sum(ledger.missed.values()) == missed, "what was counted stays counted, and nothing more is"
+        assert ledger.leaves[()].anchor == anchor
+        assert counted(ledger)
+        assert len(await agent.journal("clock")) == 1
+        await agent.host.stop(patience_s=0)
+
+    run(story)
+
+
+def test_a_clock_that_is_a_little_ahead_repeats_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        async with Agent(tmp_path, clock, sensor("count", SECOND)) as agent:
+            await clock.advance(100)
+            clock.now -= 50
+            agent.host.look()
+            await clock.advance(50)
+            assert agent.ledger("count").fired == 100
+            await clock.advance(1)
+            assert agent.ledger("count").fired == 101
+            assert await agent.journal("clock") == []
+
+    run(story)
+
+
+def test_what_was_looked_through_ahead_of_time_is_looked_through_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = FakeClock(START + TWO_HOURS_S)
+
+        async def look(_firing: Firing, _ledger: Ledger) -> Found:
+            return Found(value=1, looked=clock.now)
+
+        looks = HostedSensor(name="looks", trigger=sf.on_event("run.failed"), run=look)
+        async with Agent(tmp_path, clock, looks) as agent:
+            await agent.host.events([Event(id=1, at=1.0, type="run.failed")])
+            await agent.settled()
+            clock.now = START
+            agent.host.look()
+            assert agent.ledger("looks").looked == START
+            assert len(await agent.journal("clock")) == 1
+
+    run(story)
+
+
+def test_alarms_are_set_anew_when_the_clock_was_set_back_and_only_then(tmp_path: Path) -> None:
+    class Heard(FakeClock):
+        set_for: list[tuple[str, float | None]] = []  # noqa: RUF012 - of this test alone
+
+        def add(self, name: str, next_after: Callable[[float], float | None], ring: Callable[[], None]) -> None:
+            super().add(name, next_after, ring)
+            self.set_for.append((name, next_after(self.now)))
+
+    async def story() -> None:
+        clock = Heard(START + TWO_HOURS_S)
+        async with Agent(tmp_path, clock, sensor("a", SECOND), sensor("b", sf.every(minutes=1))) as agent:
+            later = [("schedule-0", START + TWO_HOURS_S + 1), ("schedule-1", START + TWO_HOURS_S + 60)]
+            assert clock.set_for == later
+            agent.host.look()
+            assert clock.set_for == later
+            clock.now = START
+            agent.host.look()
+            assert clock.set_for[2:] == [("schedule-0", START + 1), ("schedule-1", START + 60)]
+
+    run(story)
+
+
+@given(
+    st.sampled_from([*SCHEDULES, sf.every(hours=1), sf.at(datetime.fromtimestamp(START + 4000, UTC))]),
+    st.lists(st.floats(-20_000, 20_000), max_size=12),
+)
+def test_however_the_clock_is_set_what_is_counted_adds_up_and_the_next_due_time_is_near(
+    trigger: Any, jumps: list[float]
+) -> None:
+    now, ledger = START, Ledger(sensor="s", trigger=trigger)
+    ledger.declare(trigger, now)
+    most = 0
+    for jump in jumps:
+        now += jump
+        ledger.set_back(now)
+        (leaf,) = ledger.leaves.values()
+        assert counted(ledger)
+        assert leaf.accounted <= now + 60
+        due = leaf.next_after(now)
+        assert due is None or due > now
+        if not isinstance(trigger, Date):
+            assert due is not None
+            assert due <= now + 60 + getattr(trigger, "seconds", 60)
+        leaf.take(now, grace_s=100.0, seed="s")
+        assert counted(ledger)
+        in_all = sum(ledger.missed.values()) + leaf.taken + ledger.taken
+        assert in_all >= most, "nothing that was counted is forgotten"
+        most = in_all
 
 
 # -- calls and events

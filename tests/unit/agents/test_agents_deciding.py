@@ -60,3 +60,33 @@ def test_a_rule_that_breaks_is_told_and_stops_no_other() -> None:
 
 def test_a_sample_of_no_strategy_wants_nothing() -> None:
     assert strategies(10).decide(sample(1, 1).model_copy(update={"sensor": "nobody"})).letters == ()
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it cannot say what is wrong")
+
+
+def test_an_error_that_cannot_say_what_is_wrong_stops_no_other_strategy() -> None:
+    def mute(n: int) -> bool:
+        raise MuteError
+
+    def half(n: int) -> bool:
+        raise ValueError("half a character: \ud83d")
+
+    two = Strategies(
+        [
+            Strategy(name="mute", when="count", if_=mute, then=do.run_workflow("training")),
+            Strategy(name="half", when="count", if_=half, then=do.run_workflow("training")),
+            Strategy(name="sane", when="count", then=do.run_workflow("training")),
+        ],
+        app="mnist",
+        team="data",
+        parameters={},
+    )
+    decided = two.decide(sample(1, 1))
+    assert decided.errors == {
+        "mute": "Strategy 'mute': MuteError",
+        "half": "Strategy 'half': ValueError: half a character: \\ud83d",
+    }
+    assert [one.lane for one in decided.letters] == ["sane"]

@@ -56,3 +56,17 @@ def test_alarms_ring_at_their_moments_and_go_on_when_one_raises() -> None:
 
     found = asyncio.run(story())
     assert all(first < second for first, second in itertools.pairwise(found))
+
+
+def test_an_alarm_that_is_added_again_rings_at_its_new_moment() -> None:
+    async def story() -> None:
+        alarms, rang = ApsAlarms(), asyncio.Event()
+        soon = time.time() + 0.05
+        alarms.add("schedule-0", lambda now: now + 7200, rang.set)
+        alarms.start()
+        alarms.add("schedule-0", lambda now: max(soon, now + 7200 * (now >= soon)), rang.set)
+        async with asyncio.timeout(30):
+            await rang.wait()
+        alarms.stop()
+
+    asyncio.run(story())

@@ -153,3 +153,39 @@ for index in range(100):
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT count(*) FROM tasks").fetchone() == (800,)
         assert db.execute("SELECT count(*) FROM runs").fetchone() == (8,)
+
+
+def entered(journal: Journal, *, app: str, team: str, workflow: str) -> str:
+    made = journal.create_run(
+        app=app, team=team, workflow=workflow, parent=Path("/"), source=None, definition="{}", rng=random.Random()
+    )
+    return made.record.name
+
+
+def test_runs_of_one_workflow_are_found_among_any_number_of_others(journal: Journal) -> None:
+    mine = [entered(journal, app="a", team="t", workflow="training") for _ in range(3)]
+    for number in range(50):
+        for app, team, workflow in (("b", "t", "training"), ("a", "u", "training"), ("a", "t", f"w{number}")):
+            entered(journal, app=app, team=team, workflow=workflow)
+    found = journal.runs(limit=2, app="a", team="t", workflow="training")
+    assert [record.name for record in found] == [mine[2], mine[1]]
+    assert len(journal.runs(limit=1000, app="a", team="t")) == 53
+    assert len(journal.runs(limit=1000, workflow="training")) == 103
+    assert len(journal.runs(limit=1000, team="u", app="a")) == 50
+    assert journal.runs(limit=1000, app="a' OR 1 --") == []
+
+
+def test_a_journal_of_an_earlier_version_gets_what_finds_a_workflows_runs(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with closing(Journal(path)) as journal:
+        name = entered(journal, app="a", team="t", workflow="w")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP INDEX runs_of")
+        db.execute("PRAGMA user_version = 1")
+    with closing(Journal(path)) as journal:
+        assert [record.name for record in journal.runs(limit=9, workflow="w", team="t", app="a")] == [name]
+    with closing(sqlite3.connect(path)) as db:
+        query = "SELECT * FROM runs WHERE app = 'a' AND team = 't' AND workflow = 'w' ORDER BY id DESC LIMIT 9"
+        (plan,) = db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+        assert plan[3] == "SEARCH runs USING INDEX runs_of (app=? AND team=? AND workflow=?)"
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,8 +21,10 @@ from scanflow.app.executor import Executor
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.knowledge import missing
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.records import LATEST, ModelVersion
 from scanflow.names import RunName, StepName
 from scanflow_agents.templates import template_of
 
@@ -57,8 +59,11 @@ class FakeDesk:
             raise UsageError("nothing scales it")
         return self.said[name]
 
-    def runs(self, *, limit: int = 100) -> list[RunRecord]:
-        return list(reversed(self.records))[:limit]
+    def runs(
+        self, *, limit: int = 100, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        asked = {"app": app, "team": team, "workflow": workflow}
+        return [one for one in reversed(self.records) if _is_asked_for(one, asked)][:limit]
 
     def run(self, name: str) -> RunRecord:
         return next(one for one in self.records if one.name == name)
@@ -84,8 +89,16 @@ class FakeDesk:
     def tell(self, event: Event) -> None:
         self.told.append(event)
 
-    def actions(self, app: str) -> list[Action]:
-        return [one for one in reversed(self.done) if one.intent.app == app]
+    def actions(
+        self, app: str, *, states: Collection[str] = (), verdicts: Collection[str] = (), **asked: str | None
+    ) -> list[Action]:
+        return [
+            one
+            for one in reversed(self.done)
+            if _is_asked_for(one.intent, {"app": app, **asked})
+            and (not states or one.state in states)
+            and (not verdicts or one.decision.verdict in verdicts)
+        ][:100]
 
     # -- what a test has happen
 
@@ -106,7 +119,16 @@ class FakeDesk:
         self.left[name, "last"] = dict(outputs)
         return record
 
-    def serves(self, model: str, *, affinity: Any = "any", instances: int = 1, ready: int = 1, **more: Any) -> None:
+    def serves(
+        self,
+        model: str,
+        *,
+        affinity: Any = "any",
+        instances: int = 1,
+        ready: int = 1,
+        created: float = 0.0,
+        **more: Any,
+    ) -> None:
         """Let the service answer with this version."""
         self.deployed["serve"] = ServiceRecord(
             name="serve",
@@ -119,6 +141,7 @@ class FakeDesk:
             shape=Shape(instances=instances, affinity=affinity),
             instances=tuple(InstanceRecord(instance=str(number), state="ready") for number in range(ready)),
             revisions=(RevisionRecord(id="r1", models={"cnn": model}, **more),),
+            created=created,
         )
 
     def acted(self, intent: Intent, state: Any = "succeeded", **more: Any) -> Action:
@@ -131,6 +154,31 @@ class FakeDesk:
         return action
 
 
+class Registry(MemoryKnowledge):
+    """A knowledge base of which versions of a model may be deleted, as people do in MLflow."""
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        super().__init__(clock=clock)
+        self.deleted: set[int] = set()
+
+    def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
+        found = super().get_model(name, version)
+        self._check(name, found.version)
+        return found
+
+    def set_model_alias(self, name: str, alias: str, version: int) -> ModelVersion:
+        self._check(name, version)
+        return super().set_model_alias(name, alias, version)
+
+    def set_model_tags(self, name: str, version: int, tags: Mapping[str, str]) -> ModelVersion:
+        self._check(name, version)
+        return super().set_model_tags(name, version, tags)
+
+    def _check(self, name: str, version: int) -> None:
+        if version in self.deleted:
+            raise missing.unknown_version(name, version, [], [])
+
+
 @dataclass
 class World:
     """The application with its knowledge base and server, as the four agents meet them."""
@@ -141,7 +189,8 @@ class World:
     unanswered: list[Intent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tracker: KnowledgeBase = MemoryKnowledge(clock=lambda: datetime.fromtimestamp(self.desk.now, UTC))
+        self.registry = Registry(lambda: datetime.fromtimestamp(self.desk.now, UTC))
+        self.tracker: KnowledgeBase = self.registry
         self.fired = 0
 
     @property
@@ -229,6 +278,13 @@ class World:
         made = self.tracker.register_model("mnist_cnn", file, app="mnist", team="data", tags=tags)
         return made.version
 
+    def tags(self, version: int) -> Mapping[str, str]:
+        return self.tracker.get_model("mnist_cnn", version).tags
+
+    def promotion(self, version: int) -> str | None:
+        """Return what is noted of a version."""
+        return self.tags(version).get("scanflow.promotion")
+
     def champion(self) -> int:
         return self.tracker.get_model("mnist_cnn", "champion").version
 
@@ -239,11 +295,30 @@ class World:
         self.desk.ran(run, "training", {**accuracies, **more})
         return version
 
+    def swapped(self, version: int, **more: Any) -> Intent:
+        """Have the executor put a version to use: it is served, and watched."""
+        intent = self.intent("executor", "change_model", version=version, **more)
+        self.desk.acted(intent)
+        self.desk.serves(f"models:/mnist_cnn/{version}", created=self.desk.deployed["serve"].created)
+        return intent
+
+    def promoted(self, version: int) -> Intent:
+        """Have a version put to use, watched to the end, and named the champion."""
+        intent = self.swapped(version)
+        self.desk.now += 100.0
+        self.fire("executor", "model_changed")
+        assert self.champion() == version
+        return intent
+
     def given(self, ids: Sequence[str]) -> None:
         """Have points wanted and labelled."""
         self.desk.want_labels("mnist", [{"id": id, "run": "r", "data": {}, "guess": 1, "score": 0.5} for id in ids])
         for id in ids:
             self.desk.give_label("mnist", id, 7, by="ada")
+
+
+def _is_asked_for(one: object, asked: Mapping[str, str | None]) -> bool:
+    return all(value is None or getattr(one, name) == value for name, value in asked.items())
 
 
 def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None = None) -> sf.Application:

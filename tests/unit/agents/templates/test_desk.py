@@ -8,23 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from scanflow.agent.context import Context
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge import open_knowledge
 from scanflow.settings import Settings
 from scanflow.transport.server import Server
-from scanflow_agents.templates.desk import Desk, ServerDesk, desk_of
+from scanflow_agents.templates.desk import MOST_LABELS, Desk, ServerDesk, acted_on, desk_of, newest_runs
 from scanflow_agents.templates.marks import read_json
+from scanflow_server.context import Context as ServerContext
 from scanflow_server.context import make_context
 from scanflow_server.settings import ServerSettings
+from scanflow_server.store import intents, labels
 from scanflow_server.store.migrations import migrate
 from tests.unit.agents.templates.fakes import FakeDesk, World
 from tests.unit.server.answering import answering
+from tests.unit.server.keeping import entered, stored
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[ServerDesk]:
+def parts(tmp_path: Path) -> Iterator[ServerContext]:
+    """The parts of a server."""
     home = tmp_path / "home"
     home.mkdir()
     address = f"sqlite:///{tmp_path / 'store.db'}"
@@ -32,9 +37,14 @@ def desk(tmp_path: Path) -> Iterator[ServerDesk]:
     settings.folder.mkdir()
     made = make_context(settings, clock=lambda: 1_800_000_000.0)
     migrate(made.store)
-    with answering(made) as url, closing(Server(url)) as server:
-        yield ServerDesk(server)
+    yield made
     made.store.close()
+
+
+@pytest.fixture
+def desk(parts: ServerContext) -> Iterator[ServerDesk]:
+    with answering(parts) as url, closing(Server(url)) as server:
+        yield ServerDesk(server)
 
 
 def test_the_servers_desk_is_one_and_a_context_has_it(desk: ServerDesk) -> None:
@@ -56,6 +66,78 @@ def test_points_go_into_the_queue_once_and_come_back_labelled(desk: ServerDesk) 
     assert [(one["id"], one["label"]) for one in desk.labels("mnist", state="given")] == [("run/7:3", 8)]
     assert len(desk.labels("mnist", state="wanted")) == 2499
     assert desk.want_labels("mnist", items[3:4])[0]["state"] == "given"
+
+
+def test_the_newest_labels_are_seen_however_many_were_given_before(desk: ServerDesk, parts: ServerContext) -> None:
+    def give(start: int, count: int, score: float | None) -> None:
+        given = [
+            labels.Label(
+                id=f"p{number}", app="mnist", state="given", label=7, by="ada", score=score, given=1.0 * number
+            )
+            for number in range(start, start + count)
+        ]
+        with parts.store.write() as connection:
+            connection.execute(insert(labels.labels), [one.model_dump(mode="json") for one in given])
+
+    give(0, MOST_LABELS, 0.9)
+    assert len(desk.labels("mnist", state="given")) == MOST_LABELS
+    give(MOST_LABELS, 5, None)
+    found = desk.labels("mnist", state="given")
+    assert [one["id"] for one in found[:5]] == [f"p{MOST_LABELS + number}" for number in (4, 3, 2, 1, 0)]
+    assert len({one["id"] for one in found}) == len(found) == MOST_LABELS + 5
+
+
+def test_a_server_that_knows_no_parts_of_the_queue_is_asked_no_more_than_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        asked = 0
+
+        def get(self, _path: str, **query: Any) -> list[dict[str, Any]]:
+            self.asked += 1
+            return [{"id": f"p{number}"} for number in range(query["limit"])]
+
+    monkeypatch.setattr("scanflow_agents.templates.desk.MOST_LABELS", 3)
+    old: Any = Old()
+    assert [one["id"] for one in ServerDesk(old).labels("mnist", state="given")] == ["p0", "p1", "p2"]
+    assert old.asked == 2
+
+
+def test_labels_that_are_given_while_others_are_read_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy:
+        def __init__(self) -> None:
+            self.given = list(range(7))
+
+        def get(self, _path: str, **query: Any) -> list[dict[str, Any]]:
+            start = query["offset"] or 0
+            found = [
+                {"id": f"p{number}"} for number in sorted(self.given, reverse=True)[start : start + query["limit"]]
+            ]
+            self.given = [*self.given, len(self.given)]
+            return found
+
+    monkeypatch.setattr("scanflow_agents.templates.desk.MOST_LABELS", 3)
+    busy: Any = Busy()
+    found = [one["id"] for one in ServerDesk(busy).labels("mnist", state="given")]
+    assert sorted(found) == [f"p{number}" for number in range(7)]
+
+
+def test_runs_and_actions_are_asked_for_by_what_they_are_of(desk: ServerDesk, parts: ServerContext) -> None:
+    context = Context(app="mnist", team="data", agent="executor", clock=lambda: 0.0, services=desk)
+    for app, workflow in [("mnist", "training")] * 2 + [("mnist", "inference"), ("other", "training")] * 75:
+        entered(parts, app=app, workflow=workflow)
+    assert {(one.app, one.workflow) for one in newest_runs(desk, context, "training")} == {("mnist", "training")}
+    assert len(newest_runs(desk, context, "training")) == 2
+    assert len(desk.runs(limit=3)) == 3
+    of = {"team": "data", "agent": "executor", "strategy": "change"}
+    with parts.store.write() as connection:
+        intents.add(connection, stored("mine", "succeeded", "act", **of))
+        for number in range(150):
+            intents.add(connection, stored(f"no-{number}", **of))
+            intents.add(connection, stored(f"other-{number}", "succeeded", "act", team="data"))
+            intents.add(connection, stored(f"says-{number}", "pending", "suggest", **of))
+    assert [one.id for one in acted_on(desk, context, "change")] == ["mine"]
+    assert len(desk.actions("mnist")) == 100
+    assert desk.actions("mnist", states=["running", "lost"]) == []
+    assert len(desk.actions("mnist", target="service/serve", primitive="update_workflow_replica")) == 100
 
 
 def test_an_empty_server_has_nothing_and_says_what_is_not_there(desk: ServerDesk) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -277,22 +277,32 @@ def test_a_slow_service_is_asked_to_take_less_on_each_instance(world: World) -> 
         "target": 13.333,
         "max": 3,
     }
-    world.desk.said["serve"] = Explanation(
-        service="serve",
-        at=0.0,
-        metric="rps",
-        sample=20.0,
-        target=10.0,
-        up=10.0,
-        down=8.0,
-        instances=2,
-        wanted=2,
-        formula="",
-        decision="",
-    )
+    world.desk.said["serve"] = scaled_by(10.0)
     assert world.intent("planner", "service_latency").arguments["target"] == 6.667
     world.desk.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.08)
     assert world.wants("planner", "service_latency") == []
+
+
+def test_a_fast_service_is_asked_to_take_more_only_while_it_takes_what_it_is_asked_to(world: World) -> None:
+    world.parameters["planner"] = {"target_p95_s": 0.1}
+    world.desk.serves("models:/mnist_cnn/1", instances=2, rps=18.0, p95_s=0.03)
+    assert world.wants("planner", "service_latency") == [], "nothing scales it"
+    world.desk.said["serve"] = scaled_by(10.0)
+    assert world.intent("planner", "service_latency").arguments["target"] == 11.0
+    world.desk.serves("models:/mnist_cnn/1", instances=2, rps=15.0, p95_s=0.03)
+    assert world.wants("planner", "service_latency") == []
+
+
+def test_a_quiet_night_leaves_the_threshold_to_the_mornings_peak(world: World) -> None:
+    world.parameters["planner"] = {"target_p95_s": 0.1, "watch_cool_down_s": 120.0}
+    world.desk.said["serve"] = scaled_by(20.0)
+    world.desk.serves("models:/mnist_cnn/1", rps=0.5, p95_s=0.01)
+    for _ in range(240):  # eight hours
+        world.desk.now += 120.0
+        for want in world.wants("planner", "service_latency"):
+            assert isinstance(want, Intent)
+            world.desk.said["serve"] = scaled_by(cast("float", want.arguments["target"]))
+    assert world.desk.said["serve"].target == 20.0
 
 
 def test_several_instances_are_kept_from_each_others_cores(world: World) -> None:
@@ -307,11 +317,28 @@ def test_several_instances_are_kept_from_each_others_cores(world: World) -> None
 POSITIVE = st.floats(min_value=0.001, max_value=1e6)
 
 
-@given(threshold=POSITIVE, p95_s=POSITIVE, target=POSITIVE, lowest=POSITIVE)
+def scaled_by(target: float) -> Explanation:
+    """Return that instances are counted by the requests a second."""
+    return Explanation(
+        service="serve",
+        at=0.0,
+        metric="rps",
+        sample=20.0,
+        target=target,
+        up=target,
+        down=0.8 * target,
+        instances=2,
+        wanted=2,
+        formula="",
+        decision="",
+    )
+
+
+@given(threshold=POSITIVE, p95_s=POSITIVE, target=POSITIVE, lowest=POSITIVE, seen=st.none() | POSITIVE)
 def test_a_threshold_falls_when_it_is_slow_and_never_by_more_than_half(
-    threshold: float, p95_s: float, target: float, lowest: float
+    threshold: float, p95_s: float, target: float, lowest: float, seen: float | None
 ) -> None:
-    found = next_threshold(threshold, p95_s, target_p95_s=target, lowest=lowest)
+    found = next_threshold(threshold, p95_s, target_p95_s=target, lowest=lowest, seen=seen)
     if found is None:
         return
     assert found >= lowest - 0.0005
@@ -319,17 +346,46 @@ def test_a_threshold_falls_when_it_is_slow_and_never_by_more_than_half(
         assert threshold / 2 - 0.0005 <= found < threshold
     else:
         assert found >= threshold - 0.0005
+        assert seen is not None
+        assert seen >= 0.8 * threshold
 
 
-@given(ends=st.lists(st.integers(0, 8), max_size=30), most=st.integers(1, 10))
-def test_cut_off_runs_are_the_later_ones_and_all_of_a_moment(ends: list[int], most: int) -> None:
-    runs = _runs(sorted(ends))
-    taken = oldest(runs, most)
+@given(
+    loads=st.lists(st.tuples(st.floats(0, 1000), st.floats(0.001, 1)), max_size=100),
+    threshold=st.floats(0.01, 1000),
+    lowest=st.floats(0.01, 10),
+)
+def test_a_threshold_never_rises_above_twice_of_what_was_seen(
+    loads: list[tuple[float, float]], threshold: float, lowest: float
+) -> None:
+    most = max(threshold, lowest)
+    for seen, p95_s in loads:
+        most = max(most, 2 * seen)
+        found = next_threshold(threshold, p95_s, target_p95_s=0.1, lowest=lowest, seen=seen)
+        threshold = threshold if found is None else found
+        assert threshold <= most + 0.0005
+
+
+@given(
+    given=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5)), max_size=30),
+    most=st.integers(1, 10),
+    least=st.integers(0, 40),
+)
+def test_cut_off_runs_are_the_later_ones_and_all_of_a_moment_and_what_is_left_is_enough(
+    given: list[tuple[int, int]], most: int, least: int
+) -> None:
+    runs, sizes = _runs(sorted(end for end, _ in given)), [size for _, size in given]
+    held = {run.run_id: size for run, size in zip(runs, sizes, strict=True)}
+    taken = oldest(runs, most, least=least, size=lambda run: held[run.run_id])
     left = runs[len(taken) :]
     assert taken == runs[: len(taken)]
     assert bool(taken) is bool(runs)
+    assert sum(held[run.run_id] for run in taken) >= min(least, sum(sizes))
     if left:
         assert time_of(taken[-1]) < time_of(left[0])
+    before = [run for run in taken if time_of(run) < time_of(taken[-1])] if taken else []
+    if len(taken) > most and before:
+        assert sum(held[run.run_id] for run in before) < least, "it is more than asked for only where it has to be"
 
 
 def _labels(intent: Intent) -> str:

@@ -150,6 +150,22 @@ def test_the_tracker_waits_for_enough_predictions_and_forgets_none(world: World)
     assert len(call.kwargs["run_ids"]) == 2
 
 
+def test_predictions_in_many_small_files_are_enough_in_the_end_and_the_oldest_are_handed_over(world: World) -> None:
+    world.parameters["tracker"] = {"min_predictions": 20, "most_runs": 4}
+    ids = [world.predicted(2) for _ in range(9)]
+    found = world.fire("tracker", "count_number_of_predictions")
+    assert (found["predictions"], found["due"], found["run_ids"]) == (18, False, ids[:4])
+    ids += [world.predicted(2) for _ in range(3)]
+    call = world.call("tracker", "count_number_of_predictions")
+    assert (call.kwargs["predictions"], call.kwargs["run_ids"]) == (20, ids[:10])
+
+
+def test_no_more_files_are_handed_over_at_once_than_is_said_where_those_are_enough(world: World) -> None:
+    world.parameters["tracker"] = {"min_predictions": 20, "most_runs": 4}
+    ids = [world.predicted(10) for _ in range(9)]
+    assert world.call("tracker", "count_number_of_predictions").kwargs["run_ids"] == ids[:4]
+
+
 def test_the_tracker_counts_what_is_recorded_alone(world: World) -> None:
     world.tracker.log_run("mnist", "data", metrics={"predictions": 5000.0})
     world.predicted(5000, app="other")

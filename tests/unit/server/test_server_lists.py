@@ -1,0 +1,127 @@
+"""Lists of the server: what is asked for is found, however much else there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from scanflow_server.context import Context
+from scanflow_server.store import intents, labels
+from scanflow_server.store.base import Store
+from scanflow_server.store.labels import Wanted
+from tests.unit.server.keeping import entered, stored
+
+# -- runs
+
+
+def test_a_long_training_is_found_beside_a_workflow_that_runs_all_the_time(context: Context, api: httpx.Client) -> None:
+    training = entered(context, workflow="training")
+    for number in range(30):
+        entered(context, workflow="inference")
+        entered(context, workflow="training", app=f"other-{number}")
+        entered(context, workflow="training", team="others")
+    asked: dict[str, Any] = {"app": "mnist", "team": "data", "workflow": "training", "limit": 10}
+    assert [one["name"] for one in api.get("/runs", params=asked).json()] == [training]
+    assert len(api.get("/runs", params={"app": "mnist", "limit": 100}).json()) == 61
+    assert len(api.get("/runs", params={"limit": 100}).json()) == 91
+    assert api.get("/runs", params={"workflow": "nothing"}).json() == []
+    assert api.get("/runs", params={"app": ""}).status_code == 422
+
+
+# -- intents
+
+
+def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_time(
+    store: Store, context: Context, api: httpx.Client
+) -> None:
+    swap = {"agent": "executor", "strategy": "change_model_transition", "key": "k"}
+    with context.store.write() as connection:
+        intents.add(connection, stored("mine", "succeeded", "act", **swap))
+        intents.add(connection, stored("waits", "pending", "approve", **{**swap, "key": "k2"}))
+        for number in range(20):
+            intents.add(connection, stored(f"no-{number}"))
+            intents.add(connection, stored(f"mine-no-{number}", **{**swap, "key": f"no-{number}"}))
+            intents.add(connection, stored(f"team-{number}", "succeeded", "act", **swap, team=f"t{number}"))
+            intents.add(connection, stored(f"app-{number}", "succeeded", "act", **swap, app=f"a{number}"))
+    of = {"app": "mnist", "team": "tests", "agent": "executor", "strategy": "change_model_transition"}
+    acted = {**of, "verdict": ["act", "queue", "approve"], "limit": 5}
+    assert ids(api, acted) == ["waits", "mine"]
+    assert ids(api, {**acted, "verdict": "act"}) == ["mine"]
+    assert ids(api, {**acted, "state": ["pending", "running"]}) == ["waits"]
+    assert len(ids(api, {**of, "limit": 100})) == 22
+    assert ids(api, {"agent": "executor", "app": "mnist", "state": "pending"}) == ["waits"]
+    assert ids(api, {**acted, "strategy": "change"}) == []
+    assert api.get("/intents", params={"verdict": "perhaps"}).status_code == 422
+
+
+def test_what_is_wanted_of_a_target_is_found_by_it(context: Context, api: httpx.Client) -> None:
+    run: dict[str, Any] = {
+        "primitive": "run_workflow",
+        "arguments": {"workflow": "training"},
+        "target": "workflow/training",
+        "fields": ("running",),
+    }
+    stop = {**run, "primitive": "stop_workflow"}
+    with context.store.write() as connection:
+        intents.add(connection, stored("mine", "running", "act", **run))
+        for number in range(20):
+            intents.add(connection, stored(f"done-{number}", "succeeded", "act", **run))
+            intents.add(connection, stored(f"stop-{number}", "pending", "suggest", **stop))
+            intents.add(connection, stored(f"app-{number}", "running", "act", **run, app=f"a{number}"))
+            intents.add(connection, stored(f"else-{number}", "pending", "suggest"))
+    open_ones = {"app": "mnist", "team": "tests", "state": ["pending", "running"], "limit": 5}
+    assert ids(api, {**open_ones, "target": "workflow/training", "primitive": "run_workflow"}) == ["mine"]
+    assert ids(api, {**open_ones, "target": "service/serve", "limit": 1}) == ["else-19"]
+    assert ids(api, {"target": "workflow/training", "app": "a7"}) == ["app-7"]
+    assert len(ids(api, {"target": "service/serve", "limit": 100})) == 20
+
+
+def ids(api: httpx.Client, asked: dict[str, Any]) -> list[str]:
+    reply = api.get("/intents", params=asked)
+    assert reply.status_code == 200, reply.text
+    return [one["id"] for one in reply.json()]
+
+
+# -- labels
+
+
+def test_of_given_labels_the_newest_come_first_and_all_are_reached_a_part_at_a_time(store: Store) -> None:
+    scores = [0.9, None, 0.1, None, 0.5, None, 0.7]
+    with store.write() as connection:
+        wanted = [Wanted(id=f"p{number}", score=score) for number, score in enumerate(scores)]
+        labels.ask(connection, "mnist", wanted, at=1.0)
+        labels.ask(connection, "other", wanted, at=1.0)
+        for at, number in enumerate([3, 0, 5, 1, 6]):
+            labels.give(connection, f"p{number}", label=7, by="ada", at=10.0 + at // 2, app="mnist")
+    with store.read() as connection:
+        given = labels.listed(connection, app="mnist", state="given", limit=100)
+        assert [one.id for one in given] == ["p6", "p5", "p1", "p3", "p0"]
+        assert [one.id for one in labels.listed(connection, app="mnist", state="given", limit=2)] == ["p6", "p5"]
+        parts = [
+            one.id
+            for offset in range(0, 6, 2)
+            for one in labels.listed(connection, app="mnist", state="given", limit=2, offset=offset)
+        ]
+        assert parts == [one.id for one in given]
+        waits = labels.listed(connection, app="mnist", state="wanted", limit=100)
+        assert [one.id for one in waits] == ["p4", "p2"]
+        every = labels.listed(connection, app="mnist", limit=100)
+        assert [one.id for one in every] == ["p0", "p6", "p4", "p2", "p1", "p3", "p5"], "the most critical first"
+
+
+def test_labels_are_asked_for_a_part_at_a_time(api: httpx.Client) -> None:
+    items = [{"id": f"p{number}", "score": number / 10} for number in range(5)]
+    assert api.post("/labels", json={"app": "mnist", "items": items}).status_code == 201
+    for number in range(5):
+        assert api.post(f"/labels/p{number}", json={"label": 1, "by": "ada"}).status_code == 200
+    asked: dict[str, Any] = {"app": "mnist", "state": "given", "limit": 2}
+    parts = [api.get("/labels", params={**asked, "offset": offset}).json() for offset in (0, 2, 4, 6)]
+    assert [[one["id"] for one in part] for part in parts] == [["p4", "p3"], ["p2", "p1"], ["p0"], []]
+    assert api.get("/labels", params={**asked, "offset": -1}).status_code == 422
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+def test_an_unknown_application_has_nothing(api: httpx.Client, offset: int) -> None:
+    assert api.get("/labels", params={"app": "nobody", "offset": offset}).json() == []
