@@ -43,6 +43,9 @@ __all__ = [
     "upgrade_workflow",
 ]
 
+_UNSAID: Any = object()
+"""Stands for an argument that was not given where None says something."""
+
 _MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 
 Batch: TypeAlias = Annotated[str, "The batch workflow's name."]
@@ -268,10 +271,19 @@ def update_workflow_replica(
     max: Annotated[int | None, "Most instances."] = None,  # noqa: A002
     up: Annotated[float | None, "Above this, instances are added."] = None,
     down: Annotated[float | None, "Below this, instances are taken away."] = None,
+    scaling: Annotated[
+        Mapping[str, Any] | None, "All of sf.Scaling, in place of what decides; None: nothing decides any more."
+    ] = _UNSAID,
 ) -> Act:
-    """Set how many instances a service has (``instances=``), or the threshold that decides (``metric=, target=``)."""
-    scaling = {"metric": metric, "target": target, "min": min, "max": max, "up": up, "down": down}
-    given: dict[str, Any] = {name: value for name, value in scaling.items() if value is not None}
+    """Set how many instances a service has (``instances=``), or the threshold that decides (``metric=, target=``).
+
+    Thresholds that are not said stay as they are. ``scaling=`` replaces all of them; with ``scaling=None`` there are
+    always as many as ``instances=`` says, or as there are then.
+    """
+    thresholds = {"metric": metric, "target": target, "min": min, "max": max, "up": up, "down": down}
+    given: dict[str, Any] = {name: value for name, value in thresholds.items() if value is not None}
+    if scaling is not _UNSAID:
+        return _rescaled(workflow, scaling, instances, given)
     if (instances is None) == (not given):
         raise InvalidError(
             "update_workflow_replica takes either a number, instances=4, or what decides it, metric='rps', target=100."
@@ -413,6 +425,22 @@ def act_of(primitive: str, arguments: Mapping[str, Any]) -> Act:
 def _act(primitive: str, target: str, fields: list[str], act_kind: Kind = "batch", /, **arguments: Any) -> Act:
     given = {name: value for name, value in arguments.items() if value is not None}
     return Act(primitive=primitive, kind=act_kind, arguments=given, target=target, fields=fields)
+
+
+def _rescaled(
+    workflow: str, scaling: Mapping[str, Any] | None, instances: int | None, thresholds: Mapping[str, Any]
+) -> Act:
+    """Return what replaces all that decides on the instances of a service."""
+    if thresholds or (scaling is not None and instances is not None):
+        raise InvalidError(
+            "update_workflow_replica takes scaling= in place of all else that decides. Remove the others; only with "
+            "scaling=None may instances= say how many there are."
+        )
+    if scaling is not None:
+        Scaling(**scaling)
+    given = {"workflow": workflow, "instances": _count(instances)}
+    act = _act("update_workflow_replica", _service(workflow), ["replicas"], "online", **given)
+    return act.replace(arguments={**act.arguments, "scaling": scaling})
 
 
 def _workflow(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "ask_run",
     "ask_spin",
     "ask_stop",
+    "begun",
     "document_of",
     "is_being_deployed",
     "shown",
@@ -42,12 +44,20 @@ def ask_run(
     parameters: Mapping[str, Any],
     source: Path | None,
     key: str | None = None,
+    own: bool = False,
 ) -> RunRecord:
-    """Ask for a run of a workflow, and return it as it then stands. The same key asks for one run only."""
+    """Ask for a run of a workflow, and return it as it then stands. The same key asks for one run only.
+
+    ``own``: the server asks itself, for an application that it keeps. The application is not kept again, as it may be
+    another by now; and the key alone says whether the run was begun.
+    """
     document = document_of(app)
-    chosen = context.deployer.runnable(app, workflow, parameters)
     definition = {"application": document, "parameters": dict(parameters)}
-    asked = {**definition, "workflow": chosen.name, "source": None if source is None else str(source)}
+    sent = {**definition, "workflow": workflow, "source": None if source is None else str(source)}
+    once = _Once("run", key, None if own else keys.fingerprint(sent))
+    if (name := once.found(context)) is not None:
+        return _going(context, name)
+    chosen = context.deployer.runnable(app, workflow, parameters)
 
     def new(name: str) -> WantedRun:
         return WantedRun(
@@ -61,7 +71,7 @@ def ask_run(
             asked=Asked(action="run"),
         )
 
-    return _begun(context, "run", new, asked, key, keep=(app, document, source))
+    return _begin(context, new, once, keep=None if own else (app, document, source))
 
 
 def ask_spin(
@@ -72,11 +82,19 @@ def ask_spin(
     app: Application | None = None,
     parameters: Mapping[str, Any],
     key: str | None = None,
+    own: bool = False,
 ) -> RunRecord:
-    """Ask for one step to be run anew on the inputs it had in a past run, as a run of its own."""
-    past = shown(context, run)
+    """Ask for one step to be run anew on the inputs it had in a past run, as a run of its own.
+
+    ``own``: as for :func:`ask_run`.
+    """
     document = None if app is None else document_of(app)
-    asked = {"step": step, "of": past.name, "application": document, "parameters": dict(parameters)}
+    given = {"step": step, "application": document, "parameters": dict(parameters)}
+    once = _Once("spin", key, None if own else keys.fingerprint({**given, "of": run}))
+    if (name := once.found(context)) is not None:  # by now it may be the newest run itself
+        return _going(context, name)
+    past = shown(context, run)
+    asked = {**given, "of": past.name}
     context.deployer.check_spin(step, run=past.name, app=app, parameters=parameters)
 
     def new(name: str) -> WantedRun:
@@ -91,7 +109,14 @@ def ask_spin(
             asked=Asked(action="spin"),
         )
 
-    return _begun(context, "spin", new, asked, key)
+    return _begin(context, new, once)
+
+
+def begun(context: Context, key: str) -> RunRecord | None:
+    """Return the run that this server has begun for one of its own keys; None: there is none."""
+    with context.store.read() as connection:
+        name = keys.made(connection, key)
+    return None if name is None else _going(context, name)
 
 
 def ask_resume(context: Context, run: str, *, app: Application | None = None, key: str | None = None) -> RunRecord:
@@ -101,10 +126,12 @@ def ask_resume(context: Context, run: str, *, app: Application | None = None, ke
         AlreadyRunningError: it goes on already.
     """
     document = None if app is None else document_of(app)
+    once = _Once("resume", key, keys.fingerprint({"run": run, "application": document}))
+    if (name := once.found(context)) is not None:
+        return shown(context, name)
     record = context.deployer.show(run)
-    mark = keys.fingerprint({"run": record.name, "application": document})
     with context.store.write() as connection:
-        if keys.find(connection, key, "resume", mark) is None:
+        if once.find(connection) is None:
             known = runs.get(connection, record.name)
             if record.state == "running" or (known is not None and known.active):
                 raise AlreadyRunningError(f"The run {record.name!r} is running. Watch it: scanflow show {record.name}")
@@ -122,7 +149,7 @@ def ask_resume(context: Context, run: str, *, app: Application | None = None, ke
                 runs.add(connection, fresh)
             else:
                 runs.drive_again(connection, record.name, asked)
-            keys.keep(connection, key, "resume", mark, target=record.name, at=context.clock())
+            once.keep(connection, record.name, at=context.clock())
             _tell_started(context, connection, record.name)
     context.work.ring()
     return shown(context, record.name)
@@ -197,11 +224,13 @@ def shown(context: Context, run: str) -> RunRecord:
     return _as_wanted(context, record, known)
 
 
-def shown_runs(context: Context, *, limit: int) -> list[RunRecord]:
-    """Return the newest runs first, without their tasks."""
+def shown_runs(
+    context: Context, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+) -> list[RunRecord]:
+    """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
     with context.store.read() as connection:
         wanted = {run.name: run for run in runs.active(connection)}
-    found = context.deployer.runs(limit=limit)
+    found = context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
     return [_as_wanted(context, record, wanted.get(record.name)) for record in found]
 
 
@@ -211,24 +240,46 @@ def document_of(app: Application) -> dict[str, Any]:
     return document
 
 
-def _begun(
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """What is to be begun once, by its key."""
+
+    kind: str
+    key: str | None
+    mark: str | None
+    """The request as it was sent, which has to be the same with the same key. None: the key alone tells."""
+
+    def found(self, context: Context) -> str | None:
+        """Return what was begun; nothing that was needed for it has to be there any more."""
+        with context.store.read() as connection:
+            return self.find(connection)
+
+    def find(self, connection: Connection) -> str | None:
+        """Return what was begun."""
+        if self.mark is None:
+            return None if self.key is None else keys.made(connection, self.key)
+        return keys.find(connection, self.key, self.kind, self.mark)
+
+    def keep(self, connection: Connection, target: str, *, at: float) -> None:
+        """Note what was begun."""
+        keys.keep(connection, self.key, self.kind, self.mark or keys.fingerprint(self.key), target=target, at=at)
+
+
+def _begin(
     context: Context,
-    kind: str,
     new: Callable[[str], WantedRun],
-    asked: Mapping[str, Any],
-    key: str | None,
+    once: _Once,
     keep: tuple[Application, dict[str, Any], Path | None] | None = None,
 ) -> RunRecord:
-    mark = keys.fingerprint(asked)
     with context.store.write() as connection:
-        name = keys.find(connection, key, kind, mark)
+        name = once.find(connection)
         if name is None:
             name = str(context.deployer.free_name())
             while runs.get(connection, name) is not None:
                 name = str(context.deployer.free_name())
             run = new(name)
             runs.add(connection, run)
-            keys.keep(connection, key, kind, mark, target=name, at=run.created)
+            once.keep(connection, name, at=run.created)
             if keep is not None:
                 app, document, source = keep
                 applications.put(
@@ -240,6 +291,11 @@ def _begun(
                     at=run.created,
                 )
             _tell_started(context, connection, name)
+    return _going(context, name)
+
+
+def _going(context: Context, name: str) -> RunRecord:
+    """Return a run that was begun; who began it may have been killed before it was entered."""
     with context.store.read() as connection:
         known = runs.get(connection, name)
     if known is not None and known.active:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,21 @@ class AskedRuns:
     def __init__(self, context: Context) -> None:
         self._context = context
 
+    def begun(self, key: str) -> RunRecord | None:
+        """Return the run of a key."""
+        return asking.begun(self._context, key) if key else None
+
     def begin(
         self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
     ) -> RunRecord:
         """Begin a run."""
-        return asking.ask_run(self._context, app, workflow, parameters=parameters, source=source, key=key or None)
+        return asking.ask_run(
+            self._context, app, workflow, parameters=parameters, source=source, key=key or None, own=True
+        )
 
     def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
         """Begin a run of one step."""
-        return asking.ask_spin(self._context, step, run=run, app=app, parameters=parameters, key=key or None)
+        return asking.ask_spin(self._context, step, run=run, app=app, parameters=parameters, key=key or None, own=True)
 
     def stop(self, run: str) -> RunRecord:
         """Ask a run to stop."""
@@ -59,12 +65,7 @@ class StoredApplications:
         """Return one."""
         with self._context.store.read() as connection:
             found = applications.get(connection, app, team)
-        if found is None:
-            raise NotFoundError(
-                f"The application {app!r} of the team {team!r} is not known here. It is kept from its first run, "
-                "deployment or agent on."
-            )
-        return _kept(found)
+        return _kept(_known(found, app, team))
 
     def put(self, application: Application, *, source: Path | None = None) -> Kept:
         """Keep it as its newest revision."""
@@ -79,6 +80,29 @@ class StoredApplications:
                     at=self._context.clock(),
                 )
             )
+
+    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> Kept:
+        """Change it, alone."""
+        with self._context.store.write() as connection:
+            found = _known(applications.get(connection, app, team), app, team)
+            before = _kept(found)
+            after = make(before.application)
+            if after == before.application:
+                return before
+            document = asking.document_of(after)
+            at = self._context.clock()
+            return _kept(
+                applications.put(connection, name=app, team=team, document=document, source=found.source, at=at)
+            )
+
+
+def _known(found: StoredApplication | None, app: str, team: str) -> StoredApplication:
+    if found is None:
+        raise NotFoundError(
+            f"The application {app!r} of the team {team!r} is not known here. It is kept from its first run, "
+            "deployment or agent on."
+        )
+    return found
 
 
 def _kept(found: StoredApplication) -> Kept:

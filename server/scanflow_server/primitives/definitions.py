@@ -5,7 +5,7 @@ They hold for the next run; what runs goes on as it was begun.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -25,6 +25,9 @@ __all__ = [
     "upgrade_batch",
     "upgrade_executor",
 ]
+
+Change = Callable[[Executor], Executor]
+"""Makes of a step as it is then what it is to be."""
 
 _RESOURCES = ("cpu", "memory", "gpu")
 
@@ -89,7 +92,7 @@ def upgrade_batch(means: Means, given: Mapping[str, Any]) -> Done:
     inverse = means.noted
     if before:
         inverse = means.undo("upgrade_workflow", {"workflow": workflow.name, "parameters": before})
-        means.keep(changed)
+        means.keep(workflow.name, lambda one: one.with_parameters(asked.parameters))
     return Done({"workflow": workflow.name, "before": before}, inverse)
 
 
@@ -105,8 +108,8 @@ def upgrade_executor(means: Means, given: Mapping[str, Any]) -> Done:
     before = {name: _written(step)["parameters"][name] for name in asked.parameters}
     where = {"workflow": workflow.name, "executor": step.name}
     undone = {**where, "parameters": before}
-    changed = step.replace(parameters={**step.parameters, **asked.parameters})
-    return _keep_steps(means, workflow, "upgrade_executor", {step.name: changed}, undone, {**where, "before": before})
+    changes = {step.name: lambda one: one.replace(parameters={**one.parameters, **asked.parameters})}
+    return _keep_steps(means, workflow, "upgrade_executor", changes, undone, {**where, "before": before})
 
 
 def update_batch_affinity(means: Means, given: Mapping[str, Any]) -> Done:
@@ -115,10 +118,10 @@ def update_batch_affinity(means: Means, given: Mapping[str, Any]) -> Done:
     _, workflow = means.workflow(asked.workflow)
     wanted = {step.name: asked.affinity for step in workflow.steps} if asked.executors is None else asked.executors
     before = {name: _written(_step(workflow, name)).get("affinity") for name in wanted}
-    changed = {name: _step(workflow, name).replace(affinity=value) for name, value in wanted.items()}
+    changes = {name: _with_affinity(value) for name, value in wanted.items()}
     undone = {"workflow": workflow.name, "executors": before}
     return _keep_steps(
-        means, workflow, "update_workflow_affinity", changed, undone, {"workflow": workflow.name, "before": before}
+        means, workflow, "update_workflow_affinity", changes, undone, {"workflow": workflow.name, "before": before}
     )
 
 
@@ -134,7 +137,7 @@ def update_executor_affinity(means: Means, given: Mapping[str, Any]) -> Done:
         means,
         workflow,
         "update_executor_affinity",
-        {step.name: step.replace(affinity=asked.affinity)},
+        {step.name: _with_affinity(asked.affinity)},
         undone,
         {**where, "before": before},
     )
@@ -150,10 +153,10 @@ def update_batch_resource(means: Means, given: Mapping[str, Any]) -> Done:
         each = dict(asked.executors)
     wanted = {name: _granted(one, "update_workflow_resource") for name, one in each.items()}
     before = {name: _resources(_step(workflow, name)) for name in wanted}
-    changed = {name: _with_resources(_step(workflow, name), grant) for name, grant in wanted.items()}
+    changes = {name: _with_resources(grant) for name, grant in wanted.items()}
     undone = {"workflow": workflow.name, "executors": before}
     return _keep_steps(
-        means, workflow, "update_workflow_resource", changed, undone, {"workflow": workflow.name, "before": before}
+        means, workflow, "update_workflow_resource", changes, undone, {"workflow": workflow.name, "before": before}
     )
 
 
@@ -170,7 +173,7 @@ def update_executor_resource(means: Means, given: Mapping[str, Any]) -> Done:
         means,
         workflow,
         "update_executor_resource",
-        {step.name: _with_resources(step, grant)},
+        {step.name: _with_resources(grant)},
         undone,
         {**where, "before": before},
     )
@@ -180,16 +183,18 @@ def _keep_steps(
     means: Means,
     workflow: Workflow,
     primitive: str,
-    changed: Mapping[str, Executor],
+    changes: Mapping[str, Change],
     undone: Mapping[str, Any],
     result: dict[str, Any],
 ) -> Done:
+    _with_steps(workflow, changes)  # what cannot be is refused before anything is noted
     inverse = means.undo(primitive, undone)
-    means.keep(_with_steps(workflow, changed))
+    means.keep(workflow.name, lambda one: _with_steps(one, changes))
     return Done(result, inverse)
 
 
-def _with_steps(workflow: Workflow, changed: Mapping[str, Executor]) -> Workflow:
+def _with_steps(workflow: Workflow, changes: Mapping[str, Change]) -> Workflow:
+    changed = {name: change(_step(workflow, name)) for name, change in changes.items()}
     return workflow.replace(nodes=tuple(changed.get(node.name, node) for node in workflow.nodes))
 
 
@@ -219,5 +224,9 @@ def _granted(asked: Arguments, primitive: str) -> dict[str, Any]:
     return grant
 
 
-def _with_resources(step: Executor, grant: Mapping[str, Any]) -> Executor:
-    return step.replace(resources=step.resources.replace(**grant))
+def _with_affinity(value: Any) -> Change:
+    return lambda step: step.replace(affinity=value)
+
+
+def _with_resources(grant: Mapping[str, Any]) -> Change:
+    return lambda step: step.replace(resources=step.resources.replace(**grant))

@@ -13,7 +13,10 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import Deployer
 
-__all__ = ["Applications", "Done", "Kept", "Means", "Runs"]
+__all__ = ["REVERT", "Applications", "Done", "Kept", "Means", "Runs"]
+
+REVERT = "/revert"
+"""How the idempotency key of an inverse ends that takes an action back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,24 @@ class Applications(Protocol):
         """
         ...
 
-    def put(self, application: Application, *, source: Path | None = None) -> Kept:
-        """Keep an application as its newest revision. One that is as it was makes no new one."""
+    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> Kept:
+        """Keep what ``make`` makes of the application as it is at that moment; nobody changes it meanwhile.
+
+        What is as it was makes no new revision. ``make`` may not ask anything of where applications are kept.
+
+        Raises:
+            NotFoundError: it is not known.
+        """
         ...
 
 
 class Runs(Protocol):
-    """Who begins runs. The same key begins one run, however often it is asked for and whoever was killed meanwhile."""
+    """Who begins runs. The same key begins one run, however often it is asked for and whoever was killed meanwhile,
+    and whatever else has changed since."""
+
+    def begun(self, key: str) -> RunRecord | None:
+        """Return the run that was begun for this key already; None: there is none."""
+        ...
 
     def begin(
         self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
@@ -110,10 +124,27 @@ class Means:
         kept = self.kept()
         return kept, kept.application.workflow(name)
 
-    def keep(self, changed: Workflow) -> None:
-        """Replace a workflow of that application, as it is wanted from now on."""
-        kept = self.kept()
-        self.applications.put(kept.application.with_workflow(changed), source=kept.source)
+    @property
+    def reverting(self) -> bool:
+        """Whether it takes an action back; that may have been tried before, and nothing is noted for it."""
+        return self.key.endswith(REVERT)
+
+    @property
+    def tried(self) -> bool:
+        """Whether an earlier try may have been cut off."""
+        return self.noted is not None or self.reverting
+
+    def keep(self, name: str, change: Callable[[Workflow], Workflow]) -> None:
+        """Change a workflow of that application, as it is wanted from now on. Other changes at that time are kept.
+
+        Raises:
+            NotFoundError: the application, or the workflow in it, is not there any more.
+        """
+
+        def changed(application: Application) -> Application:
+            return application.with_workflow(change(application.workflow(name)))
+
+        self.applications.change(self.app, self.team, changed)
 
     def undo(self, primitive: str, arguments: Mapping[str, Any]) -> Call:
         """Note what undoes the change that comes now, and return it; what an earlier try has noted stays."""

@@ -30,20 +30,24 @@ class InlineRuns:
         self._deployer = deployer
         self._names: dict[str, str] = {}
 
+    def begun(self, key: str) -> RunRecord | None:
+        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        return self._deployer.show(self._names[key]) if key in self._names else None
+
     def begin(
         self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
     ) -> RunRecord:
         """See :class:`~scanflow_server.primitives.means.Runs`."""
-        if key in self._names:
-            return self._deployer.show(self._names[key])
+        if (known := self.begun(key)) is not None:
+            return known
         return self._deployer.run(
             app, workflow, parameters=parameters, source=source, observe=lambda event: self._heard(key, event)
         )
 
     def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
         """See :class:`~scanflow_server.primitives.means.Runs`."""
-        if key in self._names:
-            return self._deployer.show(self._names[key])
+        if (known := self.begun(key)) is not None:
+            return known
         return self._deployer.spin(
             step, run=run, app=app, parameters=parameters, observe=lambda event: self._heard(key, event)
         )
@@ -61,7 +65,7 @@ class InlineRuns:
         return self._deployer.runs(limit=limit)
 
     def _heard(self, key: str, event: object) -> None:
-        if isinstance(event, RunStarted):
+        if key and isinstance(event, RunStarted):
             self._names[key] = event.run
 
 
@@ -96,12 +100,14 @@ class StopExecutor(OfExecutor):
 def run_workflow(means: Means, given: Mapping[str, Any]) -> Done:
     """Begin a run of a batch workflow, with parameters of its own."""
     asked = read(RunWorkflow, "run_workflow", given)
-    kept, workflow = means.workflow(asked.workflow)
-    parameters = plain(asked.parameters, "the parameters of run_workflow")
-    workflow.with_parameters(parameters)
-    record = means.runs.begin(
-        kept.application, asked.workflow, parameters=parameters, source=kept.source, key=means.key
-    )
+    record = means.runs.begun(means.key)
+    if record is None:
+        kept, workflow = means.workflow(asked.workflow)
+        parameters = plain(asked.parameters, "the parameters of run_workflow")
+        workflow.with_parameters(parameters)
+        record = means.runs.begin(
+            kept.application, asked.workflow, parameters=parameters, source=kept.source, key=means.key
+        )
     return Done(_told(record), means.undo("stop_workflow", {"run": record.name}))
 
 
@@ -116,12 +122,14 @@ def stop_workflow(means: Means, given: Mapping[str, Any]) -> Done:
 def run_executor(means: Means, given: Mapping[str, Any]) -> Done:
     """Run one step anew, on what it was given in a past run."""
     asked = read(RunExecutor, "run_executor", given)
-    kept, workflow = means.workflow(asked.workflow)
-    past = _past_run(means, asked)
-    workflow.node(asked.executor)
-    record = means.runs.spin(
-        kept.application, asked.executor, run=past.name, parameters=asked.parameters, key=means.key
-    )
+    record = means.runs.begun(means.key)
+    if record is None:  # asked for only then: what was begun is the newest run by now
+        kept, workflow = means.workflow(asked.workflow)
+        past = _past_run(means, asked)
+        workflow.node(asked.executor)
+        record = means.runs.spin(
+            kept.application, asked.executor, run=past.name, parameters=asked.parameters, key=means.key
+        )
     return Done(_told(record), means.undo("stop_workflow", {"run": record.name}))
 
 

@@ -9,7 +9,7 @@ from scanflow.agent.records import Call
 from scanflow.app.workflow import WorkflowType
 from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError, did_you_mean
-from scanflow_server.primitives import definitions, runs, services
+from scanflow_server.primitives import definitions, replicas, runs, services
 from scanflow_server.primitives.means import Applications, Done, Means, Runs
 
 __all__ = ["BATCH", "ONLINE", "carry_out", "do"]
@@ -35,11 +35,11 @@ ONLINE: Mapping[str, Primitive] = {
     "upgrade_workflow": services.upgrade_service,
     "update_workflow_affinity": services.update_service_affinity,
     "update_workflow_resource": services.update_service_resource,
-    "update_workflow_replica": services.update_workflow_replica,
+    "update_workflow_replica": replicas.update_workflow_replica,
     "update_workflow_traffic": services.update_workflow_traffic,
     "apply_workflow_instance": services.apply_workflow_instance,
-    "delete_workflow_instance": services.delete_workflow_instance,
-    "duplicate_workflow_instance": services.duplicate_workflow_instance,
+    "delete_workflow_instance": replicas.delete_workflow_instance,
+    "duplicate_workflow_instance": replicas.duplicate_workflow_instance,
 }
 
 _TABLES: Mapping[WorkflowType, Mapping[str, Primitive]] = {"batch": BATCH, "online": ONLINE, "mpi": {}}
@@ -108,8 +108,8 @@ def _table_for(means: Means, call: Call) -> Mapping[str, Primitive]:
     try:
         kind = means.workflow(name)[1].type
     except NotFoundError:
-        if len(own) == 1 and own[0] is ONLINE:
-            return ONLINE  # a service may outlive its workflow's place in the application
+        if len(own) == 1:
+            return own[0]  # a service or a run may outlive its workflow's place in the application
         raise
     asked = call.arguments.get("kind", kind)
     table = _TABLES[kind]

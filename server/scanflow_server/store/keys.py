@@ -11,11 +11,11 @@ from sqlalchemy import Connection, insert, select
 from scanflow.errors import InvalidError
 from scanflow_server.store.tables import keys
 
-__all__ = ["find", "fingerprint", "keep"]
+__all__ = ["find", "fingerprint", "keep", "made"]
 
 
 def fingerprint(request: Any) -> str:
-    """Return the same short text for the same request."""
+    """Return the same short text for the same request: give it as it was sent, and nothing that changes by itself."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
@@ -33,6 +33,13 @@ def find(connection: Connection, key: str | None, kind: str, mark: str) -> str |
     if (row["kind"], row["fingerprint"]) != (kind, mark):
         raise InvalidError(f"The idempotency key {key!r:.80} was used for another request. Make a new key for each.")
     return str(row["target"])
+
+
+def made(connection: Connection, key: str) -> str | None:
+    """Return what was made for a key that this server has made itself: it stands for one request, however that is
+    written by now."""
+    target = connection.execute(select(keys.c.target).where(keys.c.key == key)).scalar()
+    return None if target is None else str(target)
 
 
 def keep(connection: Connection, key: str | None, kind: str, mark: str, *, target: str, at: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.app.application import Application
@@ -23,8 +24,9 @@ class Remembered:
             raise NotFoundError(f"There is no application {app!r}.")
         return Kept(application=self.application, source=self.source, revision=self.revision)
 
-    def put(self, application: Application, *, source: Path | None = None) -> Kept:
-        if application != self.application:
-            self.application, self.source = load_json(dump_json(application)), source
+    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> Kept:
+        changed = make(self.get(app, team).application)
+        if changed != self.application:
+            self.application = load_json(dump_json(changed))
             self.revision += 1
-        return self.get(application.name, application.team)
+        return self.get(app, team)

@@ -1,0 +1,272 @@
+"""Inverses of what is done to services: they give back what there was, under the rules of the real backend."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.agent.records import Call
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
+from scanflow.settings import Settings
+from scanflow_server.primitives.means import Done
+from scanflow_server.primitives.table import do
+from tests.unit.server.primitives.keeping import Remembered
+from tests.unit.server.primitives.ruled import KilledError, Ruled
+
+SCALING = sf.Scaling(metric="rps", target=20, min=1, max=3, polling=5.0)
+
+
+class World:
+    """One application and what serves it; what is done is done as an engine does it."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.backend = Ruled(folder)
+        self.deployer = EmbeddedDeployer(settings, services=lambda _settings, _models: self.backend)
+        self.wants()
+
+    def wants(self, **changes: Any) -> None:
+        given: dict[str, Any] = {
+            "instances": 2,
+            "model": "models:/mnist/1",
+            "resources": sf.Resources(cpu=1),
+            **changes,
+        }
+        node = sf.Service(name="cnn", **given)
+        self.wants_graph(node)
+
+    def wants_graph(self, *nodes: sf.Service) -> None:
+        edges = [one >> other for one, other in itertools.pairwise(nodes)]
+        workflow = sf.Workflow(name="serve", type="online", nodes=list(nodes), edges=edges)
+        self.applications = Remembered(sf.Application(name="mnist", team="tests", workflows=[workflow]))
+
+    def does(self, primitive: str, **arguments: Any) -> Done:
+        return self.calls(Call(primitive=primitive, arguments={"workflow": "serve", **arguments}))
+
+    def calls(self, call: Call, *, key: str = "intent/i1", noted: Call | None = None, notes: Any = None) -> Done:
+        note: Callable[[Call], None] = [].append if notes is None else notes.append
+        given: dict[str, Any] = {"app": "mnist", "team": "tests", "key": key, "noted": noted, "note": note}
+        return do(self.deployer, self.applications, call, **given)
+
+    def takes_back(self, done: Done) -> Done:
+        assert done.inverse is not None
+        return self.calls(done.inverse, key="intent/i1/revert")
+
+    def is_killed_in(self, act: Callable[[], object]) -> None:
+        """Do it, and die as soon as the backend has done its part, if it has one."""
+        self.backend.killed_after_next = True
+        try:
+            act()
+        except KilledError:
+            pass
+        finally:
+            self.backend.killed_after_next = False
+
+    @property
+    def state(self) -> Any:
+        """What is served, and what the application says."""
+        stored = self.backend.stored.get("serve")
+        nodes = self.applications.application.workflow("serve").services
+        said = [one.replace(affinity=None) if one.affinity == sf.Affinity() else one for one in nodes]  # both say "any"
+        if stored is None:
+            return None, said
+        definition = stored.definition
+        shape = definition.shape
+        if definition.scaling is not None:  # it decides on the number, from wherever it is
+            shape = shape.model_copy(update={"instances": 0})
+        shares = [(one.nodes, one.weight, one.shadow) for one in definition.revisions]
+        return (stored.port, shape, definition.scaling, shares), said
+
+
+@pytest.fixture
+def world(settings: Settings, tmp_path: Path) -> World:
+    return World(settings, tmp_path)
+
+
+def as_deployed(world: World) -> None:
+    world.does("deploy_workflow")
+
+
+def with_more_for_a_moment(world: World) -> None:
+    world.does("deploy_workflow")
+    world.does("duplicate_workflow_instance", count=2)
+
+
+def with_a_scaling(world: World) -> None:
+    world.wants(scaling=SCALING)
+    world.does("deploy_workflow")
+
+
+def with_a_version_that_a_person_promoted(world: World) -> None:
+    world.wants(model="models:/mnist@champion")
+    world.does("deploy_workflow")
+    world.deployer.promote("serve", "models:/mnist/3")
+
+
+def with_a_version_on_trial(world: World) -> None:
+    world.does("deploy_workflow")
+    world.deployer.traffic("serve", "models:/mnist/3", weight=0.25)
+
+
+def with_a_graph(world: World) -> None:
+    first = sf.Service(name="a", model="models:/first/1", instances=1, resources=sf.Resources(cpu=1))
+    affinity = sf.Affinity(mode="cpu", near=["a"])
+    second = sf.Service(
+        name="b", model="models:/mnist/1", instances=3, resources=sf.Resources(cpu=2), affinity=affinity
+    )
+    world.wants_graph(first, second)
+    world.does("deploy_workflow")
+
+
+def with_limits_on_one_node_only(world: World) -> None:
+    first = sf.Service(name="a", model="models:/first/1")
+    world.wants_graph(first, sf.Service(name="b", model="models:/mnist/1", resources=sf.Resources(cpu=2)))
+    world.does("deploy_workflow")
+
+
+STATES = [
+    as_deployed,
+    with_more_for_a_moment,
+    with_a_scaling,
+    with_a_version_that_a_person_promoted,
+    with_a_version_on_trial,
+    with_a_graph,
+    with_limits_on_one_node_only,
+]
+ACTIONS: list[tuple[str, Mapping[str, Any]]] = [
+    ("deploy_workflow", {}),
+    ("delete_workflow", {}),
+    ("upgrade_workflow", {"model": "models:/mnist/2"}),
+    ("upgrade_workflow", {"model": "models:/mnist@challenger"}),
+    ("update_workflow_affinity", {"affinity": "cpumem"}),
+    ("update_workflow_affinity", {"affinity": "any"}),
+    ("update_workflow_resource", {"cpu": 0.5}),
+    ("update_workflow_replica", {"instances": 1}),
+    ("update_workflow_replica", {"instances": 3}),
+    ("update_workflow_replica", {"metric": "rps", "target": 50, "max": 3}),
+    ("update_workflow_replica", {"metric": "p95", "target": 100, "up": 150, "down": 20}),
+    ("update_workflow_replica", {"scaling": {"metric": "cpu", "target": 0.5, "max": 2, "cool_down": 5.0}}),
+    ("update_workflow_replica", {"scaling": None}),
+    ("update_workflow_replica", {"scaling": None, "instances": 2}),
+    ("update_workflow_traffic", {"model": "models:/mnist/2", "weight": 0.5}),
+    ("update_workflow_traffic", {"model": "models:/mnist/2", "shadow": True}),
+    ("update_workflow_traffic", {"model": "models:/mnist@challenger", "weight": 0.5}),
+    ("update_workflow_traffic", {"model": "models:/mnist/3", "weight": 0.0}),
+    ("apply_workflow_instance", {"instances": 1, "cores": 0.5, "affinity": "cpu"}),
+    ("apply_workflow_instance", {"cores": 0.5}),
+    ("delete_workflow_instance", {}),
+    ("duplicate_workflow_instance", {}),
+]
+ENDS_A_TRIAL = {"deploy_workflow", "delete_workflow", "upgrade_workflow", "update_workflow_replica"}
+"""What serves only one version from then on. What was on trial is not begun again."""
+
+
+@pytest.mark.parametrize("kill", ["never", "in the action", "in its taking back"])
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("primitive", "arguments"), ACTIONS)
+def test_what_is_taken_back_is_as_it_was(
+    world: World, state: Callable[[World], None], primitive: str, arguments: Mapping[str, Any], kill: str
+) -> None:
+    state(world)
+    if primitive in ENDS_A_TRIAL and state is with_a_version_on_trial:
+        world.deployer.traffic("serve", "models:/mnist/3", weight=0.0)
+    if primitive == "deploy_workflow" and state is with_a_version_that_a_person_promoted:
+        world.deployer.promote("serve", "models:/mnist/1")  # deploying again undoes that; only the cut is given back
+    before, call = world.state, Call(primitive=primitive, arguments={"workflow": "serve", **arguments})
+    notes: list[Call] = []
+    try:
+        if kill == "in the action":
+            world.is_killed_in(lambda: world.calls(call, notes=notes))
+        done = world.calls(call, notes=notes, noted=notes[0] if notes else None)
+    except ScanflowError:
+        assert world.state == before  # it cannot be done here, and nothing was
+        return
+    if done.inverse is None:
+        assert notes == []
+        return
+    if kill == "in its taking back":
+        world.is_killed_in(lambda: world.takes_back(done))
+    world.takes_back(done)
+    assert world.state == before
+
+
+def test_a_scaling_that_was_added_is_gone_again(world: World) -> None:
+    world.wants(instances=4)
+    world.does("deploy_workflow")
+    done = world.does("update_workflow_replica", metric="rps", target=20, max=3)
+    assert world.deployer.service("serve").shape.instances == 3  # from as many as there were
+    world.takes_back(done)
+    assert world.deployer.service("serve").shape.instances == 4
+    assert world.backend.stored["serve"].definition.scaling is None
+    assert world.applications.application.workflow("serve").services[0].scaling is None
+
+
+def test_thresholds_that_were_added_are_gone_again(world: World) -> None:
+    with_a_scaling(world)
+    done = world.does("update_workflow_replica", target=100, up=150, down=20)
+    world.takes_back(done)
+    assert world.applications.application.workflow("serve").services[0].scaling == SCALING
+
+
+def test_an_inverse_of_a_threshold_names_it_so_that_its_way_can_be_told(world: World) -> None:
+    with_a_scaling(world)
+    done = world.does("update_workflow_replica", target=100)
+    assert done.inverse is not None
+    assert (done.inverse.primitive, done.inverse.arguments["target"]) == ("update_workflow_replica", 20.0)
+
+
+def test_an_inverse_says_no_more_than_it_has_to(world: World) -> None:
+    as_deployed(world)
+    done = world.does("update_workflow_replica", instances=3)
+    assert done.inverse == Call(primitive="update_workflow_replica", arguments={"workflow": "serve", "instances": 2})
+
+
+def test_what_was_deployed_and_is_gone_by_itself_counts_as_taken_back(world: World) -> None:
+    done = world.does("deploy_workflow")
+    del world.backend.stored["serve"]
+    assert world.takes_back(done).result == {"service": "serve", "deleted": True}
+    with pytest.raises(NotFoundError, match="'serve' is not there"):
+        world.does("delete_workflow")
+
+
+def test_an_alias_is_taken_off_trial_also_when_it_has_moved_on(world: World) -> None:
+    as_deployed(world)
+    before = world.state
+    done = world.does("update_workflow_traffic", model="models:/mnist@challenger", weight=0.5)
+    world.backend.aliases["challenger"] = 3
+    world.takes_back(done)
+    assert world.state == before
+
+
+def test_cores_that_were_not_limited_are_not_said_to_be_given_back(world: World) -> None:
+    world.wants(resources=sf.Resources())
+    world.does("deploy_workflow")
+    assert world.does("apply_workflow_instance", cores=0.5, instances=1).inverse is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"scaling": 3}, InvalidError, "scaling cannot be 3"),
+        ({"scaling": {"metric": "rps"}}, InvalidError, "Scaling needs the field 'target'"),
+        ({"scaling": {"metric": "rps", "target": 1, "maximum": 2}}, InvalidError, "maximum"),
+        ({"scaling": {"metric": "rps", "target": 1}, "target": 2}, UsageError, "in place of all else"),
+        ({"scaling": {"metric": "rps", "target": 1}, "instances": 2}, UsageError, "only where it is null"),
+        ({"scaling": None, "up": 2.0}, UsageError, "in place of all else"),
+        ({"instances": 2, "nodes": {"cnn": -1}}, InvalidError, "nodes.cnn cannot be -1"),
+        ({"up": None}, UsageError, "either 'instances' or what decides it"),
+    ],
+)
+def test_a_wrong_scaling_is_refused_and_changes_nothing(
+    world: World, arguments: Mapping[str, Any], kind: type[ScanflowError], message: str
+) -> None:
+    as_deployed(world)
+    before = world.state
+    with pytest.raises(kind, match=message):
+        world.does("update_workflow_replica", **arguments)
+    assert world.state == before
