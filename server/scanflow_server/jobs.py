@@ -82,6 +82,10 @@ class Job:
         except FileNotFoundError:
             return 0
 
+    def count_anew(self) -> None:
+        """Let its starts be counted from 0 again."""
+        (self.path / "starts").unlink(missing_ok=True)
+
     @property
     def alive(self) -> bool:
         """Whether its process lives."""

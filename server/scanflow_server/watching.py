@@ -20,9 +20,11 @@ from scanflow_server.store.operations import StoredOperation
 from scanflow_server.store.runs import WantedRun
 from scanflow_server.streams import event
 
-__all__ = ["changes", "operation_events", "run_events", "stored_operation"]
+__all__ = ["changes", "number_of", "operation_events", "run_events", "stored_operation"]
 
 _POLL_S = 0.1
+_DIGITS = 18
+"""No number of an event has more; one of thousands cannot even be read."""
 
 
 async def run_events(context: Context, run: str, *, last: str | None = None) -> AsyncIterator[bytes]:
@@ -32,9 +34,8 @@ async def run_events(context: Context, run: str, *, last: str | None = None) -> 
         async for one in _watched(context, run):
             yield event(one.model_dump_json(), name=one.kind)
         return
-    prefix, passed, number = f"{known.drive}-", 0, 0
-    if last is not None and last.startswith(prefix) and last.removeprefix(prefix).isdecimal():
-        passed = int(last.removeprefix(prefix))
+    prefix, number = f"{known.drive}-", 0
+    passed = number_of(last.removeprefix(prefix)) if last is not None and last.startswith(prefix) else 0
     job = context.run_job(run, known.drive)
     async for text in _told(job, lambda: not _is_active(context, run, known.drive)):
         number += 1
@@ -67,6 +68,11 @@ async def operation_events(context: Context, id: str, *, last: int = 0) -> Async
         number += 1
         if number > last:
             yield "progress", str(number), json.dumps({"text": text})
+
+
+def number_of(last: str | None) -> int:
+    """Return the number of the event that a reader says it knew last; 0: none, or nothing that is a number."""
+    return int(last) if last is not None and len(last) <= _DIGITS and last.isdecimal() else 0
 
 
 def stored_operation(context: Context, id: str) -> StoredOperation:

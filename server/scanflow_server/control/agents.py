@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import signal
@@ -15,14 +14,13 @@ from pathlib import Path
 from scanflow.agent.records import Event
 from scanflow_server.bodies import AgentView
 from scanflow_server.context import Context
+from scanflow_server.control.apart import Apart
 from scanflow_server.control.processes import Processes
 from scanflow_server.jobs import Job
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import StoredAgent
 
 __all__ = ["SILENT_S", "AgentsController", "end_agent", "view_of"]
-
-_log = logging.getLogger(__name__)
 
 SILENT_S = 15.0
 """After so long without a word an agent is silent; it says every 5 s where it is."""
@@ -48,7 +46,7 @@ class AgentsController:
     ) -> None:
         """``program`` is what an agent's process runs, with the agent's folder as its argument."""
         self._context, self._program, self._clock = context, program, clock
-        self._processes = Processes(context.work.ring)
+        self._processes, self._apart = Processes(context.work.ring, clock=clock), Apart()
         self._ending: dict[Job, float] = {}
         self._states: dict[tuple[str, str], str] = {}
 
@@ -57,9 +55,10 @@ class AgentsController:
         with self._context.store.read() as connection:
             known = agents.listed(connection)
         for one in known:
-            if one.document is not None:
-                self._look(one, self._context.agent_job(one.app, one.name))
-            self._tell(one)
+            with self._apart.of(f"The agent {one.app}/{one.name}"):
+                if one.document is not None:
+                    self._look(one, self._context.agent_job(one.app, one.name))
+                self._tell(one)
 
     def _look(self, one: StoredAgent, job: Job) -> None:
         alive = job.alive
@@ -67,6 +66,7 @@ class AgentsController:
             self._end(job)
         elif alive:
             self._ending.pop(job, None)
+            self._processes.lives(job)
         elif one.wanted:
             self._ending.pop(job, None)
             self._start(one, job)
@@ -74,8 +74,10 @@ class AgentsController:
     def _start(self, one: StoredAgent, job: Job) -> None:
         again = self._is_as_wanted(one, job)
         if not again:
+            _hand_over(one, job)
             _prepare(self._context, one, job)
             self._processes.forget(job)
+            job.count_anew()
         command = [sys.executable, "-P", *self._program, str(_folder(job))]
         if self._processes.start(job, self._context.environ, command=command) and again:
             with self._context.store.write() as connection:
@@ -95,7 +97,6 @@ class AgentsController:
     def _tell(self, one: StoredAgent) -> None:
         state, place = view_of(self._context, one).state, (one.app, one.name)
         before = self._states.get(place)
-        self._states[place] = state
         if state == "silent" and before not in {None, "silent"}:
             happened = Event(
                 at=self._context.clock(),
@@ -106,6 +107,7 @@ class AgentsController:
             )
             with self._context.store.write() as connection:
                 events.append(connection, [happened])
+        self._states[place] = state
 
 
 def end_agent(job: Job, *, hard: bool = False) -> None:
@@ -182,6 +184,26 @@ def _folder(job: Job) -> Path:
     return job.path / "host"
 
 
+def _hand_over(one: StoredAgent, job: Job) -> None:
+    """Give a team's agent the folder of that team's.
+
+    What an agent of that name keeps for another team is put aside until that team has it again; so it is never mixed
+    up, whenever this is cut short.
+    """
+    whose = job.path / "team"
+    before = whose.read_text(encoding="utf-8") if whose.exists() else one.team
+    if before != one.team:
+        job.path.rename(_aside(job, before))
+    if not job.path.exists() and _aside(job, one.team).exists():
+        _aside(job, one.team).rename(job.path)
+    job.path.mkdir(parents=True, exist_ok=True)
+    _write(whose, one.team)
+
+
+def _aside(job: Job, team: str) -> Path:
+    return job.path.with_name(f".{job.path.name}@{team}")  # no agent is named so
+
+
 def _prepare(context: Context, one: StoredAgent, job: Job) -> None:
     """Write what the agent's process reads when it starts."""
     _folder(job).mkdir(parents=True, exist_ok=True)
@@ -196,9 +218,13 @@ def _prepare(context: Context, one: StoredAgent, job: Job) -> None:
     texts = {_folder(job) / "agent.json": json.dumps(spec), job.path / "told": _mark(context, one)}
     (_folder(job) / "failure.json").unlink(missing_ok=True)  # of what it was told before
     for path, text in texts.items():
-        draft = path.with_suffix(".part")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_suffix(".part")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
 
 
 def _mark(context: Context, one: StoredAgent) -> str:

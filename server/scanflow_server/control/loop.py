@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from scanflow.errors import ScanflowError
 from scanflow_server.bell import Bell
+from scanflow_server.control.apart import Apart
 
 __all__ = ["Controller", "Loop"]
 
-_log = logging.getLogger(__name__)
-
 _BREATH_S = 0.01
 """Between two looks, however often somebody rings."""
+
+PAUSE_S = 1.0
+"""Until a controller looks again that cannot say when."""
 
 
 class Controller(Protocol):
@@ -54,17 +54,12 @@ class Loop:
             thread.join(timeout_s)
 
     def _look(self, controller: Controller) -> None:
-        complaint = ""
+        apart, name = Apart(), type(controller).__name__
         while not self._over.is_set():
-            rang = self._bell.rang
-            try:
+            rang, pause_s = self._bell.rang, PAUSE_S
+            with apart.of(f"What the {name} does"):  # what does not answer now may answer at the next look
                 controller.tick()
-                complaint = ""
-            except ScanflowError as error:  # what does not answer now may answer at the next look
-                if complaint != str(error):
-                    _log.warning("%s: %s", type(controller).__name__, error)
-                complaint = str(error)
-            except Exception:  # noqa: BLE001  the edge of a loop that has to go on
-                _log.exception("%s failed, and looks again", type(controller).__name__)
+            with apart.of(f"The pause of the {name}"):
+                pause_s = controller.period_s
             self._over.wait(_BREATH_S)
-            self._bell.wait(rang, controller.period_s)
+            self._bell.wait(rang, pause_s)

@@ -11,6 +11,7 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.transport.problems import problem_of
 from scanflow_server.context import Context
+from scanflow_server.control.apart import Apart
 from scanflow_server.control.processes import MOST_STARTS, Processes
 from scanflow_server.jobs import Job, Lines
 from scanflow_server.store import events, operations
@@ -30,7 +31,7 @@ class OperationsController:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._processes = Processes(context.work.ring)
+        self._processes, self._apart = Processes(context.work.ring), Apart()
 
     def tick(self) -> None:
         """Look at every change that has not ended."""
@@ -41,7 +42,8 @@ class OperationsController:
             if one.service in busy:
                 continue  # an earlier change of that service comes first
             busy.add(one.service)
-            self._look(one, self._context.operation_job(one.id))
+            with self._apart.of(f"The change {one.id!r} of a service"):
+                self._look(one, self._context.operation_job(one.id))
 
     def _look(self, one: StoredOperation, job: Job) -> None:
         if job.alive:
@@ -89,20 +91,28 @@ class ServicesController:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._states: dict[str, str] = {}
+        self._apart = Apart()
 
     def tick(self) -> None:
         """Look at every service."""
         found: dict[str, str] = {}
         for record in self._context.deployer.services():
-            one = record
-            if one.state == "unsupervised":
-                try:
-                    one = self._context.deployer.service(record.name)  # whoever asks for it, gives it a supervisor
-                except ScanflowError as error:
-                    _log.warning("The service %r has no supervisor: %s", record.name, error)
-            found[one.name] = one.state
-            self._tell(one, self._states.get(one.name))
+            before = self._states.get(record.name)
+            if before is not None:
+                found[record.name] = before  # as long as nothing else is told
+            with self._apart.of(f"The service {record.name!r}"):
+                one = self._supervised(record)
+                self._tell(one, before)
+                found[record.name] = one.state
         self._states = found
+
+    def _supervised(self, record: ServiceRecord) -> ServiceRecord:
+        if record.state == "unsupervised":
+            try:
+                return self._context.deployer.service(record.name)  # whoever asks for it, gives it a supervisor
+            except ScanflowError as error:
+                _log.warning("The service %r has no supervisor: %s", record.name, error)
+        return record
 
     def _tell(self, record: ServiceRecord, before: str | None) -> None:
         if record.state == before or (record.state not in _UNWELL and before not in _UNWELL):

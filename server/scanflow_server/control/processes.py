@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scanflow_server.jobs import Job
 
-__all__ = ["MOST_STARTS", "Processes"]
+__all__ = ["MOST_STARTS", "WELL_S", "Processes"]
 
 MOST_STARTS = 6
 """So often a job's process is started; one that dies each time would do so for ever."""
 
+WELL_S = 300.0
+"""A process that lives for so long counts as well: how often it had to be started before is forgotten."""
+
 _LONGEST_PAUSE_S = 30.0
+_DOUBLINGS = 5
+"""After so many, a pause of a second is longer than the longest."""
 
 
 class Processes:
@@ -24,24 +29,39 @@ class Processes:
         """``ended`` is called, in another thread, when one that was started here has ended."""
         self._ended, self._clock = ended, clock
         self._not_before: dict[Job, float] = {}
+        self._lives_since: dict[Job, float] = {}
 
     def start(self, job: Job, environ: Mapping[str, str], *, command: Sequence[str] | None = None) -> bool:
         """Start a job's process if it may be now; say whether that was done."""
         now = self._clock()
+        self._lives_since.pop(job, None)
         if now < self._not_before.get(job, 0.0):
             return False
-        starts = job.starts
+        self._not_before[job] = now + _pause_s(job.starts)  # before it is started: that may fail, too
         process = job.start(environ, command=command)
         if process is None:
+            self._not_before.pop(job)
             return False
-        self._not_before[job] = now + (min(_LONGEST_PAUSE_S, 2.0 ** (starts - 1)) if starts else 0.2)
         threading.Thread(target=self._reap, args=(process,), name="reaper", daemon=True).start()
         return True
+
+    def lives(self, job: Job) -> None:
+        """Take note that a job's process lives; when it has for long, its starts are counted anew."""
+        now = self._clock()
+        if now - self._lives_since.setdefault(job, now) >= WELL_S:
+            job.count_anew()
+            self._lives_since[job] = now
 
     def forget(self, job: Job) -> None:
         """Let go of what is known of a job that has ended."""
         self._not_before.pop(job, None)
+        self._lives_since.pop(job, None)
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
         process.wait()
         self._ended()
+
+
+def _pause_s(starts: int) -> float:
+    """Return how long to wait after a start before the next; ``starts``: how many there were before it."""
+    return min(_LONGEST_PAUSE_S, 2.0 ** min(starts - 1, _DOUBLINGS)) if starts else 0.2

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scanflow.errors import NotFoundError
 from scanflow_server.context import Context
+from scanflow_server.control.apart import Apart
 from scanflow_server.control.pruning import Keep, Mark, gone_until, is_old, marks_now, may_forget
 from scanflow_server.jobs import GONE, Job
 from scanflow_server.store import events, operations, pruning, runs
@@ -38,6 +39,7 @@ class RetentionController:
         # Not at once: who could not reach the server for long has a moment to ask again with the keys it used.
         self._next = clock() + self._keep.pause_s
         self._pass: Iterator[None] | None = None
+        self._apart = Apart()
 
     @property
     def period_s(self) -> float:
@@ -103,7 +105,8 @@ class RetentionController:
         for run in _inside(folder / "runs"):
             paths += _inside(run)
         for number, path in enumerate(paths):
-            self._folder(path, wanted)
+            with self._apart.of(f"The folder {str(path)!r}"):
+                self._folder(path, wanted)
             if number % FOLDERS == FOLDERS - 1:
                 yield
 
@@ -136,11 +139,15 @@ class RetentionController:
             if not names:
                 return
             for name in names:
-                if not (self._context.settings.folder / "runs" / name).exists() and self._is_entered(name):
-                    with self._context.store.write() as connection:
-                        pruning.forget_run(connection, name)
+                with self._apart.of(f"What was asked of the run {name!r}"):
+                    self._run(name)
             last = names[-1]
             yield
+
+    def _run(self, name: str) -> None:
+        if not (self._context.settings.folder / "runs" / name).exists() and self._is_entered(name):
+            with self._context.store.write() as connection:
+                pruning.forget_run(connection, name)
 
     def _is_entered(self, run: str) -> bool:
         try:

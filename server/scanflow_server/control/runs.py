@@ -13,6 +13,7 @@ from scanflow.errors import InternalError, NotFoundError, ScanflowError, Unavail
 from scanflow.names import RunName
 from scanflow.transport.problems import problem_of
 from scanflow_server.context import Context
+from scanflow_server.control.apart import Apart
 from scanflow_server.control.processes import MOST_STARTS, Processes
 from scanflow_server.jobs import Job
 from scanflow_server.store import events, runs
@@ -30,27 +31,36 @@ class RunsController:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._processes = Processes(context.work.ring)
+        self._processes, self._apart = Processes(context.work.ring), Apart()
 
     def tick(self) -> None:
         """Look at every run that is not known to have ended."""
         with self._context.store.read() as connection:
             wanted = runs.active(connection)
-        free = self._context.settings.max_runs
+        looked: list[tuple[WantedRun, Job, bool]] = []
         for run in wanted:
-            job = self._context.run_job(run.name, run.drive)
-            alive = job.alive
-            free -= alive
-            try:
+            with self._apart.of(f"The process of the run {run.name!r}"):
+                job = self._context.run_job(run.name, run.drive)
+                looked.append((run, job, job.alive))
+        # All that live count before any is started: one that is to go on may be older than those.
+        free = self._context.settings.max_runs - sum(alive for _, _, alive in looked)
+        for run, job, alive in looked:
+            with self._apart.of(f"The run {run.name!r}"):
                 free -= self._look(run, job, alive=alive, may_start=free > 0)
-            except UnavailableError:
-                raise
-            except ScanflowError as error:  # it cannot be entered, and never will be
-                _log.warning("The run %r cannot be driven: %s", run.name, error)
-                job.path.mkdir(parents=True, exist_ok=True)
-                job.end_unheld({"record": None, "problem": problem_of(error)[1]})
 
     def _look(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
+        """Do what is next for one run, or end it; say whether a process was started for it."""
+        try:
+            return self._go_on(run, job, alive=alive, may_start=may_start)
+        except UnavailableError:  # that may pass
+            raise
+        except ScanflowError as error:  # it cannot be entered, and never will be
+            _log.warning("The run %r cannot be driven: %s", run.name, error)
+            job.path.mkdir(parents=True, exist_ok=True)
+            job.end_unheld({"record": None, "problem": problem_of(error)[1]})
+            return False
+
+    def _go_on(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
         """Do what is next for one run; say whether a process was started for it."""
         if not alive and (result := job.result) is not None:
             self._note(run, job, result)

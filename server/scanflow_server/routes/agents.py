@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from scanflow.agent.records import Event
-from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, did_you_mean
 from scanflow_server import asking
 from scanflow_server.bodies import AgentView, AppBody, HereBody, Name, read_application
 from scanflow_server.context import Context, Given
@@ -38,7 +38,11 @@ def agent(context: Given, app: Name, agent: Name) -> AgentView:
 
 @router.put("/{app}/{agent}")
 def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
-    """Have an agent of an application running from now on; with another application than before, it is started anew."""
+    """Have an agent of an application running from now on; with another application than before, it is started anew.
+
+    One that another team wants is left to that team. When it is wanted no more and has ended, it may be another team's,
+    which begins with a folder of its own.
+    """
     made = read_application(body.application, body.source)
     if made.name != app:
         raise InvalidError(f"The application is named {made.name!r}, and was sent as {app!r}. Send it to its own name.")
@@ -47,6 +51,7 @@ def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
     document = asking.document_of(made)
     with context.store.write() as connection:
+        _check_ended(context, stored.get(connection, app, agent), team=made.team)
         applications.put(
             connection, name=app, team=made.team, document=document, source=body.source, at=context.clock()
         )
@@ -78,6 +83,15 @@ def here(context: Given, app: Name, agent: Name, body: HereBody) -> Response:
                 connection, [Event(at=at, type="agent.started", app=app, subject=f"agent/{agent}", data=data)]
             )
     return Response(status_code=204)
+
+
+def _check_ended(context: Context, before: StoredAgent | None, *, team: str) -> None:
+    if before is None or before.document is None or before.team == team or before.wanted:
+        return
+    if context.agent_job(before.app, before.name).alive:
+        raise AlreadyRunningError(
+            f"The agent {before.app}/{before.name} of the team {before.team!r} is still ending. Ask again in a moment."
+        )
 
 
 def _known(context: Context, app: str, name: str) -> StoredAgent:

@@ -19,6 +19,7 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import events as stored
 from scanflow_server.store import pruning
 from scanflow_server.streams import event, events_response
+from scanflow_server.watching import number_of
 
 __all__ = ["router"]
 
@@ -76,8 +77,8 @@ async def events(
     number.
     """
     if "text/event-stream" in request.headers.get("accept", ""):
-        known = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else 0
-        return events_response(_stream(context, max(after, min(known, 2**53)), type, app, seen=seen))
+        known = min(number_of(last_event_id), 2**53)
+        return events_response(_stream(context, max(after, known), type, app, seen=seen))
 
     def listed() -> tuple[bytes, int]:
         with context.store.read() as connection:

@@ -34,7 +34,7 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import applications
 from scanflow_server.store.operations import StoredOperation
 from scanflow_server.streams import EVENTS, event, events_response
-from scanflow_server.watching import operation_events, stored_operation
+from scanflow_server.watching import number_of, operation_events, stored_operation
 
 __all__ = ["router", "told"]
 
@@ -149,7 +149,7 @@ async def events(
 ) -> Response:
     """Tell of an operation's progress: ``progress`` events with a text, and at last ``done`` with the operation."""
     await run_in_threadpool(stored_operation, context, id)
-    last = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else 0
+    last = number_of(last_event_id)
 
     async def blocks() -> AsyncIterator[bytes]:
         number = 0

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, insert, select, update
 
+from scanflow.errors import AlreadyRunningError
 from scanflow_server.store.tables import agents
 
 __all__ = ["StoredAgent", "get", "here", "listed", "put", "restarted", "unwant"]
@@ -52,13 +53,24 @@ def listed(connection: Connection) -> list[StoredAgent]:
 def put(
     connection: Connection, *, app: str, name: str, team: str, document: dict[str, Any], source: str | None
 ) -> StoredAgent:
-    """Want an agent, of this application; asked for again as it is, nothing changes."""
+    """Want an agent, of this application; asked for again as it is, nothing changes.
+
+    Raises:
+        AlreadyRunningError: it is another team's, which wants it.
+    """
     before = get(connection, app, name)
     wanted: dict[str, Any] = {"team": team, "document": document, "source": source, "wanted": True}
     if before is None:
         after = StoredAgent(app=app, name=name, generation=1, **wanted)
         connection.execute(insert(agents).values(after.model_dump(mode="json")))
         return after
+    if before.document is not None and before.team != team:
+        if before.wanted:
+            raise AlreadyRunningError(
+                f"The team {before.team!r} has an agent {app}/{name}. Give your application another name, or, if it is "
+                f"yours too, stop that agent first: scanflow agents {app}:{name} --stop"
+            )
+        wanted |= {"url": None, "pid": None, "started": None, "seen": None, "restarts": 0}  # that was the other team's
     same = before.wanted and (before.document, before.source) == (document, source)
     after = before.model_copy(update={**wanted, "generation": before.generation + (0 if same else 1)})
     connection.execute(update(agents).where(_is(app, name)).values(**wanted, generation=after.generation))

@@ -6,6 +6,7 @@ it holds until it is committed, and events are seen in the order of their number
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,8 +47,8 @@ class Store:
 
     @property
     def address(self) -> str:
-        """Where it is, without its password."""
-        return self.engine.url.render_as_string(hide_password=True)
+        """Where it is, without its password and its options, which may hold one too."""
+        return _shown(self.engine.url)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -103,11 +104,15 @@ def open_store(address: str, *, changed: Callable[[], None] = lambda: None) -> S
 def _url(address: str) -> URL:
     try:
         url = make_url(address)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise InvalidError(
             "SCANFLOW_DATABASE_URL is no address of a database. Write sqlite:////a/file.db or "
             "postgresql://user:password@host/database."
         ) from error
+    if "@" in (url.host or ""):  # which would be shown as part of a host
+        raise InvalidError(
+            "SCANFLOW_DATABASE_URL has more than one @ before its host. An @ in a password is written %40."
+        )
     if url.drivername in {"postgres", "postgresql", "postgresql+psycopg"}:
         return url.set(drivername="postgresql+psycopg")
     if url.drivername in {"sqlite", "sqlite+pysqlite"}:
@@ -137,8 +142,21 @@ def translated(engine: Engine) -> Iterator[None]:
     try:
         yield
     except (DBAPIError, PoolTimeoutError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         raise UnavailableError(
-            f"The database {engine.url.render_as_string(hide_password=True)!r} cannot be used: {reason}. "
+            f"The database {_shown(engine.url)!r} cannot be used: {_without_secrets(said, engine.url)}. "
             "Check that it runs and that its disk has space."
         ) from error
+
+
+def _shown(url: URL) -> str:
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+def _without_secrets(text: str, url: URL) -> str:
+    """Return what a driver says with stars where it repeats a password."""
+    given = [url.query[name] for name in url.query if "pass" in name.lower()]
+    secrets = [url.password, *(one for value in given for one in ([value] if isinstance(value, str) else value))]
+    for secret in filter(None, secrets):
+        text = re.sub(rf"(?<!\w){re.escape(str(secret))}(?!\w)", "***", text)
+    return text

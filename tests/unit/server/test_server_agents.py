@@ -12,6 +12,7 @@ import pytest
 
 from scanflow_server.context import Context
 from scanflow_server.control.agents import GRACE_S, SILENT_S, AgentsController, view_of
+from scanflow_server.control.processes import WELL_S
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import StoredAgent
 from tests.waiting import until
@@ -19,6 +20,8 @@ from tests.waiting import until
 HOST = """
 import json, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
+if json.loads((folder / "agent.json").read_text())["application"].get("dies"):
+    sys.exit(1)
 if (folder / "stubborn").exists():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 (folder / "hosted").write_text(json.loads((folder / "agent.json").read_text())["agent"])
@@ -43,13 +46,22 @@ def clock() -> Clock:
 def controller(context: Context, tmp_path: Path, clock: Clock) -> Iterator[AgentsController]:
     (tmp_path / "host.py").write_text(HOST)
     yield AgentsController(context, program=[str(tmp_path / "host.py")], clock=clock)
-    if (pid := context.agent_job("a", "tracker").pid) is not None:
-        os.kill(pid, signal.SIGKILL)
+    for name in ("tracker", "watcher"):
+        if (pid := context.agent_job("a", name).pid) is not None:
+            os.kill(pid, signal.SIGKILL)
 
 
-def want(context: Context, version: int = 1) -> None:
+def want(context: Context, version: int = 1, *, name: str = "tracker", team: str = "t", dies: bool = False) -> None:
+    document = {"v": version, **({"dies": True} if dies else {})}
     with context.store.write() as connection:
-        agents.put(connection, app="a", name="tracker", team="t", document={"v": version}, source="/x/app.py")
+        agents.put(connection, app="a", name=name, team=team, document=document, source="/x/app.py")
+
+
+def unwant(context: Context, controller: AgentsController) -> None:
+    """Want it no more, and wait until it has ended."""
+    with context.store.write() as connection:
+        agents.unwant(connection, "a", "tracker")
+    until(lambda: gone(context, controller), "it has ended")
 
 
 def known(context: Context) -> StoredAgent:
@@ -94,12 +106,12 @@ def test_an_agent_that_is_wanted_is_hosted_once_and_told_where_it_belongs(
 
 
 def test_an_agent_that_is_killed_is_hosted_again_and_that_is_counted(
-    context: Context, controller: AgentsController
+    context: Context, controller: AgentsController, clock: Clock
 ) -> None:
     want(context)
     pid = hosted(context, controller)
     os.kill(pid, signal.SIGKILL)
-    controller._processes.forget(context.agent_job("a", "tracker"))  # as if the pause were over
+    clock.now += 1.0
     assert hosted(context, controller) != pid
     assert known(context).restarts == 1
 
@@ -153,3 +165,104 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(
     assert view_of(context, known(context)).state == "silent"
     with context.store.read() as connection:
         assert [event.type for event in events.after(connection, 0)] == ["agent.missed"]
+
+
+def crashed(context: Context, controller: AgentsController) -> None:
+    """Let one that dies each time be hosted once, and wait until it has died."""
+    job = context.agent_job("a", "tracker")
+    before = job.starts
+
+    def started() -> bool:
+        controller.tick()
+        return job.starts > before
+
+    until(started, "it was started")
+    until(lambda: not job.alive, "it has died")
+
+
+def test_an_agent_that_has_died_a_thousand_times_is_hosted_again_and_holds_up_nobody(
+    context: Context, controller: AgentsController, clock: Clock
+) -> None:
+    want(context, dies=True)
+    crashed(context, controller)
+    job = context.agent_job("a", "tracker")
+    (job.path / "starts").write_bytes(b"." * 1025)
+    want(context, name="watcher")
+    clock.now += 1.0
+    crashed(context, controller)
+    assert known(context).restarts == 1
+    until(lambda: context.agent_job("a", "watcher").pid is not None, "the agent after it is hosted")
+    controller.tick()
+    assert job.starts == 1026, "there is a pause"
+
+
+def test_an_agent_whose_folder_cannot_be_made_holds_up_nobody(
+    context: Context, controller: AgentsController, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = context.agent_job("a", "tracker")
+    job.path.parent.mkdir(parents=True)
+    job.path.touch()
+    want(context)
+    want(context, name="watcher")
+    for _ in range(3):
+        controller.tick()
+    until(lambda: context.agent_job("a", "watcher").pid is not None, "the other agent is hosted")
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1, told
+    assert told[0].startswith("The agent a/tracker is looked at again later: NotADirectoryError")
+    job.path.unlink()
+    hosted(context, controller)
+
+
+def test_the_starts_of_an_agent_that_ran_well_or_is_told_anew_are_counted_anew(
+    context: Context, controller: AgentsController, clock: Clock
+) -> None:
+    want(context)
+    hosted(context, controller)
+    job = context.agent_job("a", "tracker")
+    (job.path / "starts").write_bytes(b"." * 1025)
+    controller.tick()
+    clock.now += WELL_S
+    controller.tick()
+    assert job.starts == 0
+    (job.path / "starts").write_bytes(b"." * 1025)
+    want(context, version=2)
+    hosted(context, controller)
+    assert job.starts == 1
+
+
+def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it_kept(
+    context: Context, controller: AgentsController
+) -> None:
+    journal = context.agent_job("a", "tracker").path / "host" / "journal"
+    want(context, team="red")
+    hosted(context, controller)
+    journal.write_text("what red has sensed")
+    unwant(context, controller)
+    want(context, team="blue")
+    hosted(context, controller)
+    assert not journal.exists()
+    journal.write_text("what blue has sensed")
+    unwant(context, controller)
+    want(context, team="red", version=2)
+    hosted(context, controller)
+    assert journal.read_text() == "what red has sensed"
+    unwant(context, controller)
+    want(context, team="blue", version=2)
+    hosted(context, controller)
+    assert journal.read_text() == "what blue has sensed"
+
+
+def test_a_kill_while_an_agent_changes_teams_mixes_nothing_up(context: Context, controller: AgentsController) -> None:
+    job = context.agent_job("a", "tracker")
+    want(context, team="red")
+    hosted(context, controller)
+    (job.path / "host" / "journal").write_text("what red has sensed")
+    unwant(context, controller)
+    want(context, team="blue")
+    hosted(context, controller)
+    unwant(context, controller)
+    job.path.rename(job.path.with_name(".tracker@blue"))  # as far as a server came that was killed here
+    want(context, team="red")
+    hosted(context, controller)
+    assert (job.path / "host" / "journal").read_text() == "what red has sensed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from scanflow.agent.records import Event
 from scanflow_server.context import Context
-from scanflow_server.store import events, operations, runs
+from scanflow_server.store import agents, events, operations, runs
 from tests.waiting import until
 
 BATCH: dict[str, Any] = {
@@ -267,6 +268,47 @@ def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(api: htt
     assert "event: sample" in seen
 
 
+NONSENSE = ["x", "-1", "1.5", "9" * 19, "9" * 4301, "9" * 20_000, "0" * 4301]
+
+
+@pytest.mark.parametrize("last", NONSENSE)
+def test_what_is_no_number_of_an_event_is_as_if_none_was_known(api: httpx.Client, context: Context, last: str) -> None:
+    with context.store.write() as connection:
+        events.append(connection, [Event(at=1.0, type="sample")])
+    headers = {"accept": "text/event-stream", "Last-Event-ID": last}
+    with api.stream("GET", "/events", headers=headers) as reply:
+        assert reply.status_code == 200
+        assert next(line for line in reply.iter_lines() if line.startswith("id: ")) == "id: 1"
+
+
+@pytest.mark.parametrize("last", NONSENSE)
+def test_what_is_no_number_of_an_operations_event_is_as_if_none_was_known(
+    api: httpx.Client, context: Context, last: str
+) -> None:
+    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
+    id = api.post("/services", json=given).json()["operation"]
+    with context.store.write() as connection:
+        operations.end(connection, id, at=2.0, progress=["one"], problem={"status": 400, "detail": "no"})
+    reply = api.get(f"/operations/{id}/events", headers={"Last-Event-ID": last})
+    assert reply.status_code == 200
+    assert [line for line in reply.text.splitlines() if line.startswith("id")] == ["id: 1", "id: 2"]
+
+
+@pytest.mark.parametrize("last", ["1", *(f"1-{one}" for one in NONSENSE)])
+def test_what_is_no_number_of_a_runs_event_is_as_if_none_was_known(
+    api: httpx.Client, context: Context, body: dict[str, Any], last: str
+) -> None:
+    name = api.post("/runs", json=body).json()["name"]
+    job = context.run_job(name, 1)
+    job.prepare({"what": "run"})
+    job.end({"record": None, "problem": {"status": 500, "detail": "no"}})
+    with context.store.write() as connection:
+        runs.settle(connection, name, 1, outcome="failed")
+    context.deployer.give_up(name, "no")
+    told = api.get(f"/runs/{name}/events", headers={"Last-Event-ID": last}).text.splitlines()
+    assert [line for line in told if line.startswith("id")] == ["id: 1-1"]
+
+
 def test_a_change_of_a_service_is_an_operation(api: httpx.Client, context: Context) -> None:
     given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}, "instances": 2}
     reply = api.post("/services", json=given, headers={"Idempotency-Key": "d"})
@@ -329,6 +371,68 @@ def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(
     assert api.delete(path).json()["state"] == "stopped"
     assert [one["name"] for one in api.get("/agents").json()] == ["tracker"]
     assert problem(api.get("/agents/mnist/trakcer"))[2].endswith("Did you mean 'mnist/tracker'?")
+
+
+def of_team(body: dict[str, Any], team: str) -> dict[str, Any]:
+    return {**body, "application": {**body["application"], "team": team}}
+
+
+def test_an_agent_that_another_team_wants_is_left_to_it(
+    api: httpx.Client, context: Context, body: dict[str, Any]
+) -> None:
+    path = "/agents/mnist/tracker"
+    api.put(path, json=of_team(body, "red"))
+    reply = api.put(path, json=of_team(body, "blue"))
+    status, kind, told = problem(reply)
+    assert (status, kind) == (409, "AlreadyRunningError")
+    assert "'red'" in told
+    assert "scanflow agents mnist:tracker --stop" in told
+    assert "another name" in told
+    with context.store.read() as connection:
+        found = agents.get(connection, "mnist", "tracker")
+    assert found is not None
+    assert (found.team, found.wanted, found.generation) == ("red", True, 1)
+    assert [one["team"] for one in api.get("/applications").json()] == ["red"], "nothing is kept of what was refused"
+    assert api.put(path, json=of_team(body, "red")).status_code == 200
+
+
+def test_an_agent_that_its_team_wants_no_more_may_be_another_teams(
+    api: httpx.Client, context: Context, body: dict[str, Any]
+) -> None:
+    path = "/agents/mnist/tracker"
+    api.put(path, json=of_team(body, "red"))
+    api.post(f"{path}/here", json={"url": "http://127.0.0.1:5000", "pid": 4242})
+    with context.store.write() as connection:
+        agents.restarted(connection, "mnist", "tracker")
+    api.delete(path)
+    told = api.put(path, json=of_team(body, "blue")).json()
+    assert (told["team"], told["state"], told["url"], told["restarts"]) == ("blue", "starting", None, 0)
+
+
+def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(
+    api: httpx.Client, context: Context, body: dict[str, Any]
+) -> None:
+    path = "/agents/mnist/tracker"
+    api.put(path, json=of_team(body, "red"))
+    job = context.agent_job("mnist", "tracker")
+    job.path.mkdir(parents=True)
+    process = job.start(os.environ, command=["sleep", "600"])
+    assert process is not None
+    try:
+        with context.store.write() as connection:
+            agents.unwant(connection, "mnist", "tracker")
+        status, kind, told = problem(api.put(path, json=of_team(body, "blue")))
+        assert (status, kind) == (409, "AlreadyRunningError")
+        assert "is still ending" in told
+    finally:
+        process.kill()
+        process.wait(30)
+    assert api.put(path, json=of_team(body, "blue")).json()["team"] == "blue"
+
+
+def test_an_agent_that_nobody_started_here_may_be_any_teams(api: httpx.Client, body: dict[str, Any]) -> None:
+    api.post("/agents/mnist/tracker/here", json={"url": "http://127.0.0.1:5000", "pid": 4242})
+    assert api.put("/agents/mnist/tracker", json=of_team(body, "blue")).json()["team"] == "blue"
 
 
 def test_an_agent_that_runs_itself_is_found_where_it_says_it_is(api: httpx.Client) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from scanflow_server.control.processes import MOST_STARTS, Processes
+from scanflow_server.control.processes import MOST_STARTS, WELL_S, Processes
 from scanflow_server.jobs import Job, Lines
 from tests.waiting import until
 
@@ -97,6 +97,64 @@ def test_what_dies_without_a_word_is_started_again_after_growing_pauses(job: Job
         until(partial(ended_so_often, number), "it has ended")
     assert pauses == pytest.approx([0, 0.2, 1, 2, 4, 8], abs=0.11)
     assert job.starts == MOST_STARTS
+
+
+def ended(job: Job) -> None:
+    until(lambda: not job.alive, "its process has ended")
+
+
+@pytest.mark.parametrize("before", [6, 1025, 100_000])
+def test_what_died_ever_so_often_is_still_started_and_then_paused_for_longest(job: Job, before: int) -> None:
+    now = [0.0]
+    (job.path / "starts").write_bytes(b"." * before)
+    processes = Processes(lambda: None, clock=lambda: now[0])
+    assert processes.start(job, os.environ, command=ENDS)
+    ended(job)
+    now[0] = 29.9
+    assert not processes.start(job, os.environ, command=ENDS)
+    now[0] = 30.0
+    assert processes.start(job, os.environ, command=ENDS)
+    ended(job)
+
+
+def test_a_start_that_fails_is_followed_by_a_pause_too(job: Job) -> None:
+    now = [0.0]
+    processes = Processes(lambda: None, clock=lambda: now[0])
+    with pytest.raises(ValueError, match="null"):
+        processes.start(job, {"A": "\0"}, command=ENDS)
+    assert not processes.start(job, os.environ, command=ENDS)
+    now[0] = 0.2
+    assert processes.start(job, os.environ, command=ENDS)
+    ended(job)
+
+
+def test_one_that_somebody_else_works_on_can_be_started_as_soon_as_that_is_over(job: Job) -> None:
+    first = start(job)
+    assert first is not None
+    processes = Processes(lambda: None, clock=lambda: 0.0)
+    assert not processes.start(job, os.environ, command=ENDS)
+    first.kill()
+    first.wait(30)
+    assert processes.start(job, os.environ, command=ENDS)
+    ended(job)
+
+
+def test_the_starts_of_a_process_that_lives_for_long_are_counted_anew(job: Job) -> None:
+    now = [0.0]
+    (job.path / "starts").write_bytes(b"." * 40)
+    processes = Processes(lambda: None, clock=lambda: now[0])
+    processes.lives(job)
+    now[0] = WELL_S - 1
+    processes.lives(job)
+    assert job.starts == 40
+    assert processes.start(job, os.environ, command=ENDS)  # it died after all, before it counted as well
+    ended(job)
+    now[0] = WELL_S + 1
+    processes.lives(job)
+    assert job.starts == 41
+    now[0] = 2 * WELL_S + 1
+    processes.lives(job)
+    assert job.starts == 0
 
 
 def test_a_process_that_still_lives_is_not_started_beside_itself(job: Job) -> None:

@@ -16,6 +16,8 @@ from scanflow.errors import InvalidError, UnavailableError
 from scanflow.names import RunName, StepName
 from scanflow_server.bell import Bell
 from scanflow_server.bodies import check_text
+from scanflow_server.control import loop as loops
+from scanflow_server.control.apart import Apart
 from scanflow_server.control.loop import Loop
 from scanflow_server.settings import ServerSettings
 from scanflow_server.streams import PING, pinged
@@ -74,6 +76,66 @@ def test_a_controller_that_fails_looks_again() -> None:
     loop.start()
     assert troubled.well.wait(30)
     loop.stop()
+
+
+class Exiting(Troubled):
+    """A controller in which a library would end the whole program, before it succeeds."""
+
+    def tick(self) -> None:
+        self.looks += 1
+        if self.looks == 1:
+            raise SystemExit(1)
+        self.well.set()
+
+
+def test_a_controller_is_not_ended_by_what_ends_programs() -> None:
+    exiting = Exiting()
+    loop = Loop([exiting], Bell())
+    loop.start()
+    assert exiting.well.wait(10)
+    loop.stop()
+
+
+class Restless(Troubled):
+    """A controller that cannot say at first when to look again."""
+
+    asked = 0
+
+    @property
+    def period_s(self) -> float:  # type: ignore[override]
+        self.asked += 1
+        if self.asked == 1:
+            raise ZeroDivisionError
+        return 0.0
+
+
+def test_a_controller_that_cannot_say_when_to_look_again_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "PAUSE_S", 0.0)
+    restless = Restless()
+    loop = Loop([restless], Bell())
+    loop.start()
+    assert restless.well.wait(10)
+    loop.stop()
+
+
+def test_what_goes_wrong_with_one_thing_is_told_once_until_it_is_well_again(caplog: pytest.LogCaptureFixture) -> None:
+    apart = Apart()
+
+    def look(error: BaseException | None) -> None:
+        with apart.of("The run 'r'"):
+            if error is not None:
+                raise error
+
+    for error in (OSError("full"), OSError("full"), UnavailableError("away"), None, UnavailableError("away")):
+        look(error)
+    assert [record.getMessage() for record in caplog.records] == [
+        "The run 'r' is looked at again later: OSError: full",
+        "The run 'r' is looked at again later: away",
+        "The run 'r' is looked at again later: away",
+    ]
+    assert [record.exc_info is not None for record in caplog.records] == [True, False, False]
+    with pytest.raises(KeyboardInterrupt):
+        look(KeyboardInterrupt())
 
 
 def test_a_ring_is_followed_by_a_look() -> None:

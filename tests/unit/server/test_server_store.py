@@ -12,12 +12,13 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
+from sqlalchemy.exc import DBAPIError
 
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow_server import store as every
 from scanflow_server.store import agents, applications, events, keys, operations, runs
-from scanflow_server.store.base import Store, metadata, open_store
+from scanflow_server.store.base import Store, metadata, open_store, translated
 from scanflow_server.store.migrations import head, migrate
 from scanflow_server.store.operations import StoredOperation
 from scanflow_server.store.runs import Asked, WantedRun
@@ -246,17 +247,41 @@ def test_a_database_that_does_not_answer_is_named_without_its_password() -> None
     assert "secret" not in str(told.value)
 
 
+@pytest.mark.parametrize("name", ["password", "PASSWORD", "sslpassword"])
+def test_a_password_in_the_query_of_an_address_is_not_shown(name: str) -> None:
+    store = open_store(f"postgresql://127.0.0.1:1/none?user=me&{name}=hunter2")
+    assert store.address == "postgresql+psycopg://127.0.0.1:1/none"
+    with pytest.raises(UnavailableError, match=r"127.0.0.1:1/none") as told, store.read():
+        pass
+    assert "hunter2" not in str(told.value)
+    store.close()
+
+
+@pytest.mark.parametrize("address", ["postgresql://me:hunter2@h/d", "postgresql://me@h/d?password=hunter2&connect=1"])
+def test_a_password_that_the_driver_repeats_is_not_shown(address: str) -> None:
+    store = open_store(address)
+    failure = DBAPIError(None, None, Exception("bad option in 'user=me password=hunter2 host=h'\nmore"))
+    repeated = r"bad option in 'user=me password=\*\*\* host=h'\. "
+    with pytest.raises(UnavailableError, match=repeated) as told, translated(store.engine):
+        raise failure
+    assert "hunter2" not in str(told.value)
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("address", "why"),
     [
         ("not an address", "is no address of a database"),
         ("mysql://host/database", "'mysql' is not supported"),
         ("sqlite://", "in memory would be lost"),
+        ("postgresql://me:secret@host:port/database", "is no address of a database"),
+        ("postgresql://me:sec@ret@host/database", "An @ in a password is written %40"),
     ],
 )
 def test_an_address_that_is_none_says_how_to_write_one(address: str, why: str) -> None:
-    with pytest.raises(InvalidError, match=why):
+    with pytest.raises(InvalidError, match=why) as told:
         open_store(address)
+    assert "ret" not in str(told.value)
 
 
 def test_a_full_or_broken_disk_is_told_as_something_that_may_pass(tmp_path: Path) -> None:
