@@ -35,6 +35,9 @@ __all__ = [
     "shown_runs",
 ]
 
+_Kept = tuple[Application, dict[str, Any], Path | None]
+"""An application, as it travels, and its file."""
+
 
 def ask_run(
     context: Context,
@@ -177,13 +180,26 @@ def ask_stop(context: Context, run: str) -> RunRecord:
 
 
 def ask_operation(
-    context: Context, kind: Kind, service: str, *, app: str = "", request: dict[str, Any], key: str | None = None
+    context: Context,
+    kind: Kind,
+    service: str,
+    *,
+    of: Callable[[], str],
+    request: dict[str, Any],
+    key: str | None = None,
+    keep: _Kept | None = None,
 ) -> str:
-    """Ask for a change of a service, and return the id of the operation that makes it."""
-    mark = keys.fingerprint({"kind": kind, "service": service, "request": request})
+    """Ask for a change of a service, and return the id of the operation that makes it. The same key asks for one only.
+
+    ``of`` returns the service's application, or refuses what cannot be changed; of what was asked for before, it is
+    not asked. ``keep``: the application, where it is to be kept with that.
+    """
+    once = _Once("operation", key, keys.fingerprint({"kind": kind, "service": service, "request": request}))
+    if (known := once.found(context)) is not None:
+        return known
+    app = of()
     with context.store.write() as connection:
-        known = keys.find(connection, key, "operation", mark)
-        if known is not None:
+        if (known := once.find(connection)) is not None:
             return known
         one = StoredOperation(
             id=f"{kind}-{secrets.token_hex(6)}",
@@ -194,7 +210,9 @@ def ask_operation(
             created=context.clock(),
         )
         operations.add(connection, one)
-        keys.keep(connection, key, "operation", mark, target=one.id, at=one.created)
+        once.keep(connection, one.id, at=one.created)
+        if keep is not None:
+            _keep(connection, keep, at=one.created)
     context.work.ring()
     return one.id
 
@@ -269,7 +287,7 @@ def _begin(
     context: Context,
     new: Callable[[str], WantedRun],
     once: _Once,
-    keep: tuple[Application, dict[str, Any], Path | None] | None = None,
+    keep: _Kept | None = None,
 ) -> RunRecord:
     with context.store.write() as connection:
         name = once.find(connection)
@@ -281,17 +299,15 @@ def _begin(
             runs.add(connection, run)
             once.keep(connection, name, at=run.created)
             if keep is not None:
-                app, document, source = keep
-                applications.put(
-                    connection,
-                    name=app.name,
-                    team=app.team,
-                    document=document,
-                    source=None if source is None else str(source),
-                    at=run.created,
-                )
+                _keep(connection, keep, at=run.created)
             _tell_started(context, connection, name)
     return _going(context, name)
+
+
+def _keep(connection: Connection, kept: _Kept, *, at: float) -> None:
+    app, document, source = kept
+    written = None if source is None else str(source)
+    applications.put(connection, name=app.name, team=app.team, document=document, source=written, at=at)
 
 
 def _going(context: Context, name: str) -> RunRecord:

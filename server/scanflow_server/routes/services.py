@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -31,7 +32,6 @@ from scanflow_server.bodies import (
 from scanflow_server.context import Context, Given
 from scanflow_server.following import Source, follow
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.store import applications
 from scanflow_server.store.operations import StoredOperation
 from scanflow_server.streams import EVENTS, event, events_response
 from scanflow_server.watching import number_of, operation_events, stored_operation
@@ -61,13 +61,17 @@ def deploy(context: Given, body: DeployBody, key: Key = None) -> Begun:
     wish = body.model_dump(mode="json", include={"instances", "cores", "affinity", "port"})
     document = asking.document_of(app)
     request = {"application": document, "source": body.source, **wish}
-    with context.store.write() as connection:
-        applications.put(
-            connection, name=app.name, team=app.team, document=document, source=body.source, at=context.clock()
-        )
-    return Begun(
-        operation=asking.ask_operation(context, "deploy", workflow.name, app=app.name, request=request, key=key)
+    source = None if body.source is None else Path(body.source)
+    operation = asking.ask_operation(
+        context,
+        "deploy",
+        workflow.name,
+        of=lambda: app.name,
+        request=request,
+        key=key,
+        keep=(app, document, source),
     )
+    return Begun(operation=operation)
 
 
 @router.get("/services/{name}")
@@ -176,9 +180,11 @@ def told(one: StoredOperation) -> Operation:
 
 
 def _begun(context: Context, kind: Any, name: str, request: dict[str, Any], key: str | None) -> Begun:
-    # A name that is not there is refused here; one whose deployment is still under way may be changed after it.
-    known = next((one for one in context.deployer.services() if one.name == name), None)
-    if known is None and not asking.is_being_deployed(context, name):
-        context.deployer.service(name)
-    app = "" if known is None else known.app
-    return Begun(operation=asking.ask_operation(context, kind, name, app=app, request=request, key=key))
+    def of() -> str:
+        # A name that is not there is refused here; one whose deployment is still under way may be changed after it.
+        known = next((one for one in context.deployer.services() if one.name == name), None)
+        if known is None and not asking.is_being_deployed(context, name):
+            context.deployer.service(name)
+        return "" if known is None else known.app
+
+    return Begun(operation=asking.ask_operation(context, kind, name, of=of, request=request, key=key))

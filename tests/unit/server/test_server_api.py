@@ -322,6 +322,29 @@ def test_a_change_of_a_service_is_an_operation(api: httpx.Client, context: Conte
         assert [one.kind for one in operations.running(connection)] == ["deploy", "scale"]
 
 
+def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
+    api: httpx.Client, context: Context
+) -> None:
+    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
+
+    def deploy(key: str, **more: Any) -> str:
+        reply = api.post("/services", json={**given, **more}, headers={"Idempotency-Key": key})
+        return str(reply.json()["operation"])
+
+    def delete(key: str) -> httpx.Response:
+        return api.delete("/services/digits", headers={"Idempotency-Key": key})
+
+    first = deploy("first")
+    deleted = delete("delete").json()["operation"]
+    second = deploy("second", source=str(context.settings.home / "app.py"))
+    with context.store.write() as connection:
+        for id in (first, deleted, second):
+            operations.end(connection, id, at=2.0, progress=[], problem={"status": 400, "detail": "no"})
+    assert (deploy("first"), delete("delete").json()["operation"]) == (first, deleted)
+    assert delete("another").status_code == 404
+    assert api.get("/applications/mnist").json()["source"] is not None, "as it was deployed last"
+
+
 def test_an_operation_that_has_ended_streams_its_progress_and_its_end(api: httpx.Client, context: Context) -> None:
     given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
     id = api.post("/services", json=given).json()["operation"]
