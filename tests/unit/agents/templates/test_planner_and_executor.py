@@ -15,7 +15,7 @@ from scanflow.agent.records import Action, Decision, Intent, Sample
 from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow_agents.templates.executor import verdict_on
+from scanflow_agents.templates.changes import verdict_on
 from scanflow_agents.templates.infrastructure import next_threshold
 from scanflow_agents.templates.marks import oldest, read_json, time_of
 from tests.unit.agents.templates.fakes import World
