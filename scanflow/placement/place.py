@@ -159,10 +159,11 @@ def _over_sockets(
             continue
         spare = [len(room.open(area, layer)) for area in parts]
         cores = [len(room.free_cores(area)) for area in parts]
+        lighter = [len(room.open(area, layer - 1)) for area in parts] if layer else spare
         shares = [0] * len(parts)
         for _ in range(whole):
-            _, _, _, best = min(
-                (shares[s], shares[s] - cores[s], shares[s] - spare[s], s)
+            *_, best = min(  # evenly, but that no CPU is shared once more while another socket has one that is not
+                (shares[s] >= lighter[s], shares[s], shares[s] - cores[s], shares[s] - spare[s], s)
                 for s in range(len(parts))
                 if shares[s] < spare[s]
             )

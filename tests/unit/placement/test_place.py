@@ -222,6 +222,18 @@ def test_sharing_places_whatever_a_single_instance_could_get(
         assert free <= set(used)  # free ones come first
 
 
+def test_free_ones_come_first_where_sockets_are_of_different_sizes() -> None:
+    sockets = (0, 0, 1, 2)
+    machine = Topology(
+        title="",
+        cores=tuple(Core(cpus=(number, number + 4), socket=socket) for number, socket in enumerate(sockets)),
+        nodes=(Node(id=0, cpus=tuple(range(8)), memory_bytes=None),),
+        caches=(),
+    )
+    grants = place(machine, 3, 3, "cpu", oversubscribe=True)
+    assert {cpu for grant in grants for cpu in grant.cpus} == set(range(8))
+
+
 @given(st.integers(1, 30), st.integers(1, 4), st.sampled_from(OWN))
 def test_one_by_one_they_get_cores_of_their_own_too(count: int, cores: int, mode: AffinityMode) -> None:
     """As a service that is scaled up, instance by instance."""
