@@ -18,10 +18,10 @@ from scanflow_agents import combining
 from scanflow_agents.combining import NOTHING, Path, Seen
 from scanflow_agents.timetable import Scheduled, count_between, first_after, last_until, moved, written
 
-__all__ = ["Firing", "Leaf", "Ledger", "Misfire"]
+__all__ = ["AHEAD_S", "Firing", "Leaf", "Ledger", "Misfire"]
 
 AHEAD_S = 60.0
-"""What is accounted for further ahead of the clock than this was so by a clock that was wrong, in seconds."""
+"""What is noted of a time further ahead of the clock than this was noted by one that was wrong, in seconds."""
 
 _TRIGGERS: TypeAdapter[Trigger] = TypeAdapter(Trigger)
 

@@ -161,7 +161,7 @@ class Action(_Record):
     """What would undo it, known once it is done."""
 
     reverted_by: str | None = None
-    """Who or what undid it: a person's name, or the guard's metric."""
+    """Who undid it, or is about to: a person's name, or the guard."""
 
 
 class Event(_Record):

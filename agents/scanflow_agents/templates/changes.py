@@ -46,14 +46,16 @@ def served(record: ServiceRecord, node: str) -> str | None:
 
 
 def settled(actions: Iterable[Action], context: Context) -> list[Action]:
-    """Return the actions of this executor that have come to an end, the newest first."""
-    return [
+    """Return the actions of this executor that have come to an end, the last begun first: what was wanted earlier may
+    have been approved later."""
+    ended = (
         action
         for action in actions
         if is_mine(action, context)
         and action.state in {"succeeded", "failed", "reverted", "lost"}
         and action.began is not None
-    ]
+    )
+    return sorted(ended, key=lambda action: action.began or 0.0, reverse=True)
 
 
 def went_wrong(action: Action) -> str | None:
@@ -162,6 +164,8 @@ def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool,
     """
     if went_wrong(action) is not None:
         return "reject"
+    if action.reverted_by is not None:  # it is being taken back
+        return "wait"
     done = action.state in {"succeeded", "lost"}  # lost: nobody knows whether it took effect, but the service does
     if done and is_newest and is_served and now >= (action.ended or now) + watched_s:
         return "promote"

@@ -22,6 +22,7 @@ from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import TrackedRun
+from scanflow_agents.ledger import AHEAD_S
 from scanflow_agents.templates.desk import RECENT, Desk, newest_runs
 
 __all__ = [
@@ -54,8 +55,6 @@ PREDICTIONS = f"tags.`{KIND}` = 'predictions'"
 """Which tracked runs are recorded predictions: one for each file that a service wrote."""
 
 LABELS_FILE = "labels.json"
-AHEAD_S = 60.0
-"""What is noted of a time further ahead of the clock than this was noted by one that was wrong, in seconds."""
 
 
 def note(

@@ -83,7 +83,8 @@ class PlannerOptions(Starting):
     """The agent that is called."""
 
     again_after_s: float = Field(default=60.0, ge=0)
-    """A better version that is not in use is asked for again after so long, in seconds."""
+    """A retraining that is still needed, or a better version that is not in use, is asked for again after so long, in
+    seconds."""
 
     service: str | None = None
     """The online workflow with the model. None: the application's only one."""
@@ -168,6 +169,7 @@ def declare(app: Application, agent: Agent) -> None:
 def _declare_retraining(options: PlannerOptions, model: str) -> None:
     least = options.min_picked
     seen: dict[str, frozenset[str]] = {}
+    asked = [-math.inf]
 
     @sensor(sf.every(seconds=options.interval_s))
     def count_number_of_pickeddata(context: Context) -> dict[str, Any]:
@@ -188,6 +190,10 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
             "batch": None,
         }
         if len(new) >= least and busy is None and champion is not None:
+            now = context.clock()
+            if 0 <= now - asked[0] < options.again_after_s:  # what was refused is refused again for a while
+                return found | {"busy": "it was asked for already"}
+            asked[0] = now
             found["batch"] = marks.save_labels(tracker, context, given if options.learn_from == "all" else new)
         return found
 

@@ -18,6 +18,7 @@ from scanflow.app.application import Application
 from scanflow.app.model import Whole
 from scanflow.errors import InvalidError, UsageError
 from scanflow.knowledge.filters import parse_filter
+from scanflow_agents.ledger import AHEAD_S
 from scanflow_agents.templates import marks
 from scanflow_agents.templates.desk import tell, tracker_of
 from scanflow_agents.templates.options import Options, agent_named
@@ -90,7 +91,7 @@ def declare(app: Application, agent: Agent) -> None:
         """Count the predictions that were recorded since the last that were checked."""
         tracker = tracker_of(context)
         since, until = marks.checked_until(tracker, context), context.clock() - options.settled_s
-        if handed.at > context.clock() + marks.AHEAD_S:  # by a clock that was ahead
+        if handed.at > context.clock() + AHEAD_S:  # by a clock that was ahead
             handed.until = handed.at = handed.told = 0.0
         found = marks.predictions(
             tracker, context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until

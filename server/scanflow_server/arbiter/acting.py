@@ -14,7 +14,7 @@ from scanflow_server.arbiter.desk import event_of, not_found
 from scanflow_server.arbiter.look import Look, Measure
 from scanflow_server.arbiter.owner import LEASE_S, owner_from
 from scanflow_server.arbiter.words import overlapping, place_of, seconds, when
-from scanflow_server.primitives.means import Done
+from scanflow_server.primitives.means import REVERT, Done
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
@@ -81,7 +81,7 @@ class Actor:
             return
         intent = stored.intent
         try:
-            self._perform(intent, stored.action.inverse, f"intent/{id}/revert", None, lambda _: None)
+            self._perform(intent, stored.action.inverse, f"intent/{id}{REVERT}", None, lambda _: None)
         except UnavailableError as error:
             self._put_off(id, error)
         except ScanflowError as error:
@@ -116,7 +116,8 @@ class Actor:
                         f"The action {id!r} cannot be taken back: {newer.id!r} has written {names[0]!r} of "
                         f"{action.intent.target!r} since. Take that back first."
                     )
-            kept.put(connection, stored.changed(reverting=by, guard_until=None, due=None, tries=0))
+            change = {"reverted_by": by}  # who reads the action sees by it that it does not stand
+            kept.put(connection, stored.changed(action=change, reverting=by, guard_until=None, due=None, tries=0))
             said = f"it is taken back by {by}"
             kept.say(connection, id, self._clock(), f"{said}: {reason}" if reason else f"{said}.")
             return action
@@ -163,8 +164,7 @@ class Actor:
         place, owned = place_of(intent), _owned(intent, since=now, lease_s=self._lease_s)
         known = kept.fields_at(connection, place)
         for name in intent.fields:
-            update = {**owned, "foreign_value": None, "foreign_since": None}
-            field = known.get(name, StoredField(field=name)).model_copy(update=update)
+            field = known.get(name, StoredField(field=name)).model_copy(update=owned)
             kept.put_field(connection, place, field)
 
     def _note(self, id: str, inverse: Call) -> None:
@@ -202,7 +202,8 @@ class Actor:
         for name, field in kept.fields_at(connection, place).items():
             if name in intent.fields:
                 value = {"value": seen[name]} if name in seen else None
-                kept.put_field(connection, place, field.model_copy(update={"written": value}))
+                update = {"written": value, "foreign_value": None, "foreign_since": None}
+                kept.put_field(connection, place, field.model_copy(update=update))
 
     def _give_back(self, connection: Any, intent: Intent) -> None:
         """Let the fields that an action no longer stands for be theirs whose actions do, or nobody's."""
@@ -280,7 +281,8 @@ class Actor:
         seen = self._look(stored.intent)
         now = self._clock()
         with self._store.write() as connection:
-            kept.put(connection, stored.changed(action={"error": why}, reverting=None, due=None))
+            change = {"error": why, "reverted_by": None}
+            kept.put(connection, stored.changed(action=change, reverting=None, due=None))
             self._written(connection, stored.intent, seen)
             kept.say(connection, id, now, f"it could not be taken back: {why}")
             events.append(connection, [event_of(stored.intent, "action.failed", now, id=id, error=why)])

@@ -8,19 +8,21 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from scanflow.agent.records import Event
 from scanflow_server.bodies import AgentView
 from scanflow_server.context import Context
 from scanflow_server.control.apart import Apart
+from scanflow_server.control.code import code_of
 from scanflow_server.control.processes import Processes
 from scanflow_server.jobs import Job
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import StoredAgent
 
-__all__ = ["SILENT_S", "AgentsController", "end_agent", "view_of"]
+__all__ = ["SILENT_S", "AgentsController", "end_agent", "has_other_code", "view_of"]
 
 SILENT_S = 15.0
 """After so long without a word an agent is silent; it says every 5 s where it is."""
@@ -62,7 +64,7 @@ class AgentsController:
 
     def _look(self, one: StoredAgent, job: Job) -> None:
         alive = job.alive
-        if alive and (not one.wanted or not self._is_as_wanted(one, job)):
+        if alive and (not one.wanted or not _is_as_wanted(self._context, one, job)):
             self._end(job)
         elif alive:
             self._ending.pop(job, None)
@@ -72,7 +74,7 @@ class AgentsController:
             self._start(one, job)
 
     def _start(self, one: StoredAgent, job: Job) -> None:
-        again = self._is_as_wanted(one, job)
+        again = _is_as_wanted(self._context, one, job)
         if not again:
             _hand_over(one, job)
             _prepare(self._context, one, job)
@@ -82,13 +84,6 @@ class AgentsController:
         if self._processes.start(job, self._context.environ, command=command) and again:
             with self._context.store.write() as connection:
                 agents.restarted(connection, one.app, one.name)
-
-    def _is_as_wanted(self, one: StoredAgent, job: Job) -> bool:
-        """Say whether its process was, or would be, told what holds now."""
-        try:
-            return (job.path / "told").read_text(encoding="utf-8") == _mark(self._context, one)
-        except FileNotFoundError:
-            return False
 
     def _end(self, job: Job) -> None:
         since = self._ending.setdefault(job, self._clock())
@@ -127,12 +122,12 @@ def view_of(context: Context, one: StoredAgent) -> AgentView:
     ours = one.document is not None
     pid = job.pid if ours else one.pid
     alive = pid is not None if ours else heard
-    there = heard and (not ours or one.pid == pid)
+    there = heard and (not ours or (one.pid == pid and _is_as_wanted(context, one, job)))
     if not one.wanted and ours:
         state = "stopping" if alive else "stopped"
     elif there:
         state = "running"
-    elif one.seen is None or (ours and one.pid != pid):
+    elif one.seen is None or (ours and (one.pid != pid or not _is_as_wanted(context, one, job))):
         state = "starting"
     else:
         state = "silent"
@@ -191,13 +186,22 @@ def _hand_over(one: StoredAgent, job: Job) -> None:
     up, whenever this is cut short.
     """
     whose = job.path / "team"
-    before = whose.read_text(encoding="utf-8") if whose.exists() else one.team
+    before = whose.read_text(encoding="utf-8") if whose.exists() else _told_team(job) or one.team
     if before != one.team:
         job.path.rename(_aside(job, before))
     if not job.path.exists() and _aside(job, one.team).exists():
         _aside(job, one.team).rename(job.path)
     job.path.mkdir(parents=True, exist_ok=True)
     _write(whose, one.team)
+
+
+def _told_team(job: Job) -> str | None:
+    """Return whose agent was started there last, by what it was told."""
+    try:
+        told = json.loads((_folder(job) / "agent.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return (told.get("application") or {}).get("team")
 
 
 def _aside(job: Job, team: str) -> Path:
@@ -215,10 +219,31 @@ def _prepare(context: Context, one: StoredAgent, job: Job) -> None:
         "home": str(context.settings.home),
         "tracker_uri": context.settings.library.tracker_uri,
     }
-    texts = {_folder(job) / "agent.json": json.dumps(spec), job.path / "told": _mark(context, one)}
+    code = code_of(one.document or {}, one.source, one.name)
+    texts = {_folder(job) / "agent.json": json.dumps(spec), _code(job): code, job.path / "told": _mark(context, one)}
     (_folder(job) / "failure.json").unlink(missing_ok=True)  # of what it was told before
     for path, text in texts.items():
         _write(path, text)
+
+
+def has_other_code(job: Job, document: Mapping[str, Any], source: str | None, agent: str) -> bool:
+    """Say whether an agent's files are others than when it was told last what to do."""
+    try:
+        return _code(job).read_text(encoding="utf-8") != code_of(document, source, agent)
+    except FileNotFoundError:
+        return False
+
+
+def _code(job: Job) -> Path:
+    return job.path / "code"
+
+
+def _is_as_wanted(context: Context, one: StoredAgent, job: Job) -> bool:
+    """Say whether an agent's process was, or would be, told what holds now."""
+    try:
+        return (job.path / "told").read_text(encoding="utf-8") == _mark(context, one)
+    except FileNotFoundError:
+        return False
 
 
 def _write(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, di
 from scanflow_server import asking
 from scanflow_server.bodies import AgentView, AppBody, HereBody, Name, read_application
 from scanflow_server.context import Context, Given
-from scanflow_server.control.agents import end_agent, view_of
+from scanflow_server.control.agents import end_agent, has_other_code, view_of
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import agents as stored
 from scanflow_server.store import applications, events
@@ -38,7 +38,8 @@ def agent(context: Given, app: Name, agent: Name) -> AgentView:
 
 @router.put("/{app}/{agent}")
 def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
-    """Have an agent of an application running from now on; with another application than before, it is started anew.
+    """Have an agent of an application running from now on; with another application, or other files, than before it is
+    started anew.
 
     One that another team wants is left to that team. When it is wanted no more and has ended, it may be another team's,
     which begins with a folder of its own.
@@ -50,12 +51,15 @@ def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
     if agent not in names:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
     document = asking.document_of(made)
+    anew = has_other_code(context.agent_job(app, agent), document, body.source, agent)
     with context.store.write() as connection:
         _check_ended(context, stored.get(connection, app, agent), team=made.team)
         applications.put(
             connection, name=app, team=made.team, document=document, source=body.source, at=context.clock()
         )
-        one = stored.put(connection, app=app, name=agent, team=made.team, document=document, source=body.source)
+        one = stored.put(
+            connection, app=app, name=agent, team=made.team, document=document, source=body.source, anew=anew
+        )
     context.work.ring()
     return view_of(context, one)
 

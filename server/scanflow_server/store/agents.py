@@ -51,9 +51,16 @@ def listed(connection: Connection) -> list[StoredAgent]:
 
 
 def put(
-    connection: Connection, *, app: str, name: str, team: str, document: dict[str, Any], source: str | None
+    connection: Connection,
+    *,
+    app: str,
+    name: str,
+    team: str,
+    document: dict[str, Any],
+    source: str | None,
+    anew: bool = False,
 ) -> StoredAgent:
-    """Want an agent, of this application; asked for again as it is, nothing changes.
+    """Want an agent, of this application; asked for again as it is, nothing changes, unless it is to be started anew.
 
     Raises:
         AlreadyRunningError: it is another team's, which wants it.
@@ -71,7 +78,7 @@ def put(
                 f"yours too, stop that agent first: scanflow agents {app}:{name} --stop"
             )
         wanted |= {"url": None, "pid": None, "started": None, "seen": None, "restarts": 0}  # that was the other team's
-    same = before.wanted and (before.document, before.source) == (document, source)
+    same = before.wanted and not anew and (before.document, before.source) == (document, source)
     after = before.model_copy(update={**wanted, "generation": before.generation + (0 if same else 1)})
     connection.execute(update(agents).where(_is(app, name)).values(**wanted, generation=after.generation))
     return after

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scanflow_server.context import Context
-from scanflow_server.control.agents import GRACE_S, SILENT_S, AgentsController, view_of
+from scanflow_server.control.agents import GRACE_S, SILENT_S, AgentsController, has_other_code, view_of
 from scanflow_server.control.processes import WELL_S
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import StoredAgent
@@ -251,6 +251,54 @@ def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it
     want(context, team="blue", version=2)
     hosted(context, controller)
     assert journal.read_text() == "what blue has sensed"
+
+
+def test_what_was_kept_before_teams_were_noted_is_told_apart_by_what_the_agent_was_told(
+    context: Context, controller: AgentsController
+) -> None:
+    job = context.agent_job("a", "tracker")
+    with context.store.write() as connection:
+        document = {"team": "red"}
+        agents.put(connection, app="a", name="tracker", team="red", document=document, source=None)
+    hosted(context, controller)
+    (job.path / "host" / "journal").write_text("what red has sensed")
+    unwant(context, controller)
+    (job.path / "team").unlink()
+    want(context, team="blue")
+    hosted(context, controller)
+    assert not (job.path / "host" / "journal").exists()
+
+
+def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_again(
+    context: Context, controller: AgentsController, tmp_path: Path
+) -> None:
+    job, folder = context.agent_job("a", "tracker"), tmp_path / "own"
+    folder.mkdir()
+    (folder / "watch.py").write_text("LEAST = 1")
+    (folder / "beside.py").write_text("")
+    document = {"app_dir": "own", "agents": [{"name": "tracker", "modules": ["watch.py"]}, {"name": "other"}]}
+    source = str(tmp_path / "app.py")
+
+    def again() -> bool:
+        anew = has_other_code(job, document, source, "tracker")
+        with context.store.write() as connection:
+            agents.put(connection, app="a", name="tracker", team="t", document=document, source=source, anew=anew)
+        return anew
+
+    assert not again()
+    first = hosted(context, controller)
+    assert not again()
+    controller.tick()
+    assert job.pid == first
+    for file in ("watch.py", "beside.py"):
+        (folder / file).write_text(f"LEAST = 2  # in {file}")
+        controller.tick()
+        assert job.pid == first, "nobody has asked for it"
+        assert again()
+        assert view_of(context, known(context)).state == "starting"
+        assert hosted(context, controller) != first
+        assert not again()
+        first = job.pid or 0
 
 
 def test_a_kill_while_an_agent_changes_teams_mixes_nothing_up(context: Context, controller: AgentsController) -> None:

@@ -15,7 +15,7 @@ from scanflow.agent.records import Action, Decision, Intent, Sample
 from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow_agents.templates.changes import verdict_on
+from scanflow_agents.templates.changes import STRATEGY, settled, verdict_on
 from scanflow_agents.templates.infrastructure import next_threshold
 from scanflow_agents.templates.marks import oldest, read_json, time_of
 from tests.unit.agents.templates.fakes import World
@@ -219,6 +219,13 @@ def test_an_action_is_judged_by_its_state_and_its_time() -> None:
         action = _action(state)
         found = verdict_on(action, now=100.0 + waited, watched_s=60.0, is_newest=newest, is_served=served)
         assert found == expected, (state, newest, served, waited)
+    being_taken_back = _action("succeeded", reverted_by="the guard")
+    assert verdict_on(being_taken_back, now=160.0, watched_s=60.0, is_newest=True, is_served=True) == "wait"
+
+
+def test_what_was_wanted_earlier_and_begun_later_is_the_newest(world: World) -> None:
+    wanted = [_action("succeeded", id="late", began=1.0), _action("succeeded", id="early", began=2.0)]
+    assert [one.id for one in settled(wanted, world.context("executor"))] == ["early", "late"]
 
 
 # -- the layer below
@@ -402,13 +409,13 @@ def _swapped(world: World) -> tuple[int, Intent]:
     return version, swap
 
 
-def _action(state: Any) -> Action:
+def _action(state: Any, **changes: Any) -> Action:
     intent = Intent(
         id="i",
         app="mnist",
         team="data",
         agent="executor",
-        strategy="s",
+        strategy=STRATEGY,
         primitive="p",
         arguments={},
         target="service/serve",
@@ -417,7 +424,8 @@ def _action(state: Any) -> Action:
         at=0.0,
     )
     decision = Decision(intent="i", verdict="act", reason="", at=0.0)
-    return Action(id="i", intent=intent, state=state, decision=decision, began=90.0, ended=100.0)
+    given = {"id": "i", "intent": intent, "decision": decision, "began": 90.0, "ended": 100.0, **changes}
+    return Action.model_validate({**given, "state": state})
 
 
 def _runs(ends: list[int]) -> list[Run]:

@@ -104,13 +104,36 @@ def test_what_is_being_taken_back_is_not_done_after_what_comes_after_it(world: W
     engine.settle()
     world.does_not_answer()
     engine.revert("i1", by="ann", timeout_s=0.0)
-    assert (action(world, "i1").state, action(world, "i1").error) == ("succeeded", None)
+    back = action(world, "i1")
+    assert (back.state, back.error, back.reverted_by) == ("succeeded", None, "ann"), "it does not stand any more"
     world.fail = None
     assert engine.submit(wanted("i2", 8)).winner == "i1"
     for _ in range(3):
         world.now += 1
         engine.settle()
     assert (action(world, "i1").state, world.replicas["serve"]) == ("reverted", 8)
+
+
+def test_what_could_not_be_taken_back_says_so_and_stands(world: World) -> None:
+    engine = world.engine()
+    engine.submit(wanted("i1", 3))
+    engine.settle()
+    world.fail = UsageError("It does not fit.")
+    back = engine.revert("i1", by="ann")
+    assert (back.state, back.error, back.reverted_by) == ("succeeded", "It does not fit.", None)
+
+
+def test_a_failed_action_leaves_the_time_for_which_somebody_elses_value_is_left_alone_as_it_was(world: World) -> None:
+    engine = world.engine(foreign_s=100)
+    engine.submit(wanted("i1"))
+    engine.settle()
+    world.replicas["serve"] = 9
+    assert engine.submit(wanted("i2", 5)).retry_at == 1100
+    world.now, world.fail = 1050, UsageError("It does not fit.")
+    engine.approve("i2", by="ann")
+    engine.settle()
+    assert action(world, "i2").state == "failed"
+    assert engine.submit(wanted("i3", 5)).retry_at == 1100
 
 
 def test_a_value_that_an_action_which_is_lost_may_have_written_is_nobody_elses(world: World) -> None:
