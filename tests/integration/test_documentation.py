@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -31,6 +32,16 @@ def test_a_pages_python_examples_run_one_after_the_other(page: Path, home: Path,
         [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_agents_that_are_shown_can_be_loaded(tmp_path: Path) -> None:
+    for example in examples(ROOT / "docs" / "agents.md", "python"):
+        if named := re.match(r"# (\w+\.py)\n", example):
+            (tmp_path / named[1]).write_text(example)
+    command = [sys.executable, "-m", "scanflow_agents", "strategies", "app.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout
+    assert {one["name"] for one in json.loads(done.stdout)["strategies"]} == {"count", "check_predictions"}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page, "yaml")], ids=lambda page: page.name)
