@@ -128,6 +128,10 @@ def test_labels_are_given_from_the_queue(cli: Cli, server: ServerProcess, tmp_pa
     assert {one["id"]: one["label"] for one in known} == {"img/2": 7, "img/3": "cat"}
     other = cli("labels", "--give", "img/2=8")
     assert (other.returncode, "is labelled 7 already" in other.stderr) == (2, True)
+    assert "scanflow labels --give img/2=8 --replace" in other.stderr
+    assert cli("labels", "--give", "img/2=8", "--replace").returncode == 0
+    known = server.api.get("/labels", params={"state": "given"}).json()
+    assert {one["id"]: one["label"] for one in known} == {"img/2": 8, "img/3": "cat"}
 
 
 def test_a_label_to_nothing_and_a_story_of_nothing_are_refused(cli: Cli, server: ServerProcess) -> None:

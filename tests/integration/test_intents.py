@@ -211,6 +211,7 @@ def test_labels_are_asked_for_once_and_given_once(client: httpx.Client) -> None:
     assert client.post("/api/v1/labels/a/1", json={"label": 5, "by": "bob"}).json()["by"] == "ann"
     other = client.post("/api/v1/labels/a/1", json={"label": 6, "by": "bob"})
     assert (other.status_code, "labelled 5 already, by 'ann'" in other.json()["detail"]) == (400, True)
+    assert other.json()["detail"].endswith("Replace that: scanflow labels --give a/1=6 --replace")
     again = client.post("/api/v1/labels", json={"app": "mnist", "items": items}).json()
     assert [one["state"] for one in again] == ["given", "wanted"]
 

@@ -159,6 +159,124 @@ def test_what_a_model_has_learnt_since_is_half_of_what_it_is_compared_with(
     assert keys(found) & keys(drifted) == keys(drifted)
 
 
+def test_pictures_in_every_form_that_the_service_takes_are_looked_at_together(
+    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path
+) -> None:
+    collect, x = tutorial("collect"), pictures(9)
+    mixed = (x[:3].reshape(3, -1) / 255).astype(np.float64)
+    mixed[1] *= 255  # one client sends fractions, another whole numbers, both as floats
+    forms = [
+        (x, x),
+        (x[0], x[:1]),
+        (x[1].reshape(-1), x[1:2]),
+        (np.concatenate([x[2], x[3]]).astype(np.int64), x[2:4]),  # two requests of one picture each
+        (x[..., None], x),
+        (x[4][..., None], x[4:5]),
+        (mixed, x[:3]),
+        ((x[5] / 255).astype(np.float32), x[5:6]),
+    ]
+    for form, are in forms:
+        assert np.array_equal(collect.prepared(form), are), form.shape
+    runs = [logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": form}) for form, _ in forms]
+    bad = np.stack([x[0] / 255, np.full((28, 28), np.nan), x[1] / 255])
+    runs.append(logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": bad}))
+    runs.append(logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": np.zeros((1, 5))}))
+
+    found = collect.collect(knowledge, runs, prepare=collect.prepared)
+
+    assert np.array_equal(found.x, np.concatenate([*(are for _, are in forms), x[:2]]))
+    assert len(set(found.ids)) == len(found.x)
+    assert (found.n_left_out, len(found.left_out)) == (2, 2)
+
+
+def test_the_step_tells_what_it_left_out_and_a_picture_of_no_numbers_is_refused(
+    tutorial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collect, knowledge = tutorial("collect"), MemoryKnowledge()
+    good = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": pictures(3)})
+    bad = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": np.full((1, 28, 28), np.nan)})
+    kept_pictures = tmp_path / "pictures.npz"
+    np.savez(kept_pictures, x_reference=pictures(5))
+    tags = {"scanflow.kind": "pictures"}
+    knowledge.log_run("mnist", "datascience", name="pictures", tags=tags, artifacts=kept_pictures)
+    monkeypatch.setattr(collect.archive, "tracker", lambda: knowledge)
+    for name, value in {"APP": "mnist", "TEAM": "datascience", "OUTPUT_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(f"SCANFLOW_{name}", value)
+    left: dict[str, Any] = {}
+    monkeypatch.setattr(sf, "output", left.__setitem__)
+    monkeypatch.setattr(sf, "output_dir", lambda: tmp_path)
+    monkeypatch.setattr(sys, "argv", ["collect.py", "--run_ids", json.dumps([bad, good])])
+
+    collect.main()
+
+    assert left == {"n_left_out": 1, "run_ids": [bad, good]}
+    assert bad in capsys.readouterr().out
+    new = np.load(tmp_path / "new.npy")
+    assert (new.shape, new.dtype) == ((3, 28, 28), np.uint8)
+    with pytest.raises(ValueError, match="from 0 to 1; this is from nan"):
+        tutorial("serving/pictures").Pictures().transform_input(np.full((28, 28), np.nan))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.array(["7", "thre", "0"]), np.array([7, 77, 0]), np.array([7, -1, 0]), np.array([7.0, 1.5, 0.0])],
+    ids=["text", "too high", "too low", "between"],
+)
+def test_labels_that_are_no_digits_are_left_out_of_what_is_learnt_from_and_told(
+    tutorial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], labels: Any
+) -> None:
+    left: dict[str, Any] = {}
+    monkeypatch.setattr(sf, "output", left.__setitem__)
+    retrain, x = tutorial("retrain"), pictures(3)
+    np.savez(tmp_path / "picked.npz", x=x, y=labels)
+
+    found = retrain.points(str(tmp_path / "picked.npz"))
+
+    assert np.array_equal(found.x, x[[0, 2]])
+    assert (found.y.tolist(), left) == ([7, 0], {"n_left_out": 1})
+    said = capsys.readouterr().out
+    assert "Left out 1 of 3 points" in said
+    assert repr(labels.tolist()[1]) in said
+    assert "--replace" in said
+
+
+def test_where_no_label_is_a_digit_it_says_so(tutorial: Any, tmp_path: Path) -> None:
+    retrain = tutorial("retrain")
+    np.savez(tmp_path / "picked.npz", x=pictures(2), y=np.array(["one", "two"]))
+    with pytest.raises(SystemExit, match="none of the 2 labels is a whole number from 0 to 9"):
+        retrain.points(str(tmp_path / "picked.npz"))
+    for y in (np.array(["1", "2"]), np.array([1.0, 2.5]), np.array([1, 77])):
+        with pytest.raises(SystemExit, match="labels are whole numbers from 0 to 9; these are"):
+            retrain.fitting("it", pictures(2), y)
+
+
+def test_the_point_whose_label_is_no_digit_is_named(
+    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    gather = tutorial("gather")
+    tracked = logged(knowledge, tmp_path, "picked.npz", x=pictures(2))
+    data = {"tracked": tracked, "file": "picked.npz"}
+    points = tmp_path / marks.LABELS_FILE
+    points.write_text(
+        json.dumps([{"id": f"r:{at}", "data": {**data, "at": at}, "label": [7, "thre"][at]} for at in (0, 1)])
+    )
+    labels = knowledge.log_run("mnist", "datascience", name="labels", artifacts=points).run_id
+    monkeypatch.setattr(gather.archive, "tracker", lambda: knowledge)
+    names = ("x_train", "y_train", "x_judged", "y_judged")
+    monkeypatch.setattr(gather.archive, "pictures", lambda *_: {name: np.zeros(1) for name in names})
+    monkeypatch.setattr(sf, "output", lambda *_: None)
+    monkeypatch.setattr(sf, "output_dir", lambda: tmp_path)
+    for name, value in {"APP": "mnist", "TEAM": "datascience"}.items():
+        monkeypatch.setenv(f"SCANFLOW_{name}", value)
+    monkeypatch.setattr(sys, "argv", ["gather.py", "--labels", labels])
+
+    gather.main()
+
+    assert "r:1 is labelled 'thre'" in capsys.readouterr().out
+    with np.load(tmp_path / "picked.npz", allow_pickle=False) as held:
+        assert held["y"].tolist() == ["7", "thre"]
+
+
 def test_the_loop_has_the_agents_of_the_thesis_and_the_workflows_that_they_run() -> None:
     app, _, _ = load_application(str(TUTORIAL / "loop.py"))
     assert [agent.template for agent in app.agents] == ["tracker", "checker", "planner", "executor"]

@@ -422,6 +422,27 @@ def test_a_label_that_is_refused_ends_it_and_says_how_many_were_kept(monkeypatch
         run(monkeypatch, answers, "labels", "-g", "a=1", "-g", "b=1", "-g", "c=1")
 
 
+def test_a_label_is_replaced_where_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = StandIn({"POST /labels/a": {"id": "a"}})
+    run(monkeypatch, server, "labels", "--give", "a=7", "--replace")
+    run(monkeypatch, server, "labels", "--give", "a=7")
+    assert [body.get("replace") for _, _, body in server.asked] == [True, None]
+    run(monkeypatch, server, "labels", "--give", "a=7", "--app", "mnist", "--team", "vision")
+    assert [(body.get("app"), body.get("team")) for _, _, body in server.asked[1:]] == [
+        (None, None),
+        ("mnist", "vision"),
+    ]
+    with pytest.raises(InvalidError, match="--give ID=LABEL --replace"):
+        run(monkeypatch, server, "labels", "--replace")
+
+
+def test_null_is_no_label_and_keeps_the_others_from_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = StandIn({"POST /labels/a": {"id": "a"}})
+    with pytest.raises(InvalidError, match="The label of 'b' is null"):
+        run(monkeypatch, server, "labels", "-g", "a=1", "-g", "b=null")
+    assert server.asked == []
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [("id,lable\n1,2\n", "has no column 'label'"), ("", "has no column 'id'"), ("id,label\n1,\xff\n", "in UTF-8")],

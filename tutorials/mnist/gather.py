@@ -11,10 +11,14 @@ import sys
 
 import archive
 import numpy as np
+from steps.digits import class_of
 
 import scanflow as sf
 from scanflow.errors import ScanflowError
 from scanflow_agents.templates.collected import labelled
+from scanflow_agents.templates.marks import LABELS_FILE, read_json
+
+TOLD = 20
 
 
 def main() -> None:
@@ -24,6 +28,7 @@ def main() -> None:
     try:
         tracker = archive.tracker()
         x, y = labelled(tracker, arguments.labels)
+        wrong = [one for one in read_json(tracker, arguments.labels, LABELS_FILE) if class_of(one["label"]) is None]
         kept = archive.pictures(tracker, os.environ["SCANFLOW_APP"], os.environ["SCANFLOW_TEAM"])
     except ScanflowError as error:
         sys.exit(f"Error: {error}")
@@ -33,6 +38,10 @@ def main() -> None:
     for name in ("x_train", "y_train", "x_judged", "y_judged"):
         np.save(folder / f"{name}.npy", kept[name])
     print(f"{len(x):,} labelled points, beside {len(kept['x_train']):,} pictures known before")
+    for point in wrong[:TOLD]:
+        print(f"{point['id']} is labelled {point['label']!r}, which is no digit, and is going to be left out")
+    if len(wrong) > TOLD:
+        print(f"and {len(wrong) - TOLD} more")
     sf.output("labels", arguments.labels)
 
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,12 @@ os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
 
 import mlflow
 import numpy as np
+from steps.digits import class_of
 from steps.quiet import stderr_to
 
 import scanflow as sf
+
+TOLD = 20
 
 
 class Pictures(NamedTuple):
@@ -81,12 +85,24 @@ def pair(x_path: str, y_path: str) -> Pictures:
 
 
 def points(path: str) -> Pictures:
-    """Return the labelled points."""
+    """Return the labelled points, without those whose label is no digit: people mistype some."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return fitting(path, arrays["x"], arrays["y"])
+            x, y = arrays["x"], arrays["y"]
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"Error: {path} is no .npz file with x and y ({error}). Write the labels of the picked points as y.")
+    if y.shape != (len(x),):
+        return fitting(path, x, y)
+    classes = [class_of(label) for label in y.tolist()]
+    fits = np.array([one is not None for one in classes], dtype=bool)
+    if wrong := [label for label, one in zip(y.tolist(), classes, strict=True) if one is None]:
+        told = ", ".join(f"{label!r} ({count})" for label, count in Counter(wrong).most_common(TOLD))
+        print(f"Left out {len(wrong)} of {len(y)} points, whose labels are no digits from 0 to 9: {told}")
+        print("A label is corrected by: scanflow labels --give ID=LABEL --replace")
+        if not fits.any():
+            sys.exit(f"Error: {path}: none of the {len(y)} labels is a whole number from 0 to 9. Correct them.")
+    sf.output("n_left_out", len(wrong))
+    return fitting(path, x[fits], np.array([one for one in classes if one is not None], dtype=np.uint8))
 
 
 def fitting(what: str, x: Any, y: Any) -> Pictures:
@@ -95,7 +111,8 @@ def fitting(what: str, x: Any, y: Any) -> Pictures:
             f"Error: {what}: pictures {x.shape} with labels {y.shape}; needed are (n, 28, 28) with (n,), n above 0."
         )
     if y.dtype.kind not in "iu" or y.min() < 0 or y.max() > 9:
-        sys.exit(f"Error: {what}: labels are whole numbers from 0 to 9; these are {y.dtype}, {y.min()} to {y.max()}.")
+        these = f"{y.dtype}, {y.min()} to {y.max()}" if y.dtype.kind in "iuf" else f"{y.dtype}"
+        sys.exit(f"Error: {what}: labels are whole numbers from 0 to 9; these are {these}.")
     return Pictures(x, y)
 
 

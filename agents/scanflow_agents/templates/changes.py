@@ -92,7 +92,8 @@ def taken_out(
         actions: What was wanted, the newest first, as read before the service was.
         context: Whose executor it is.
         address: The version.
-        record: The service. One that was deployed since the change lost the version without anybody's wish.
+        record: The service. One that was deleted and deployed since the change lost the version without anybody's wish;
+            who has another version deployed over it took it out of use.
         node: Its node with the model.
     """
     now_served = served(record, node)

@@ -26,11 +26,14 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, Unavaila
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow_agents.detectors.catalogue import NAMES as DETECTORS
 from scanflow_agents.templates import labelling, marks
-from scanflow_agents.templates.desk import Desk, desk_of, newest_runs, outputs_of, tell, tracker_of
+from scanflow_agents.templates.desk import Desk, acted_on, desk_of, newest_runs, outputs_of, tell, tracker_of
+from scanflow_agents.templates.failures import Failures, failures_of
 from scanflow_agents.templates.options import Starting, takes, workflow_named
 from scanflow_agents.templates.registry import champion_of
 
 __all__ = ["CheckerOptions", "declare", "drifted", "until_of"]
+
+CHECK = "check_predictions"
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +72,10 @@ class CheckerOptions(Starting):
     budget: Whole = Field(default=24, ge=1)
     """The most detections in ``budget_window_s``."""
 
+    give_up_after: Whole = Field(default=5, ge=1)
+    """So many detections over the same predictions that fail, and those are set aside, told as ``drift.unknown``: they
+    would keep all that come later from being looked at."""
+
     labeller: str | None = None
     """``file.py:function`` that labels picked points at once. None: people do, with ``scanflow labels``."""
 
@@ -87,8 +94,15 @@ def declare(app: Application, agent: Agent) -> None:
     ) -> dict[str, Any]:
         """Take new predictions over from the tracker, without those that were checked meanwhile."""
         desk, tracker = desk_of(context), tracker_of(context)
+        fresh = _fresh(tracker, run_ids, since=since, until=marks.checked_until(tracker, context))
+        failures = _failures(desk, context, options, fresh)
+        aside = failures.given_up(options.give_up_after)
+        if aside:
+            _set_aside(tracker, context, options, aside, failures)
         return {
-            "run_ids": _fresh(tracker, run_ids, since=since, until=marks.checked_until(tracker, context)),
+            "run_ids": [run_id for run_id in fresh if run_id not in aside],
+            "set_aside": aside,
+            "failed": max(failures.counts.values(), default=0),
             "predictions": predictions,
             "busy": marks.at_work(
                 desk, tracker, context, options.detector_workflow, "checked", patience_s=60 + 2 * options.interval_s
@@ -103,7 +117,7 @@ def declare(app: Application, agent: Agent) -> None:
         return do.run_workflow(options.detector_workflow, parameters=_parameters(options, found))
 
     Strategy(
-        name="check_predictions",
+        name=CHECK,
         when=check_predictions,
         if_=anything_to_check,
         then=detect,
@@ -183,6 +197,33 @@ def _tell(context: Context, *, workflow: str, found: Mapping[str, Any], looked: 
     tell(context, kind, f"workflow/{workflow}", **about, predictions=looked if isinstance(looked, int) else None)
 
 
+def _failures(desk: Desk, context: Context, options: CheckerOptions, run_ids: Sequence[str]) -> Failures:
+    if not run_ids:
+        return Failures()
+    records = newest_runs(desk, context, options.detector_workflow)
+    if not any(one.state == "failed" for one in records):
+        return Failures()
+    actions = acted_on(desk, context, CHECK)
+    return failures_of(actions, records, run_ids, parameter=options.runs_parameter)
+
+
+def _set_aside(
+    tracker: KnowledgeBase, context: Context, options: CheckerOptions, run_ids: Sequence[str], failures: Failures
+) -> None:
+    """Have predictions looked at no more, and tell that nobody knows of them. It may be told twice, where the agent
+    ends before it is noted."""
+    newest = failures.newest
+    run, why = ("", None) if newest is None else (str(newest.name), newest.error)
+    tries = min(failures.counts[run_id] for run_id in run_ids)
+    subject = f"workflow/{options.detector_workflow}"
+    tell(context, "drift.unknown", subject, run=run, error=why, tries=tries, files=len(run_ids))
+    _log.warning("%d detections of the same predictions failed, the last one is %r: %s", tries, run, why)
+    ends = [end for run_id in run_ids if (end := _ended(tracker, run_id)) is not None]
+    metrics = {"set_aside": float(len(run_ids)), "until": max(ends, default=0.0)}
+    # Not noted as that run's: who resumes it has its outcome made use of yet.
+    marks.note(tracker, context, "checked", tags={"scanflow.failed": run}, metrics=metrics)
+
+
 def _checked(app: Application, agent: Agent) -> CheckerOptions:
     options = CheckerOptions.of(agent)
     if options.detector not in DETECTORS:
@@ -247,7 +288,7 @@ def _use(desk: Desk, tracker: KnowledgeBase, context: Context, record: RunRecord
     }
     if found["drifted"] and int(outputs.get("n_picked") or 0) > 0:
         tracked, points = labelling.picked_points(tracker, context, run)
-        desk.want_labels(context.app, labelling.items_of(points, run=run, tracked=tracked))
+        desk.want_labels(context.app, labelling.items_of(points, run=run, tracked=tracked), team=context.team)
         found["picked"] = len(points)
     _tell(context, workflow=record.workflow, found=found, looked=outputs.get("n_newdata"))
     metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}

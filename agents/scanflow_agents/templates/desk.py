@@ -54,16 +54,16 @@ class Desk(Protocol):
         """Return what a step left: a mapping, or a list of those for a step that fanned out."""
         ...
 
-    def labels(self, app: str, *, state: Literal["wanted", "given"]) -> list[dict[str, Any]]:
+    def labels(self, app: str, *, state: Literal["wanted", "given"], team: str | None = None) -> list[dict[str, Any]]:
         """Return what waits in the label queue, the most critical first and not the whole of a long queue; or all that
-        was given a label, the last first."""
+        was given a label, the last first. None: of all teams."""
         ...
 
-    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]]) -> list[dict[str, Any]]:
+    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]], *, team: str = "") -> list[dict[str, Any]]:
         """Put things into the label queue, and return them as they are there: the same id again changes nothing."""
         ...
 
-    def give_label(self, app: str, id: str, label: JSON, *, by: str) -> None:
+    def give_label(self, app: str, id: str, label: JSON, *, by: str, team: str | None = None) -> None:
         """Label something; the same label again changes nothing."""
         ...
 
@@ -122,30 +122,31 @@ class ServerDesk:
         """See :class:`Desk`."""
         return self._server.get(path_of("runs", run, "steps", step, "outputs"))
 
-    def labels(self, app: str, *, state: Literal["wanted", "given"]) -> list[dict[str, Any]]:
+    def labels(self, app: str, *, state: Literal["wanted", "given"], team: str | None = None) -> list[dict[str, Any]]:
         """See :class:`Desk`."""
         found: dict[str, dict[str, Any]] = {}
         asked = 0
         while True:
-            part = self._server.get("/labels", app=app, state=state, limit=MOST_LABELS, offset=asked or None)
+            part = self._server.get("/labels", app=app, team=team, state=state, limit=MOST_LABELS, offset=asked or None)
             fresh = {one["id"]: one for one in part if one["id"] not in found}  # the last given move the others on
             found |= fresh
             asked += len(part)
             if state == "wanted" or len(part) < MOST_LABELS or not fresh:
                 return list(found.values())
 
-    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]]) -> list[dict[str, Any]]:
+    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]], *, team: str = "") -> list[dict[str, Any]]:
         """See :class:`Desk`."""
         found: list[dict[str, Any]] = []
         for start in range(0, len(items), _PIECE):
             piece = [dict(item) for item in items[start : start + _PIECE]]
-            body = {"app": app, "items": piece}
-            found += self._server.post("/labels", body, key=f"{app}/{piece[0]['id']}/{len(piece)}")
+            body = {"app": app, "team": team, "items": piece}
+            found += self._server.post("/labels", body, key=f"{app}/{team}/{piece[0]['id']}/{len(piece)}")
         return found
 
-    def give_label(self, app: str, id: str, label: JSON, *, by: str) -> None:
+    def give_label(self, app: str, id: str, label: JSON, *, by: str, team: str | None = None) -> None:
         """See :class:`Desk`."""
-        self._server.post(path_of("labels", id), {"app": app, "label": label, "by": by}, key=f"{app}/{id}/{by}")
+        body = {"app": app, "team": team, "label": label, "by": by}
+        self._server.post(path_of("labels", id), body, key=f"{app}/{team or ''}/{id}/{by}")
 
     def actions(
         self,

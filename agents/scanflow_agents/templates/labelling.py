@@ -106,7 +106,7 @@ class Asked:
             Exception: whatever the labeller raises.
         """
         with self._one_at_a_time:
-            waiting = desk.labels(context.app, state="wanted")
+            waiting = desk.labels(context.app, state="wanted", team=context.team)
             count = ask(desk, context, self._labeller, self.locator, waiting)
             if count:
                 tell(context, "labels.given", "labels", count=count, by=f"labeller {self.locator}")
@@ -131,7 +131,8 @@ def ask(desk: Desk, context: Context, labeller: Labeller, locator: str, items: S
         raise InvalidError(f"The labeller {locator!r} labelled {short(strange[0])}, which it was not asked for.")
     given = {str(id): label for id, label in answer.items() if label is not None}
     for id, label in given.items():
-        desk.give_label(context.app, id, plain(_number(label), f"The label of {id!r}"), by=f"labeller {locator}")
+        value = plain(_number(label), f"The label of {id!r}")
+        desk.give_label(context.app, id, value, by=f"labeller {locator}", team=context.team)
     return len(given)
 
 

@@ -178,7 +178,7 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
         busy = marks.at_work(
             desk, tracker, context, options.training_workflow, "learnt", patience_s=60 + 2 * options.interval_s
         )  # before the notes are read: what is noted meanwhile is then among them
-        given = desk.labels(context.app, state="given")
+        given = desk.labels(context.app, state="given", team=context.team)
         learnt = marks.learnt_ids(tracker, context, seen) if given else set()
         new = [one for one in given if one["id"] not in learnt]
         champion = champion_of(tracker, model, options.alias)

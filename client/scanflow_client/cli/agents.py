@@ -132,25 +132,32 @@ def labels(
     application: Annotated[
         str | None, typer.Option("--app", metavar="APP", help="Only this application's queue.")
     ] = None,
+    team: Annotated[str | None, typer.Option("--team", metavar="TEAM", help="Only this team's queue.")] = None,
     give: Annotated[
         list[str] | None, typer.Option("--give", "-g", metavar="ID=LABEL", help="Label something: --give 17=3.")
     ] = None,
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="FILE.csv", help="Give the labels of a file: columns id and label.")
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace what was labelled otherwise before, by mistake.")
+    ] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
     """List what agents want people to label, the most critical first; or give labels."""
+    from scanflow.errors import InvalidError
     from scanflow.transport import path_of
     from scanflow_client.agent_words import label_rows
 
+    if replace and not give and from_ is None:
+        raise InvalidError("Say what replaces a label: scanflow labels --give ID=LABEL --replace")
     given = _given(give or (), from_)
     where = server()
     if give or from_ is not None:
-        _give(where, given, application, as_json)
+        _give(where, given, {"app": application, "team": team, "replace": replace or None}, as_json)
         return
-    found = where.get(path_of("labels"), app=application, state="wanted", limit=limit)
+    found = where.get(path_of("labels"), app=application, team=team, state="wanted", limit=limit)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     elif found:
@@ -305,6 +312,11 @@ def _given(words: Sequence[str], path: Path | None) -> list[tuple[str, Any]]:
         if not equals or not id or not text:
             raise InvalidError(f"The label {word!r} cannot be read. Write it as ID=LABEL, such as 17=3.")
         found.append((id, _value(text)))
+    for id, label in found:
+        if label is None:
+            raise InvalidError(
+                f"The label of {id!r} is null, which is none. Leave it out; if it is the word, write '{id}=\"null\"'"
+            )
     return found
 
 
@@ -338,14 +350,15 @@ def _value(text: str) -> Any:
     return value
 
 
-def _give(where: Server, given: Sequence[tuple[str, Any]], application: str | None, as_json: bool) -> None:
+def _give(where: Server, given: Sequence[tuple[str, Any]], how: dict[str, Any], as_json: bool) -> None:
     from scanflow.errors import ScanflowError
     from scanflow.transport import path_of
 
     done = []
+    said = {"by": _person()} | {name: value for name, value in how.items() if value is not None}
     for id, label in given:
         try:
-            done.append(where.post(path_of("labels", id), {"label": label, "by": _person(), "app": application}))
+            done.append(where.post(path_of("labels", id), {"label": label, **said}))
         except ScanflowError as error:
             raise type(error)(f"{error}\nOf {len(given)} labels, the {len(done)} before it are kept.") from error
     if as_json:

@@ -176,7 +176,7 @@ class Engine:
         """Return what is to be done now, at most one thing a target, and mark those targets as busy."""
         now = self._clock()
         with self._store.read() as connection:
-            found = kept.due(connection, ["pending", "running"])
+            found = kept.due(connection)
         jobs: list[tuple[str, Callable[[], None]]] = []
         for stored in sorted(found, key=lambda one: one.action.state != "running"):
             place = place_of(stored.intent)

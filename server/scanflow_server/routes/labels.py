@@ -9,9 +9,10 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scanflow.agent.records import JSON, Event
+from scanflow.errors import InvalidError
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import events
@@ -34,7 +35,16 @@ class Picked(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     app: Annotated[Text, Field(min_length=1, max_length=_LONGEST)]
+    team: Annotated[Text, Field(max_length=_LONGEST)] = ""
+    """Whose queue it is. Empty: that of whichever team of the application asks."""
+
     items: Annotated[list[Wanted], Field(max_length=_MOST)]
+
+
+def _some(label: JSON) -> JSON:
+    if label is None:
+        raise InvalidError("null is no label. Leave out what nobody can tell; it goes on waiting for one.")
+    return label
 
 
 class Given(BaseModel):
@@ -42,10 +52,18 @@ class Given(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    label: JSON
+    label: Annotated[JSON, AfterValidator(_some)]
+    """Anything but null."""
+
     by: Annotated[Text, Field(min_length=1, max_length=_LONGEST)]
     app: Annotated[Text | None, Field(max_length=_LONGEST)] = None
     """Whose queue is meant; to be said only where several applications have something of that id."""
+
+    team: Annotated[Text | None, Field(max_length=_LONGEST)] = None
+    """Which team's queue is meant; to be said only where several have something of that id."""
+
+    replace: bool = False
+    """Whether another label that it has already is replaced. What has learnt from that is as it was."""
 
 
 def store_of(request: Request) -> Store:
@@ -64,13 +82,14 @@ def want(store: WithStore, picked: Picked) -> list[Label]:
     """Put things into the queue; what is there already stays as it is, with its label if it has one."""
     check_text(picked.model_dump(mode="json"))
     with store.write() as connection:
-        return kept.ask(connection, picked.app, picked.items, at=time.time())
+        return kept.ask(connection, picked.app, picked.items, at=time.time(), team=picked.team)
 
 
 @router.get("")
 def labels(
     store: WithStore,
     app: Named = None,
+    team: Named = None,
     state: LabelState | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
     offset: Annotated[int, Query(ge=0, le=_FURTHEST)] = 0,
@@ -82,18 +101,35 @@ def labels(
     some come twice and none is left out.
     """
     with store.read() as connection:
-        return kept.listed(connection, app=app, state=state, limit=limit, offset=offset)
+        return kept.listed(connection, app=app, team=team, state=state, limit=limit, offset=offset)
 
 
 @router.post("/{id:path}")
 def give(store: WithStore, id: Id, given: Given) -> Label:
-    """Label something. The same label again changes nothing; another one is refused."""
+    """Label something. The same label again changes nothing; another one is refused, unless it is to be replaced."""
     check_text([id, given.label])
     at = time.time()
     with store.write() as connection:
-        label = kept.give(connection, id, label=given.label, by=given.by, at=at, app=given.app)
-        if label.given == at:
-            data = {"id": label.id, "run": label.run, "label": label.label, "by": label.by}
-            added = Event(at=at, type="label.added", app=label.app, subject=f"label/{label.id}", data=data)
-            events.append(connection, [added])
+        before, label = kept.give(
+            connection,
+            id,
+            label=given.label,
+            by=given.by,
+            at=at,
+            app=given.app,
+            team=given.team,
+            replace=given.replace,
+        )
+        if before is not label:
+            events.append(connection, [_told(before, label, at)])
     return label
+
+
+def _told(before: Label, label: Label, at: float) -> Event:
+    """Return the event that says who gave a label, or who replaced whose."""
+    data: dict[str, JSON] = {"id": label.id, "run": label.run, "label": label.label, "by": label.by}
+    replaced = before.state == "given"
+    if replaced:
+        data |= {"before": before.label, "before_by": before.by}
+    kind = "label.replaced" if replaced else "label.added"
+    return Event(at=at, type=kind, app=label.app, subject=f"label/{label.id}", data=data)

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Float,
+    Index,
     Integer,
     RowMapping,
     String,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    text,
     update,
 )
 
@@ -53,6 +55,10 @@ _NAME = 128
 _JSON = JSON(none_as_null=True)
 _COUNTED = BigInteger().with_variant(Integer, "sqlite")
 
+# Word for word as in the index, without bound values: else no database sees that the index has all that is asked for.
+_OPEN = text("(state IN ('pending', 'running') OR guard_until IS NOT NULL OR reverting IS NOT NULL)")
+"""What is not over: it waits, runs, is guarded or is being undone."""
+
 intents = Table(
     "intents",
     metadata,
@@ -61,8 +67,8 @@ intents = Table(
     Column("app", String(_NAME), nullable=False),
     Column("team", String(_NAME), nullable=False),
     Column("key", Text, nullable=False),
-    Column("place", Text, nullable=False, index=True),
-    Column("strategy", Text, nullable=False, index=True),
+    Column("place", Text, nullable=False),
+    Column("strategy", Text, nullable=False),
     Column("state", String(16), nullable=False, index=True),
     Column("verdict", String(16), nullable=False),
     Column("decided", Float, nullable=False),
@@ -74,6 +80,9 @@ intents = Table(
     Column("guard_until", Float),
     Column("reverting", Text),  # by whom it is being taken back at this moment
     UniqueConstraint("app", "team", "key"),
+    Index(None, "place", "decided"),
+    Index(None, "strategy", "decided"),
+    Index("ix_intents_open", "place", sqlite_where=_OPEN, postgresql_where=_OPEN),
     sqlite_autoincrement=True,
 )
 """Everything that an agent wanted, once for each key."""
@@ -217,18 +226,21 @@ def listed(
 def history_for(connection: Connection, wanted: Iterable[Intent], *, since: float) -> list[Action]:
     """Return what was acted on since then at the places of these intents, or by their strategies, oldest first."""
     among = list(wanted)
-    near = or_(
-        intents.c.place.in_({place_of(one) for one in among}),
-        intents.c.strategy.in_({strategy_of(one) for one in among}),
-    )
-    recent = or_(intents.c.decided >= since, _WORKS)
-    query = select(intents.c.document).where(near, recent, intents.c.verdict == "act").order_by(intents.c.number)
-    return [Action.model_validate(document) for document in connection.execute(query).scalars()]
+    places, strategies = {place_of(one) for one in among}, {strategy_of(one) for one in among}
+    late = intents.c.decided >= since
+    near = or_(and_(intents.c.place.in_(places), late), and_(intents.c.strategy.in_(strategies), late))
+    found: dict[int, Any] = {}
+    for which in (near, and_(_OPEN, _WORKS)):  # apart: no index has both
+        columns = intents.c.number, intents.c.place, intents.c.strategy, intents.c.document
+        rows = connection.execute(select(*columns).where(which, intents.c.verdict == "act"))
+        found |= {row[0]: row[3] for row in rows if row[1] in places or row[2] in strategies}
+    return [Action.model_validate(found[number]) for number in sorted(found)]
 
 
 def at_work(connection: Connection, place: str) -> set[str]:
     """Return the ids of what changes a target at this moment: what runs, is tried again later, or is being undone."""
-    return set(connection.execute(select(intents.c.id).where(intents.c.place == place, _WORKS)).scalars())
+    works = connection.execute(select(intents.c.id, intents.c.place).where(_OPEN, _WORKS))
+    return {id for id, there in works if there == place}  # asked for the place, SQLite would read all of that place
 
 
 def standing(connection: Connection, place: str, *, since: float = 0.0, limit: int = 100) -> list[Action]:
@@ -241,14 +253,16 @@ def standing(connection: Connection, place: str, *, since: float = 0.0, limit: i
 
 def waiting_at(connection: Connection, place: str) -> list[StoredAction]:
     """Return what is decided to be done at a place and has not begun, or waits for its turn there."""
-    waits = and_(intents.c.place == place, intents.c.state == "pending", intents.c.verdict.in_(["act", "queue"]))
-    return _all(connection, waits)
+    waits = and_(intents.c.state == "pending", intents.c.verdict.in_(["act", "queue"]))
+    return _all(connection, and_(_OPEN, intents.c.place == place, waits))
 
 
-def due(connection: Connection, states: Collection[str]) -> list[StoredAction]:
+def due(connection: Connection) -> list[StoredAction]:
     """Return what the engine has to do with: what may begin, what runs, what is guarded or being taken back."""
-    acts = and_(intents.c.state.in_(states), intents.c.verdict.in_(["act", "queue"]))
-    return _all(connection, or_(acts, intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None)))
+    acts = and_(intents.c.state.in_(["pending", "running"]), intents.c.verdict.in_(["act", "queue"]))
+    watched = or_(intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None))
+    rows = connection.execute(select(intents).where(_OPEN, or_(acts, watched))).mappings()
+    return [_stored(row) for row in sorted(rows, key=lambda row: int(row["number"]))]  # SQLite would go by the number
 
 
 def add(connection: Connection, stored: StoredAction) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import (
@@ -28,7 +30,7 @@ from scanflow.agent import records
 from scanflow.errors import NotFoundError, UsageError
 from scanflow_server.store.base import metadata
 
-__all__ = ["Label", "LabelState", "Wanted", "ask", "give", "listed"]
+__all__ = ["Change", "Label", "LabelState", "Wanted", "ask", "give", "listed"]
 
 _NAME = 128
 _JSON = JSON(none_as_null=True)
@@ -48,11 +50,12 @@ labels = Table(
     Column("by", Text),
     Column("asked", Float, nullable=False),
     Column("given", Float),
-    UniqueConstraint("app", "id"),
+    Column("team", String(_NAME), nullable=False, server_default=""),
+    UniqueConstraint("app", "team", "id"),
     Index(None, "app", "state"),
     sqlite_autoincrement=True,
 )
-"""One row for each thing to be labelled."""
+"""One row for each thing to be labelled. Where no team is said, it belongs to whichever team asks."""
 
 LabelState = Literal["wanted", "given"]
 
@@ -82,6 +85,9 @@ class Label(Wanted):
     """Something to be labelled, and its label once there is one."""
 
     app: str
+    team: str = ""
+    """Whose queue it is in; empty: any team's of the application."""
+
     state: LabelState = "wanted"
     label: records.JSON = None
     by: str | None = None
@@ -92,13 +98,20 @@ class Label(Wanted):
     """When it was given its label."""
 
 
-def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float) -> list[Label]:
+class Change(NamedTuple):
+    """What giving a label changed: nothing, where both are the same."""
+
+    before: Label
+    after: Label
+
+
+def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float, team: str = "") -> list[Label]:
     """Put things into the queue, and return them as they then are; one that is there already stays as it is."""
     found: list[Label] = []
     for item in items:
-        known = _get(connection, app, item.id)
+        known = _get(connection, app, team, item.id)
         if known is None:
-            known = Label(**item.model_dump(), app=app, asked=at)
+            known = Label(**item.model_dump(), app=app, team=team, asked=at)
             connection.execute(insert(labels).values(known.model_dump(mode="json")))
         found.append(known)
     return found
@@ -108,6 +121,7 @@ def listed(
     connection: Connection,
     *,
     app: str | None = None,
+    team: str | None = None,
     state: LabelState | None = None,
     limit: int = 100,
     offset: int = 0,
@@ -120,43 +134,86 @@ def listed(
     for column, value in ((labels.c.app, app), (labels.c.state, state)):
         if value is not None:
             query = query.where(column == value)
+    if team is not None:
+        query = query.where(labels.c.team.in_((team, "")))
     return [_label(row) for row in connection.execute(query).mappings()]
 
 
-def give(connection: Connection, id: str, *, label: records.JSON, by: str, at: float, app: str | None = None) -> Label:
-    """Label something, and return it. The same label given again changes nothing.
+def give(
+    connection: Connection,
+    id: str,
+    *,
+    label: records.JSON,
+    by: str,
+    at: float,
+    app: str | None = None,
+    team: str | None = None,
+    replace: bool = False,
+) -> Change:
+    """Label something. The same label given again changes nothing; another one replaces it only where that is said.
 
     Raises:
         NotFoundError: nothing of that id is in the queue.
-        UsageError: it has another label already, or several applications have something of that id.
+        UsageError: it has another label already, or something of that id is in several queues.
     """
     query = select(labels).where(labels.c.id == id)
     rows = [_label(row) for row in connection.execute(query).mappings()]
-    rows = [one for one in rows if app in {None, one.app}]
+    rows = [one for one in rows if app in {None, one.app} and (team is None or one.team in {team, ""})]
+    rows = [one for one in rows if team and one.team == team] or rows
     if not rows:
         raise NotFoundError(f"Nothing with the id {id!r} is to be labelled. See what is: scanflow labels")
     if len(rows) > 1:
-        apps = ", ".join(sorted(one.app for one in rows))
-        raise UsageError(
-            f"Several applications have {id!r} in their queues: {apps}. Say which: scanflow labels --app "
-            f"{rows[0].app} --give {id}=LABEL"
-        )
+        raise UsageError(_several(id, rows))
     known = rows[0]
     if known.state == "given":
-        if known.label == label:
-            return known
-        raise UsageError(
-            f"{id!r} is labelled {known.label!r} already, by {known.by!r}. A label that was learnt from is not changed."
-        )
+        if _same(known.label, label):
+            return Change(known, known)
+        if not replace:
+            raise UsageError(
+                f"{id!r} is labelled {known.label!r} already, by {known.by!r}. Replace that: "
+                f"{_command(id, label, app, team)} --replace"
+            )
     after = known.model_copy(update={"state": "given", "label": label, "by": by, "given": at})
-    is_it = and_(labels.c.app == known.app, labels.c.id == id)
+    is_it = and_(labels.c.app == known.app, labels.c.team == known.team, labels.c.id == id)
     values = after.model_dump(mode="json", include={"state", "label", "by", "given"})
     connection.execute(update(labels).where(is_it).values(values))
-    return after
+    return Change(known, after)
 
 
-def _get(connection: Connection, app: str, id: str) -> Label | None:
-    query = select(labels).where(labels.c.app == app, labels.c.id == id)
+def _same(one: records.JSON, other: records.JSON) -> bool:
+    """Say whether two labels are one: to Python, ``true`` would be 1."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _several(id: str, rows: list[Label]) -> str:
+    where = sorted(f"{one.app}/{one.team}" if one.team else one.app for one in rows)
+    apart = len({one.app for one in rows}) > 1
+    team = "" if apart or not rows[-1].team else f" --team {rows[-1].team}"
+    return (
+        f"Several {'applications' if apart else 'teams'} have {id!r} in their queues: {', '.join(where)}. Say which: "
+        f"scanflow labels --app {rows[0].app}{team} --give {id}=LABEL"
+    )
+
+
+def _command(id: str, label: records.JSON, app: str | None, team: str | None) -> str:
+    """Return the command that gives a label."""
+    text = label if isinstance(label, str) and not _reads_as_json(label) else json.dumps(label)
+    which = "".join(f" --{name} {shlex.quote(one)}" for name, one in (("app", app), ("team", team)) if one)
+    return f"scanflow labels{which} --give {shlex.quote(f'{id}={text}')}"
+
+
+def _reads_as_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _get(connection: Connection, app: str, team: str, id: str) -> Label | None:
+    """Return a team's own, before one that is any team's."""
+    of_team = labels.c.team.in_((team, ""))
+    query = select(labels).where(labels.c.app == app, of_team, labels.c.id == id).order_by(labels.c.team.desc())
     row = connection.execute(query).mappings().first()
     return None if row is None else _label(row)
 

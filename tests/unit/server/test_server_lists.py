@@ -125,3 +125,70 @@ def test_labels_are_asked_for_a_part_at_a_time(api: httpx.Client) -> None:
 @pytest.mark.parametrize("offset", [0, 5])
 def test_an_unknown_application_has_nothing(api: httpx.Client, offset: int) -> None:
     assert api.get("/labels", params={"app": "nobody", "offset": offset}).json() == []
+
+
+def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(api: httpx.Client) -> None:
+    api.post("/labels", json={"app": "mnist", "items": [{"id": "p1", "run": "r"}]})
+    api.post("/labels/p1", json={"label": "thre", "by": "ada"})
+    refused = api.post("/labels/p1", json={"label": 3, "by": "bob"})
+    assert refused.status_code == 400
+    assert refused.json()["detail"].endswith("scanflow labels --give p1=3 --replace")
+
+    replaced = api.post("/labels/p1", json={"label": 3, "by": "bob", "replace": True}).json()
+    again = api.post("/labels/p1", json={"label": 3, "by": "eve", "replace": True}).json()
+
+    assert (replaced["label"], replaced["by"]) == (3, "bob")
+    assert again == replaced
+    assert api.get("/labels", params={"state": "given"}).json() == [replaced]
+    told = [(one["type"], one["data"]) for one in api.get("/events").json() if one["subject"] == "label/p1"]
+    data = {"id": "p1", "run": "r"}
+    assert sorted(told) == [
+        ("label.added", {**data, "label": "thre", "by": "ada"}),
+        ("label.replaced", {**data, "label": 3, "by": "bob", "before": "thre", "before_by": "ada"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("app", "label", "command"),
+    [
+        (None, "a cat", "scanflow labels --give 'p1=a cat' --replace"),
+        (None, "7", "scanflow labels --give 'p1=\"7\"' --replace"),
+        ("mnist", True, "scanflow labels --app mnist --give p1=true --replace"),
+    ],
+)
+def test_the_command_that_replaces_a_label_gives_just_that_label(
+    api: httpx.Client, app: str | None, label: Any, command: str
+) -> None:
+    api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
+    api.post("/labels/p1", json={"label": 1, "by": "ada"})
+    refused = api.post("/labels/p1", json={"label": label, "by": "ada", "app": app})
+    assert refused.json()["detail"].endswith(f"Replace that: {command}")
+
+
+def test_null_is_refused_at_the_door(api: httpx.Client) -> None:
+    api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
+    refused = api.post("/labels/p1", json={"label": None, "by": "ada"})
+    assert (refused.status_code, "null is no label" in refused.json()["detail"]) == (422, True)
+    assert api.get("/labels", params={"state": "given"}).json() == []
+
+
+def test_a_team_has_a_label_queue_of_its_own_and_what_is_nobody_s_is_everybody_s(api: httpx.Client) -> None:
+    for team, ids in (("a", ["1", "2"]), ("b", ["2", "3"]), ("", ["4"])):
+        body = {"app": "mnist", "items": [{"id": id} for id in ids]} | ({"team": team} if team else {})
+        assert [one["team"] for one in api.post("/labels", json=body).json()] == [team] * len(ids)
+
+    def of(team: str | None, state: str = "wanted") -> list[str]:
+        asked = {"app": "mnist", "state": state} | ({"team": team} if team else {})
+        return [one["id"] for one in api.get("/labels", params=asked).json()]
+
+    assert (of("a"), of("b"), of(None)) == (["1", "2", "4"], ["2", "3", "4"], ["1", "2", "2", "3", "4"])
+    several = api.post("/labels/2", json={"label": 7, "by": "ada"})
+    assert several.status_code == 400
+    assert "Several teams have '2' in their queues: mnist/a, mnist/b" in several.json()["detail"]
+    assert "--app mnist --team b --give 2=LABEL" in several.json()["detail"]
+    assert api.post("/labels/2", json={"label": 7, "by": "ada", "team": "b"}).json()["team"] == "b"
+    assert (of("a", "given"), of("b", "given")) == ([], ["2"])
+    assert api.post("/labels/1", json={"label": 7, "by": "ada", "team": "b"}).status_code == 404
+    assert api.post("/labels/4", json={"label": 7, "by": "ada", "team": "b"}).json()["team"] == ""
+    again = {"app": "mnist", "team": "a", "items": [{"id": "4"}]}
+    assert api.post("/labels", json=again).json()[0]["state"] == "given"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import text
+
 from scanflow.agent.records import Action, Decision
-from scanflow_server.store import intents
+from scanflow_server.store import intents, labels
 from scanflow_server.store.base import open_store
 from scanflow_server.store.intents import StoredAction
 from scanflow_server.store.migrations import migrate
@@ -53,4 +55,25 @@ def test_a_long_list_is_changed_to_its_end(database: str) -> None:
     with store.read() as connection:
         assert intents.listed(connection, state="lost") == []
         assert len(intents.listed(connection, state="refused", limit=2000)) == 1203
+    store.close()
+
+
+def test_labels_that_were_asked_for_before_teams_had_queues_are_any_team_s(database: str) -> None:
+    store = open_store(database)
+    migrate(store, step="0004")
+    row = "INSERT INTO labels (app, id, run, data, state, label, asked) VALUES (:app, :id, '', '{}', 'given', '7', 1.0)"
+    with store.write() as connection:
+        for app, id in (("mnist", "p1"), ("mnist", "p2"), ("other", "p1")):
+            connection.execute(text(row), {"app": app, "id": id})
+    migrate(store)
+    with store.write() as connection:
+        for team in ("", "vision", "sound"):
+            found = labels.listed(connection, app="mnist", team=team)
+            assert [(one.id, one.team, one.label) for one in found] == [("p1", "", 7), ("p2", "", 7)]
+        [known] = labels.ask(connection, "mnist", [labels.Wanted(id="p1")], at=2.0, team="vision")
+        assert known.state == "given"
+        [new] = labels.ask(connection, "mnist", [labels.Wanted(id="p3")], at=2.0, team="vision")
+        labels.ask(connection, "mnist", [labels.Wanted(id="p3")], at=2.0, team="sound")
+        assert (new.team, len(labels.listed(connection, app="mnist"))) == ("vision", 4)
+    migrate(store)
     store.close()

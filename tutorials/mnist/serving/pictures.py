@@ -30,6 +30,6 @@ class Pictures:
             raise NotAPictureError(f"{NEEDED}; this holds {x.dtype}.")
         # Rows typed on a command line are whole numbers of any type; fractions are those of a picture divided by 255.
         top = 1 if x.dtype.kind == "f" and x.max() <= 1 else 255
-        if x.min() < 0 or x.max() > top:
+        if not (x.min() >= 0 and x.max() <= top):  # nor is it where one of them is no number
             raise NotAPictureError(f"{NEEDED}; this is from {x.min():g} to {x.max():g}.")
         return np.rint(x * (255 / top)).astype(np.uint8).reshape(-1, SIDE, SIDE)

@@ -37,6 +37,15 @@ class Digits(NamedTuple):
     """Whether we split them, at random; else the test pictures may be of other people than the training pictures."""
 
 
+def class_of(label: Any) -> int | None:
+    """Return the digit that a label says, which people may have typed: ``7``, ``"7"``; None: it says none."""
+    try:
+        value = float(str(label))
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() and 0 <= value <= 9 else None
+
+
 def load(source: str) -> tuple[Digits, str]:
     """Return the digits of a source (``digits``, ``mnist`` or an ``.npz`` file), and words that say what they are.
 

@@ -73,16 +73,19 @@ class FakeDesk:
             raise NotFoundError("it left nothing")
         return self.left[run, step]
 
-    def labels(self, app: str, *, state: str) -> list[dict[str, Any]]:
-        return [one for one in self.queue.values() if (one["app"], one["state"]) == (app, state)]
+    def labels(self, app: str, *, state: str, team: str | None = None) -> list[dict[str, Any]]:
+        mine = [one for one in self.queue.values() if (one["app"], one["state"]) == (app, state)]
+        return [one for one in mine if team is None or one["team"] in {team, ""}]
 
-    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]]) -> list[dict[str, Any]]:
+    def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]], *, team: str = "") -> list[dict[str, Any]]:
         if self.away:
             raise UnavailableError("the server is away")
-        return [self.queue.setdefault(str(one["id"]), {**one, "app": app, "state": "wanted"}) for one in items]
+        return [
+            self.queue.setdefault(str(one["id"]), {**one, "app": app, "team": team, "state": "wanted"}) for one in items
+        ]
 
-    def give_label(self, app: str, id: str, label: JSON, *, by: str) -> None:
-        if id not in self.queue:
+    def give_label(self, app: str, id: str, label: JSON, *, by: str, team: str | None = None) -> None:
+        if id not in self.queue or (team is not None and self.queue[id]["team"] not in {team, ""}):
             raise NotFoundError("not wanted")
         self.queue[id] = {**self.queue[id], "state": "given", "label": label, "by": by, "app": app}
 

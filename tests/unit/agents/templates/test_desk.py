@@ -68,6 +68,16 @@ def test_points_go_into_the_queue_once_and_come_back_labelled(desk: ServerDesk) 
     assert desk.want_labels("mnist", items[3:4])[0]["state"] == "given"
 
 
+def test_the_same_application_of_another_team_begins_with_no_labels(desk: ServerDesk) -> None:
+    desk.want_labels("mnist", [{"id": "p:1"}], team="data")
+    desk.give_label("mnist", "p:1", 8, by="ada", team="data")
+    assert desk.labels("mnist", state="given", team="others") == []
+    assert len(desk.labels("mnist", state="given", team="data")) == 1
+    assert desk.want_labels("mnist", [{"id": "p:1"}], team="others")[0]["state"] == "wanted"
+    desk.give_label("mnist", "p:1", 9, by="ada", team="others")
+    assert [one["label"] for one in desk.labels("mnist", state="given", team="data")] == [8]
+
+
 def test_the_newest_labels_are_seen_however_many_were_given_before(desk: ServerDesk, parts: ServerContext) -> None:
     def give(start: int, count: int, score: float | None) -> None:
         given = [

@@ -433,3 +433,12 @@ def _runs(ends: list[int]) -> list[Run]:
     moments = [datetime.fromtimestamp(end, UTC) for end in ends]
     made = [tracker.log_run("mnist", "data", started_at=moment, ended_at=moment) for moment in moments]
     return [Run(**{name: getattr(one, name) for name in type(one).model_fields}) for one in made]
+
+
+def test_another_team_s_labels_are_not_learnt_from(world: World) -> None:
+    items: list[dict[str, Any]] = [{"id": f"p{number}", "run": "r", "data": {}, "guess": 1} for number in range(150)]
+    world.desk.want_labels("mnist", items, team="others")
+    for one in items:
+        world.desk.give_label("mnist", one["id"], 7, by="ada")
+    found = world.fire("planner", "count_number_of_pickeddata")
+    assert (found["labels"], found["batch"]) == (0, None)

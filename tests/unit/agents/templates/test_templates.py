@@ -221,6 +221,58 @@ def test_a_detection_that_failed_leaves_its_predictions_to_the_next(world: World
     assert len(world.passed_on(world.call("tracker", "count_number_of_predictions"))) == 1
 
 
+def detection_fails(world: World, call: Call) -> Intent:
+    """Have what the checker wants done, and fail."""
+    [intent] = world.passed_on(call)
+    assert isinstance(intent, Intent)
+    number = len(world.desk.records)
+    record = world.desk.ran(f"calm-otter-{number}", "detector", {}, state="failed")
+    world.desk.records[-1] = record.model_copy(update={"error": "step 'collect' failed"})
+    world.desk.acted(intent.model_copy(update={"id": f"i{number}"}), result={"run": record.name})
+    return intent
+
+
+def test_predictions_whose_detections_all_fail_are_set_aside_and_told_and_later_ones_are_looked_at(
+    world: World,
+) -> None:
+    world.parameters["checker"] = {"give_up_after": 3}
+    bad = world.predicted(2000)
+    call = world.call("tracker", "count_number_of_predictions")
+    for failed in range(3):
+        found = world.fire("checker", "check_predictions", **call.kwargs)
+        assert (found["run_ids"], found["failed"], found["set_aside"]) == ([bad], failed, [])
+        detection_fails(world, call)
+    later = world.predicted(2000)
+    both = {**call.kwargs, "run_ids": [bad, later]}
+
+    found = world.fire("checker", "check_predictions", **both)
+
+    assert (found["run_ids"], found["set_aside"]) == ([later], [bad])
+    [told] = [event for event in world.desk.told if event.type == "drift.unknown"]
+    assert (told.data["tries"], told.data["files"], told.data["error"]) == (3, 1, "step 'collect' failed")
+    assert told.data["run"] == "calm-otter-2"
+    again = world.call("tracker", "count_number_of_predictions")
+    assert again.kwargs["run_ids"] == [later], "it is handed over no more"
+    [intent] = world.passed_on(again)
+    assert isinstance(intent, Intent)
+    assert [event.type for event in world.desk.told].count("drift.unknown") == 1
+    world.desk.records[-1] = world.desk.records[-1].model_copy(update={"state": "succeeded"})
+    world.desk.left["calm-otter-2", "last"] = {"drifted": 0}
+    assert [one["run"] for one in world.fire("checker", "detection_ended")["detections"]] == ["calm-otter-2"]
+
+
+def test_detections_that_were_stopped_or_looked_at_others_are_no_failures_of_these(world: World) -> None:
+    world.parameters["checker"] = {"give_up_after": 1}
+    old = world.predicted(2000)
+    call = world.call("tracker", "count_number_of_predictions")
+    detection_fails(world, call)
+    world.desk.ran("by-hand", "detector", {}, state="failed")
+    new = world.predicted(10)
+    assert world.fire("checker", "check_predictions", run_ids=[new])["run_ids"] == [new]
+    world.desk.records[0] = world.desk.records[0].model_copy(update={"state": "stopped"})
+    assert world.fire("checker", "check_predictions", run_ids=[old])["set_aside"] == []
+
+
 def test_a_hundred_alarms_ask_for_what_the_arbiter_bounds(world: World) -> None:
     world.predicted(2000)
     call = world.call("tracker", "count_number_of_predictions")
