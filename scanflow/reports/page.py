@@ -16,6 +16,12 @@ __all__ = ["MOST_ROWS", "loop_report"]
 MOST_ROWS = 1000
 """So many events are listed, the latest ones; the plot has all."""
 
+LANES = (
+    "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), drift was looked for "
+    "and not found (grey)."
+)
+POINTS = "The line is what was in use: full points were, hollow ones never. The ring marks the champion."
+
 
 def loop_report(
     *,
@@ -49,12 +55,12 @@ def loop_report(
 <dl>
 {"".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>{chr(10)}" for name, value in shown.items())}</dl>
 <h2>What the agents did</h2>
-<p>A lane for each agent. Dashed lines: predictions were counted (blue), drift was looked for (red).</p>
+<p>{LANES}</p>
 <figure>
 {timeline(events)}
 </figure>
 <h2>Road map of the model</h2>
-<p>Full points were in use; the ring marks the champion. Hollow points were not better, and were not promoted.</p>
+<p>{POINTS}</p>
 <figure>
 {road_map(versions)}
 </figure>
@@ -74,7 +80,7 @@ def counted(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[st
     facts = {
         "predictions": f"{total('predictions'):,}",
         "anomalies": f"{total('detection'):,}",
-        "points picked": f"{total('pick'):,}",
+        "points picked": f"{sum(event.picked or 0 for event in events):,}",
         "versions": f"{len(versions):,}",
     }
     champion = next((version for version in versions if version.champion), None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-__all__ = ["Kind", "LoopEvent", "Version"]
+__all__ = ["Kind", "LoopEvent", "Use", "Version"]
 
-Kind = Literal["predictions", "call", "detection", "pick", "label", "retrain", "gate", "promotion", "revert", "other"]
+Kind = Literal["predictions", "call", "detection", "look", "label", "retrain", "gate", "promotion", "revert", "other"]
+"""``detection``: drift was looked for and found; ``look``: it was not found."""
 
 
 class LoopEvent(BaseModel):
@@ -27,8 +28,21 @@ class LoopEvent(BaseModel):
     count: int | None = None
     """How many predictions, outliers, points: what is added up when events are drawn as one."""
 
+    picked: int | None = None
+    """How many points a detection picked for people to label."""
+
     detail: str = ""
     """A sentence for the table below the plots."""
+
+
+class Use(BaseModel):
+    """A time for which a version was the champion."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    began: float = Field(allow_inf_nan=False)
+    ended: float | None = Field(default=None, allow_inf_nan=False)
+    """None: it is the champion now."""
 
 
 class Version(BaseModel):
@@ -41,8 +55,17 @@ class Version(BaseModel):
     """When it was made."""
 
     accuracy: float = Field(ge=0, le=1)
-    promoted: bool = False
-    """Whether it ever was the champion."""
+    uses: tuple[Use, ...] = ()
+    """When it was the champion, in the order of time."""
 
-    champion: bool = False
-    """Whether it is the champion now."""
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own form; mypy knows no decorated property
+    @property
+    def promoted(self) -> bool:
+        """Whether it ever was the champion."""
+        return bool(self.uses)
+
+    @computed_field  # type: ignore[prop-decorator]  # as above
+    @property
+    def champion(self) -> bool:
+        """Whether it is the champion now."""
+        return bool(self.uses) and self.uses[-1].ended is None

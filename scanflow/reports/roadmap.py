@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from scanflow.reports.drawing import Label, element, nice_step, number, place, text_width, ticks
-from scanflow.reports.records import Version
+from scanflow.reports.records import Use, Version
 from scanflow.reports.style import paint
 from scanflow.reports.timeline import WIDTH, empty, halo, safe, whole
 
@@ -15,6 +15,9 @@ __all__ = ["road_map"]
 LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 112.0, 40.0, 64.0, 240.0, 58.0
 MOST_ROWS = 3
 ROW_PX = 18.0
+AFTER_SHARE = 0.25
+"""Where something older came back into use, or nothing was left in use: so much of a version's room after its point."""
+
 CLEAR_PX = 16.0
 """How far from its point a label is, at least."""
 
@@ -73,14 +76,41 @@ def grid(low: float, high: float) -> str:
 
 
 def in_use(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> str:
-    """Return the stepped line through the versions that were champion, on to the end."""
-    used = [place for version, place in zip(known, places, strict=True) if version.promoted or version.champion]
-    if not used:
+    """Return the stepped line through what was in use, in the order of time, on to the end if anything still is.
+
+    It steps up or down to a version at its point. Where it must go back to an older one, it does so a little after the
+    newest that there was by then; where nothing was in use, it has a gap.
+    """
+    room = (WIDTH - LEFT - RIGHT) / len(known) * AFTER_SHARE
+
+    def past(at: int, when: float) -> float:
+        """Return where the line stands at a time at which it leaves a version's height."""
+        newest = max((place for place, version in enumerate(known) if version.at < when), default=at)
+        return max(pen, places[max(newest, at)][0] + room)
+
+    steps: list[str] = []
+    pen, before = 0.0, 0
+    until: float | None = None
+    for use, at in uses(known):
+        x, y = places[at]
+        if steps and until is not None and until < use.began:
+            pen = past(before, until)
+            steps.append(f"H{number(pen)}")
+            until = None
+        x = past(before, use.began) if x < pen else x
+        gone_on = until is not None
+        steps.append(f"H{number(x)}V{number(y)}" if gone_on else f"M{number(x)} {number(y)}")
+        pen, before, until = x, at, use.ended
+    if not steps:
         return ""
-    steps = [f"M{number(used[0][0])} {number(used[0][1])}"]
-    steps += [f"H{number(x)}V{number(y)}" for x, y in used[1:]]
-    path = " ".join([*steps, f"H{number(WIDTH - RIGHT)}"])
-    return element("path", d=path, stroke_width=2, **paint(stroke="green"))
+    steps.append(f"H{number(WIDTH - RIGHT if until is None else past(before, until))}")
+    return element("path", d=" ".join(steps), stroke_width=2, **paint(stroke="green"))
+
+
+def uses(known: Sequence[Version]) -> list[tuple[Use, int]]:
+    """Return when something was in use, in the order of time, each with the place of its version."""
+    found = [(use, at) for at, version in enumerate(known) for use in version.uses]
+    return sorted(found, key=lambda one: (one[0].began, math.inf if one[0].ended is None else one[0].ended))
 
 
 def points(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> list[str]:

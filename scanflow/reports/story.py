@@ -7,18 +7,18 @@ The built-in agents tell what they find out: ``predictions.counted``, ``drift.fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scanflow.agent.records import Event
-from scanflow.reports.records import Kind, LoopEvent, Version
+from scanflow.reports.records import Kind, LoopEvent, Use, Version
 
 __all__ = ["TYPES", "loop_event", "loop_events", "versions_of"]
 
 
 def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[LoopEvent]:
     """Return what belongs to the story, in the order told; ``app``: of one application."""
-    told = (loop_event(event) for event in events if app is None or event.app == app)
+    told = (loop_event(event) for event in _once(events) if app is None or event.app == app)
     return [one for one in told if one is not None]
 
 
@@ -38,33 +38,70 @@ def versions_of(events: Iterable[Event], *, model: str | None = None) -> list[Ve
     """Return the versions that were judged, with the accuracy (from 0 to 1) that each had when it was first judged.
 
     Only versions judged side by side on the same samples can be compared; a champion's figure is that of its first
-    comparison. ``model``: of one model.
+    comparison. Who is the champion is what was told last: by a comparison, which names it (a person may have moved the
+    alias), by a promotion, or by a champion's rejection, after which the one before it is back.
+
+    Args:
+        events: in the order told.
+        model: of one model.
     """
     found: dict[int, Version] = {}
+    changes: list[tuple[float, int | None]] = []
+    before: dict[int, int] = {}
     champion: int | None = None
-    for event in events:
+    for event in _once(events):
         if model is not None and event.subject != f"model/{model}":
             continue
-        data = event.data
+        number = _number(event.data.get("version"))
+        now = champion
         if event.type == "model.judged":
-            before = data.get("champion")
-            if (first := _version(event, before, "champion_metric")) is not None:
-                champion = first.version if champion is None else champion
-                found.setdefault(first.version, first.model_copy(update={"promoted": True}))
-            if (judged := _version(event, data.get("version"), "challenger_metric")) is not None:
-                found.setdefault(judged.version, judged)
-        elif event.type == "model.promoted" and isinstance(number := data.get("version"), int):
-            champion = number
-            if number in found:
-                found[number] = found[number].model_copy(update={"promoted": True})
-        elif event.type == "model.rejected" and data.get("version") == champion:
-            champion = None
-    return [one.model_copy(update={"champion": one.version == champion}) for _, one in sorted(found.items())]
+            against = _number(event.data.get("champion"))
+            now = champion if against is None else against
+            for one in (_version(event, against, "champion_metric"), _version(event, number, "challenger_metric")):
+                if one is not None:
+                    found.setdefault(one.version, one)
+        elif event.type == "model.promoted" and number is not None:
+            now, last = number, _number(event.data.get("before"))
+            if last is not None and last != number:
+                before[number] = last
+        elif event.type == "model.rejected" and champion is not None and number == champion:
+            now = before.get(champion)
+        if now != champion:
+            champion = now
+            changes.append((event.at, champion))
+    uses = _uses(changes)
+    return [one.model_copy(update={"uses": tuple(uses.get(one.version, ()))}) for _, one in sorted(found.items())]
 
 
-def _version(event: Event, number: Any, metric: str) -> Version | None:
+def _uses(changes: Sequence[tuple[float, int | None]]) -> dict[int, list[Use]]:
+    """Return when each version was the champion, from when who became it; None: nobody was any more."""
+    ends: list[float | None] = [at for at, _ in changes[1:]]
+    uses: dict[int, list[Use]] = {}
+    for (began, version), ended in zip(changes, [*ends, None], strict=False):
+        if version is not None:
+            uses.setdefault(version, []).append(Use(began=began, ended=ended))
+    return uses
+
+
+def _once(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events, each told of a run once: an agent that ends before it has noted what it told tells it again."""
+    told: set[tuple[str, ...]] = set()
+    for event in events:
+        if event.type in _OF_RUNS and event.data.get("run"):
+            mark = (event.type, event.app, event.subject, str(event.data["run"]), str(event.data.get("version")))
+            if mark in told:
+                continue
+            told.add(mark)
+        yield event
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _version(event: Event, number: int | None, metric: str) -> Version | None:
     accuracy = event.data.get(metric)
-    if isinstance(number, bool) or not isinstance(number, int) or not isinstance(accuracy, int | float):
+    if number is None or not isinstance(accuracy, int | float):
         return None
     return Version(version=number, at=event.at, accuracy=min(1.0, max(0.0, accuracy)))
 
@@ -82,16 +119,16 @@ def _counted(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
 def _drift(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
     anomalies, looked = _count(data.get("anomalies")), data.get("predictions")
     of = f" of {looked:,}" if isinstance(looked, int) else ""
-    picked = f", {data['picked']:,} points picked" if data.get("picked") else ""
-    return _told(
-        event, agent, "detection", f"drift: {anomalies:,}{of} strange{picked}", count=anomalies, detail=_run(data)
-    )
+    picked = _count(data.get("picked"))
+    points = f", {picked:,} points picked" if picked else ""
+    text = f"drift: {anomalies:,}{of} strange{points}"
+    return _told(event, agent, "detection", text, count=anomalies, picked=picked, detail=_run(data))
 
 
 def _no_drift(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
     looked = data.get("predictions")
     of = f" in {looked:,} predictions" if isinstance(looked, int) else ""
-    return _told(event, agent, "other", f"no drift{of}", detail=_run(data))
+    return _told(event, agent, "look", f"no drift{of}", detail=_run(data))
 
 
 def _labels(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
@@ -141,8 +178,17 @@ def _reverted(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
     return _told(event, agent, "revert", words, detail=_action(data))
 
 
-def _told(event: Event, agent: str, kind: Kind, text: str, *, count: int | None = None, detail: str = "") -> LoopEvent:
-    return LoopEvent(at=event.at, agent=agent, kind=kind, text=text, count=count, detail=detail)
+def _told(
+    event: Event,
+    agent: str,
+    kind: Kind,
+    text: str,
+    *,
+    count: int | None = None,
+    picked: int | None = None,
+    detail: str = "",
+) -> LoopEvent:
+    return LoopEvent(at=event.at, agent=agent, kind=kind, text=text, count=count, picked=picked, detail=detail)
 
 
 def _verb(primitive: Any) -> str:
@@ -179,6 +225,8 @@ _TELLERS: Mapping[str, Callable[[Event, str, Mapping[str, Any]], LoopEvent | Non
     "action.failed": _failed,
     "action.reverted": _reverted,
 }
+
+_OF_RUNS = frozenset({"drift.found", "drift.none", "model.judged"})
 
 TYPES = tuple(_TELLERS)
 """The types of the events that belong to a story."""

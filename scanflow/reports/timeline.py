@@ -14,7 +14,7 @@ __all__ = ["Marker", "markers_of", "timeline"]
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960.0, 112.0, 24.0, 12.0, 58.0
 ROW_PX, MARKER_PX, MOST_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0
-MOST_LETTERS = 44
+MOST_LETTERS = 52
 MERGE_PX = 14.0
 """Events of one kind in one lane that are closer than this to the first of them are drawn as one."""
 
@@ -26,7 +26,7 @@ COLOUR: dict[Kind, str] = {
     "predictions": "blue",
     "call": "soft",
     "detection": "red",
-    "pick": "amber",
+    "look": "soft",
     "label": "amber",
     "retrain": "violet",
     "gate": "violet",
@@ -34,11 +34,14 @@ COLOUR: dict[Kind, str] = {
     "revert": "red",
     "other": "soft",
 }
+GUIDED: tuple[Kind, ...] = ("predictions", "detection", "look")
+"""What has a dashed line through all lanes, as in the thesis: an interval ends, or drift is looked for."""
+
 NOUN: dict[Kind, str] = {
     "predictions": "predictions",
     "call": "calls",
     "detection": "anomalies",
-    "pick": "points picked",
+    "look": "no drift",
     "label": "labels",
     "retrain": "retrained",
     "gate": "judged",
@@ -59,7 +62,7 @@ class Marker:
 
 
 def timeline(events: Sequence[LoopEvent]) -> str:
-    """Return the plot as SVG. Dashed lines through all lanes are predictions counted (blue) and detections (red).
+    """Return the plot as SVG. Dashed lines run through all lanes: predictions counted, and looks for drift.
 
     A label for which there is no room is left out; the event's mark still tells it when pointed at.
     """
@@ -158,7 +161,7 @@ def halo(text: str, middle: float, y: float) -> list[str]:
 
 def guides(lanes: dict[str, list[Marker]], bottom: float) -> str:
     """Return dashed lines through all lanes, where predictions were counted and where drift was looked for."""
-    marks = [mark for markers in lanes.values() for mark in markers if mark.kind in ("predictions", "detection")]
+    marks = [mark for markers in lanes.values() for mark in markers if mark.kind in GUIDED]
     return "\n".join(
         element(
             "line",

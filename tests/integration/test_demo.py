@@ -26,7 +26,7 @@ pytestmark = [
 STORY = [
     ("tracker", "predictions"),
     ("checker", "call"),
-    ("checker", "other"),
+    ("checker", "look"),
     ("checker", "call"),
     ("checker", "detection"),
     ("planner", "retrain"),

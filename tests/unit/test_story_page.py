@@ -71,6 +71,19 @@ def test_the_road_map_is_of_the_model_judged_last_and_says_that_there_are_others
     assert "Also judged" not in story_page("shop", [judged(1), judged(2, version=3)])
 
 
+def test_a_page_tells_how_many_points_were_picked_and_who_is_the_champion_after_a_rejection() -> None:
+    found = told(1, "drift.found", anomalies=300, picked=200, predictions=1000, run="a-b-0")
+    promoted = told(4, "model.promoted", subject="model/digits", version=2, before=1)
+    rejected = told(5, "model.rejected", subject="model/digits", version=2, why="it fails")
+    looked = told(2, "drift.none", predictions=1000, run="a-b-2")
+
+    page = story_page("shop", [found, looked, judged(3), promoted, rejected])
+
+    assert "<dt>points picked</dt><dd>200</dd>" in page
+    assert "<dt>champion</dt><dd>V1, 80.0%</dd>" in page
+    assert page.count("stroke-dasharray") == 2  # a look that found drift, and one that did not
+
+
 def test_a_report_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "reports").touch()
     with pytest.raises(UnavailableError, match=r"cannot be written to .*: File exists"):

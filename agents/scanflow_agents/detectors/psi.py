@@ -1,7 +1,11 @@
 """The population stability index: how differently samples fill the bins that the reference fills evenly.
 
 By custom, 0.1 to 0.25 is a moderate change and more is a major one. A small batch scatters more than that by chance, so
-the threshold is raised to what chance reaches (Yurdakul, 2018: the index over 1/n + 1/m is chi-square).
+the threshold is raised to what chance reaches (Yurdakul, 2018: the index over 1/n + 1/m is chi-square, with one degree
+of freedom less than there are bins in use).
+
+A value that repeats so often that quantiles fall on it has a bin of its own: between the values below it and those
+above, it could else change places with either, and no bin would be the fuller.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ __all__ = ["MAJOR", "MODERATE", "PSI", "FittedPSI", "change"]
 
 MODERATE = 0.1
 MAJOR = 0.25
+
+OWN_SHARE = 0.25
+"""An edge at which more values lie than this share of an even bin has a bin of its own."""
 
 
 def change(index: float) -> Literal["none", "moderate", "major"]:
@@ -59,7 +66,11 @@ class PSI:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedPSI:
-    """PSI with its reference. The statistic is the index of the feature that changed most."""
+    """PSI with its reference.
+
+    The statistic is the index of the feature that changed most, measured by what it may change: chance does more to a
+    feature of many values than to one of two, so each has its own threshold, and the batch that of this one.
+    """
 
     reference: Reference
     edges: Floats
@@ -70,29 +81,29 @@ class FittedPSI:
 
     def score(self, batch: Samples) -> Scores:
         features = self.reference.features_of(batch)
-        known = self.reference.features
-        indices = np.array(
-            [index_of(self.counts(new, edges), self.counts(old, edges)) for new, old, edges in self.columns(features)]
-        )
-        chance, freedom = 1 / len(features) + 1 / len(known), self.edges.shape[1]
-        by_chance = chance * chi_square_critical(self.level / len(indices), freedom)
+        columns = zip(features.T, self.reference.features.T, self.edges, strict=True)
+        filled = [in_bins(new, old, edges) for new, old, edges in columns]
+        indices = np.array([index_of(new, old) for new, old in filled])
+        freedoms = [int(((new + old) > 0).sum()) - 1 for new, old in filled]
+        chance = 1 / len(features) + 1 / len(self.reference.features)
+        by_chance = {
+            freedom: chance * chi_square_critical(self.level / len(indices), freedom) if freedom else 0.0
+            for freedom in set(freedoms)
+        }
+        thresholds = np.array([max(self.alarm_above, by_chance[freedom]) for freedom in freedoms])
+        most = int((indices / thresholds).argmax())
+        p_values = [
+            chi_square_above(index / chance, freedom) if freedom else 1.0
+            for index, freedom in zip(indices.tolist(), freedoms, strict=True)
+        ]
         return Scores(
             values=distance(features),
             outlier_threshold=self.reference.outlier_threshold,
-            statistic=float(indices.max()),
-            threshold=max(self.alarm_above, by_chance),
-            p_value=min(1.0, len(indices) * chi_square_above(float(indices.max()) / chance, freedom)),
+            statistic=float(indices[most]),
+            threshold=float(thresholds[most]),
+            p_value=min(1.0, len(indices) * min(p_values)),
             by_feature=indices,
         )
-
-    def columns(self, features: Floats) -> list[tuple[Floats, Floats, Floats]]:
-        """Return each feature's new values, the reference's, and its edges."""
-        return list(zip(features.T, self.reference.features.T, self.edges, strict=True))
-
-    @staticmethod
-    def counts(values: Floats, edges: Floats) -> NDArray[np.int64]:
-        """Return how many values lie in each bin, (bins,)."""
-        return np.bincount(np.searchsorted(edges, values, side="left"), minlength=len(edges) + 1)
 
     def save(self, folder: Path) -> None:
         options = {"alarm_above": self.alarm_above, "level": self.level}
@@ -110,10 +121,33 @@ class FittedPSI:
         )
 
 
+def in_bins(new: Floats, old: Floats, edges: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many new values lie in each bin, and how many of the reference: (bins,) each.
+
+    Args:
+        new: one feature's values, (n,).
+        old: the reference's, (m,).
+        edges: (bins - 1,), ascending. A bin ends with its edge, unless so many values of both lie there that the edge
+            has a bin of its own.
+    """
+    distinct = np.unique(edges)
+    both = np.concatenate([new, old])
+    at_edge = (both[:, None] == distinct).sum(axis=0)
+    own = at_edge > OWN_SHARE * len(both) / (len(edges) + 1)
+    first = np.arange(len(distinct) + 1) + np.concatenate([[0], np.cumsum(own)])
+
+    def counts(values: Floats) -> NDArray[np.int64]:
+        bins = np.searchsorted(distinct, values, side="left")
+        inside = np.minimum(bins, len(distinct) - 1)
+        return np.bincount(first[bins] + (own[inside] & (values == distinct[inside])), minlength=int(first[-1]) + 1)
+
+    return counts(new), counts(old)
+
+
 def index_of(new: NDArray[np.int64], old: NDArray[np.int64]) -> float:
     """Return the index of two counts over the same bins. Half a sample more in each: no bin is ever quite empty.
 
-    Bins that both leave empty, as those between equal edges, do not count.
+    Bins that both leave empty do not count.
     """
     used = (new + old) > 0
     new_share = (new[used] + 0.5) / (new[used] + 0.5).sum()

@@ -16,6 +16,12 @@ __all__ = ["Reference", "checked", "sample_shape"]
 
 LEAST_REFERENCE = 20
 
+FLOAT32_MOST = float(np.finfo(np.float32).max)
+FLOAT32_STEP = float(np.finfo(np.float32).eps)
+FLOAT64_STEP = float(np.finfo(np.float64).eps)
+DIGITS_OFF = 4.0
+"""By so many of its last digits a number may be off that was worked out in float32 rather than rounded once."""
+
 
 def checked(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None, least: int = 1) -> Floats:
     """Return the samples as float64, (n, ...), or say what is wrong with them.
@@ -54,6 +60,27 @@ def checked(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None
     return array.astype(np.float64)
 
 
+def as_float32(what: str, array: Floats) -> Floats:
+    """Return the numbers as float32 can tell them, still as float64.
+
+    Requests mostly come as float32 and references are kept as float64. Where values repeat, 0.1 in the one is less than
+    in the other, and all of them would seem to have moved.
+
+    A batch's numbers beyond what float32 holds become the largest that it does: they are strange, and an alarm is of
+    more use than an error.
+
+    Raises:
+        InvalidError: a reference has such numbers: what differs among them could not be seen.
+    """
+    beyond = np.flatnonzero((np.abs(array.reshape(len(array), -1)) > FLOAT32_MOST).any(axis=1))
+    if len(beyond) and what == "reference":
+        raise InvalidError(
+            f"{len(beyond)} of the {what}'s {len(array)} samples have values beyond {FLOAT32_MOST:.2g}, the most that "
+            f"float32 holds, first number {beyond[0]}. Scale them, those of requests too."
+        )
+    return np.clip(array, -FLOAT32_MOST, FLOAT32_MOST).astype(np.float32).astype(np.float64)
+
+
 def sample_shape(samples: Floats) -> tuple[int, ...]:
     """Return the shape of one sample."""
     return tuple(samples.shape[1:])
@@ -78,7 +105,8 @@ class Reference:
     """(k, d), orthonormal; (0, d) when samples have so few features that each is looked at as it is."""
 
     scale: Floats
-    """(features,): what features are divided by; their standard deviation where they vary at all."""
+    """(features,): what features are divided by: their standard deviation; where they do not vary, 1, or along
+    directions, which all have one unit, the largest of the others."""
 
     features: Floats
     """(m, features): the reference's own, those that were not learnt on."""
@@ -98,14 +126,14 @@ class Reference:
             raise InvalidError(f"components={components} leaves nothing to compare. Give 1 or more.")
         if not 0 < outlier_share < 1:
             raise InvalidError(f"outlier_share={outlier_share} is not between 0 and 1. Give 0.01, say.")
-        array = checked("reference", samples, least=LEAST_REFERENCE)
+        array = as_float32("reference", checked("reference", samples, least=LEAST_REFERENCE))
         flat = array.reshape(len(array), -1)
         few = flat.shape[1] <= components
         learnt, kept = (flat, flat) if few else (flat[::2], flat[1::2])
         centre = learnt.mean(axis=0)
         axes = np.empty((0, flat.shape[1])) if few else directions(learnt - centre, components)
-        spread = project(learnt, centre, axes)
-        scale = np.where(spread.std(axis=0) > 0, spread.std(axis=0), 1.0)
+        spread, off = project(learnt, centre, axes), rounding(learnt, centre, axes)
+        scale = scale_of(spread, off, one_unit=not few)
         features = project(kept, centre, axes) / scale
         own = distance(features)
         return cls(
@@ -119,7 +147,7 @@ class Reference:
 
     def features_of(self, batch: Samples) -> Floats:
         """Return the features of new samples, (n, features), in standard deviations of the reference."""
-        array = checked("batch", batch, shape=self.shape)
+        array = as_float32("batch", checked("batch", batch, shape=self.shape))
         return project(array.reshape(len(array), -1), self.centre, self.axes) / self.scale
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -156,13 +184,43 @@ def directions(centred: Floats, components: int) -> Floats:
 
 
 def project(flat: Floats, centre: Floats, axes: Floats) -> Floats:
-    """Return (n, k + 1): coordinates along the axes, and the length of what they leave out; without axes, (n, d)."""
-    centred = flat - centre
+    """Return (n, k + 1): coordinates along the axes, and the length of what they leave out; without axes, (n, d).
+
+    What is no more than rounding may have made of nothing is 0. Else a direction in which the reference never varies
+    would be full of its rounding, and a batch that was rounded otherwise would have drifted.
+    """
+    features = centred = flat - centre
+    if len(axes):
+        along = centred @ axes.T
+        features = np.column_stack([along, np.linalg.norm(centred - along @ axes, axis=1)])
+    return np.where(np.abs(features) > rounding(flat, centre, axes), features, 0.0)
+
+
+def rounding(flat: Floats, centre: Floats, axes: Floats) -> Floats:
+    """Return how far each feature of each sample may be off because samples came as float32, as :func:`project`."""
+    sizes = np.maximum(np.abs(flat), np.abs(centre))
     if len(axes) == 0:
-        return centred
-    along = centred @ axes.T
-    rest = np.linalg.norm(centred - along @ axes, axis=1)
-    return np.column_stack([along, rest])
+        return DIGITS_OFF * FLOAT32_STEP * sizes
+    # Roundings of a sample's values are independent, so their squares add up, as far as each lies along an axis.
+    shares = axes**2
+    shares = np.vstack([shares, np.maximum(1.0 - shares.sum(axis=0), 0.0)])
+    projected = FLOAT64_STEP * len(centre) * np.linalg.norm(sizes, axis=1)[:, None]
+    off: Floats = DIGITS_OFF * (FLOAT32_STEP * np.sqrt(sizes**2 @ shares.T) + projected)
+    return off
+
+
+def scale_of(features: Floats, off: Floats, *, one_unit: bool) -> Floats:
+    """Return what features are divided by, (features,).
+
+    Args:
+        features: of the reference, (n, features). Those that vary no more than rounding does are taken not to.
+        off: how far each may be off by rounding, (n, features).
+        one_unit: whether all are of one unit, as directions are.
+    """
+    deviations: Floats = features.std(axis=0)
+    varies = deviations > np.sqrt((off**2).mean(axis=0))
+    otherwise = float(deviations.max()) if one_unit and varies.any() else 1.0
+    return np.where(varies, deviations, otherwise)
 
 
 def distance(features: Floats) -> Floats:

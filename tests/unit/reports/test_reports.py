@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from scanflow.reports.drawing import Label, place, ticks
 from scanflow.reports.page import loop_report
-from scanflow.reports.records import Kind, LoopEvent, Version
+from scanflow.reports.records import Kind, LoopEvent, Use, Version
 from scanflow.reports.roadmap import road_map
 from scanflow.reports.style import COLOURS
 from scanflow.reports.timeline import markers_of, timeline
@@ -27,8 +27,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 BEGIN = 1_760_000_000.0
 
 
-def event(at: float, agent: str, kind: Kind, text: str, count: int | None = None) -> LoopEvent:
-    return LoopEvent(at=BEGIN + at, agent=agent, kind=kind, text=text, count=count)
+def event(
+    at: float, agent: str, kind: Kind, text: str, count: int | None = None, picked: int | None = None
+) -> LoopEvent:
+    return LoopEvent(at=BEGIN + at, agent=agent, kind=kind, text=text, count=count, picked=picked)
 
 
 def loop() -> list[LoopEvent]:
@@ -40,8 +42,7 @@ def loop() -> list[LoopEvent]:
         found += [
             event(at + 10, "tracker", "call", "calls checker: 1,000 ≥ 1,000"),
             event(at + 10.1, "checker", "call", "runs the detector"),
-            event(at + 17, "checker", "detection", "300 anomalies", 300),
-            event(at + 17.2, "checker", "pick", "100 points picked", 100),
+            event(at + 17, "checker", "detection", "drift: 300 of 1,000 strange, 100 points picked", 300, 100),
             event(at + 18, "planner", "label", "100 labels", 100),
             event(at + 19, "planner", "retrain", f"retrains V{number + 2}"),
             event(at + 30, "planner", "gate", "0.94 > 0.90"),
@@ -54,10 +55,15 @@ def loop() -> list[LoopEvent]:
 def versions() -> list[Version]:
     """Those of thesis Fig. 5.11."""
     reached = [0.90, 0.91, 0.92, 0.915, 0.905, 0.92, 0.93]
+    used = {0: (0.0, 1.5), 1: (1.5, 2.5), 2: (2.5, 6.5), 6: (6.5, None)}
     return [
-        Version(version=at + 1, at=BEGIN + at, accuracy=one, promoted=at in (0, 1, 2, 6), champion=at == 6)
+        Version(version=at + 1, at=BEGIN + at, accuracy=one, uses=(use(*used[at]),) if at in used else ())
         for at, one in enumerate(reached)
     ]
+
+
+def use(began: float, ended: float | None = None) -> Use:
+    return Use(began=BEGIN + began, ended=None if ended is None else BEGIN + ended)
 
 
 DRAWINGS = {"timeline.svg": timeline(loop()), "roadmap.svg": road_map(versions())}
@@ -96,7 +102,7 @@ def overlaps(svg: str) -> list[tuple[str, str]]:
     ]
 
 
-KINDS = st.sampled_from(["predictions", "call", "detection", "pick", "retrain", "promotion", "other"])
+KINDS = st.sampled_from(["predictions", "call", "detection", "look", "retrain", "promotion", "other"])
 EVENTS = st.lists(
     st.builds(
         LoopEvent,
@@ -108,12 +114,26 @@ EVENTS = st.lists(
     ),
     max_size=60,
 )
-VERSIONS = st.lists(
-    st.tuples(st.floats(0, 1), st.booleans(), st.booleans()).map(
-        lambda one: Version(version=1, at=0.0, accuracy=one[0], promoted=one[1], champion=one[2])
-    ),
-    max_size=60,
-).map(lambda many: [one.model_copy(update={"version": at + 1}) for at, one in enumerate(many)])
+
+
+def history(accuracies: list[float], changes: list[tuple[int, float]]) -> list[Version]:
+    """Return versions made a second apart; ``changes``: which is put to use next, and when."""
+    known = sorted(((version % len(accuracies), at) for version, at in changes), key=lambda one: one[1])
+    ends: list[float | None] = [at for _, at in known[1:]]
+    uses: dict[int, list[Use]] = {}
+    for (version, at), end in zip(known, [*ends, None], strict=False):
+        uses.setdefault(version, []).append(use(at, end))
+    return [
+        Version(version=at + 1, at=BEGIN + at, accuracy=one, uses=tuple(uses.get(at, [])))
+        for at, one in enumerate(accuracies)
+    ]
+
+
+VERSIONS = st.builds(
+    history,
+    st.lists(st.floats(0, 1), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(0, 59), st.floats(0, 90)), max_size=20),
+)
 
 
 @given(EVENTS)
@@ -128,6 +148,103 @@ def test_whatever_versions_there_are_can_be_drawn_and_no_labels_overlap(many: li
     assert overlaps(svg) == []
     width, height = (float(size) for size in ET.fromstring(svg).get("viewBox", "").split()[2:])
     assert all(start >= 0 and end <= width and 0 < y < height for start, end, y, _ in texts(svg))
+
+
+def in_use_line(svg: str) -> list[list[tuple[float, float]]]:
+    """Return the corners of the line through the versions that were in use, a list for each part of it."""
+    paths = [path.get("d", "") for path in ET.fromstring(svg).iter(f"{SVG}path")]
+    parts: list[list[tuple[float, float]]] = []
+    for letter, x, y in re.findall(r"([MHV])(-?[\d.]+)(?: (-?[\d.]+))?", " ".join(paths)):
+        if letter == "M":
+            parts.append([(float(x), float(y))])
+        else:
+            last = parts[-1][-1]
+            parts[-1].append((float(x), last[1]) if letter == "H" else (last[0], float(x)))
+    return parts
+
+
+def points_of(svg: str) -> dict[int, tuple[float, float]]:
+    """Return where each version's point is."""
+    found = {}
+    for circle in ET.fromstring(svg).iter(f"{SVG}circle"):
+        title = circle.findtext(f"{SVG}title")
+        if title is not None:
+            number = int(title.split(":")[0].removeprefix("version "))
+            found[number] = (float(circle.get("cx", "")), float(circle.get("cy", "")))
+    return found
+
+
+def ringed(svg: str) -> list[tuple[float, float]]:
+    circles = ET.fromstring(svg).iter(f"{SVG}circle")
+    return [(float(one.get("cx", "")), float(one.get("cy", ""))) for one in circles if one.get("r") == "10"]
+
+
+@given(VERSIONS)
+def test_the_line_goes_on_in_time_and_ends_at_what_is_in_use_now(many: list[Version]) -> None:
+    svg = road_map(many)
+    parts, points = in_use_line(svg), points_of(svg)
+
+    corners = [corner for part in parts for corner in part]
+    assert all(one[0] <= two[0] for one, two in pairwise(corners))
+    assert [one.version for one in many if one.champion] == [
+        number for number, place in points.items() if place in ringed(svg)
+    ]
+    for one in many:
+        if one.champion:
+            assert corners[-1] == (920.0, points[one.version][1])
+
+
+def test_a_champion_taken_back_after_a_while_has_no_line_to_the_end() -> None:
+    first = Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10), use(30)))
+    second = Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),))
+    svg = road_map([first, second])
+
+    points, [line] = points_of(svg), in_use_line(svg)
+    assert line[:3] == [points[1], (points[2][0], points[1][1]), points[2]]
+    assert points[2][0] < line[3][0] < 920
+    assert line[3:] == [(line[3][0], points[2][1]), (line[3][0], points[1][1]), (920.0, points[1][1])]
+    assert ringed(svg) == [points[1]]
+
+
+def test_where_nothing_is_in_use_any_more_the_line_ends_and_nothing_has_a_ring() -> None:
+    svg = road_map([Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10),))])
+
+    [line] = in_use_line(svg)
+    assert points_of(svg)[1][0] < line[-1][0] < 920
+    assert ringed(svg) == []
+
+
+def test_a_change_back_stands_between_the_versions_it_happened_between() -> None:
+    versions = [
+        Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10), use(30))),
+        Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),)),
+        Version(version=3, at=BEGIN + 30, accuracy=0.89),
+    ]
+    svg = road_map(versions)
+
+    points, [line] = points_of(svg), in_use_line(svg)
+    assert points[2][0] < line[-2][0] < points[3][0]
+    assert line[-1] == (920.0, points[1][1])
+
+
+def guides_of(svg: str) -> list[tuple[str, float]]:
+    """Return the dashed lines: their colours, and where they are."""
+    lines = ET.fromstring(svg).iter(f"{SVG}line")
+    names = {light: name for name, (light, _) in COLOURS.items()}
+    found = [one for one in lines if one.get("stroke-dasharray")]
+    return [(names[one.get("stroke", "")], float(one.get("x1", ""))) for one in found]
+
+
+def test_each_look_has_a_dashed_line_whether_it_found_drift_or_not() -> None:
+    events = [
+        event(0, "tracker", "predictions", "1,000 predictions", 1000),
+        event(50, "checker", "look", "no drift in 1,000 predictions"),
+        event(100, "checker", "detection", "drift: 300 strange", 300),
+    ]
+
+    assert guides_of(timeline(events)) == [("blue", 112.0), ("soft", 524.0), ("red", 936.0)]
+    page = loop_report(title="Loop", events=events, versions=[])
+    assert "drift was found (red), drift was looked for and not found (grey)" in page
 
 
 @given(st.lists(st.tuples(st.floats(0, 900), st.floats(1, 300)), max_size=40), st.integers(1, 5))
@@ -196,6 +313,7 @@ def test_a_page_counts_when_it_is_given_no_figures() -> None:
     for name, value in (("predictions", "3,000"), ("anomalies", "900"), ("points picked", "300"), ("versions", "7")):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
     assert "<dt>champion</dt><dd>V7, 93.0%</dd>" in page
+    assert "drift: 300 of 1,000 strange, 100 points picked" in page
     assert "2025-10-09 08:53:20" in page
 
 

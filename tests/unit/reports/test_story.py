@@ -38,7 +38,7 @@ def judged(version: int, old: float, new: float, *, champion: int | None = 1, be
             "drift: 300 of 1,000 strange, 100 points picked",
         ),
         (event("drift.found", "checker", anomalies=3, picked=0, predictions=None), "detection", "drift: 3 strange"),
-        (event("drift.none", "checker", predictions=1000), "other", "no drift in 1,000 predictions"),
+        (event("drift.none", "checker", predictions=1000), "look", "no drift in 1,000 predictions"),
         (event("labels.given", "checker", count=100, by="ada"), "label", "100 labels"),
         (judged(2, 0.9, 0.93), "gate", "V2 0.930 > 0.900: better"),
         (judged(2, 0.9, 0.9, better=False), "gate", "V2 0.900 ≤ 0.900: not better"),
@@ -117,6 +117,92 @@ def test_versions_have_the_figure_of_their_first_comparison_and_who_was_promoted
         (3, 0.91, False, False),
         (4, 0.95, True, True),
     ]
+
+
+def moved(type: str, version: int, *, at: float = 100.0, **data: Any) -> Event:
+    return event(type, "executor", at=at, subject="model/mnist_cnn", version=version, **data)
+
+
+def champions(*told: Event) -> list[int]:
+    return [one.version for one in versions_of(told) if one.champion]
+
+
+def uses(*told: Event) -> dict[int, list[tuple[float, float | None]]]:
+    return {one.version: [(use.began, use.ended) for use in one.uses] for one in versions_of(told)}
+
+
+def later(event: Event, at: float) -> Event:
+    return event.model_copy(update={"at": at})
+
+
+def test_whom_a_comparison_names_is_the_champion_also_where_somebody_moved_the_alias() -> None:
+    told = [
+        later(judged(2, 0.90, 0.93), 100),
+        moved("model.promoted", 2, before=1, at=110),
+        later(judged(3, 0.90, 0.89, champion=1, better=False), 150),
+    ]
+    assert champions(*told) == [1]
+    assert uses(*told) == {1: [(100, 110), (150, None)], 2: [(110, 150)], 3: []}
+
+
+def test_the_champion_before_is_back_once_a_champion_is_rejected() -> None:
+    told = [
+        later(judged(2, 0.90, 0.93), 100),
+        moved("model.promoted", 2, before=1, at=110),
+        moved("model.rejected", 2, why="it fails", at=130),
+    ]
+    assert champions(*told) == [1]
+    assert uses(*told) == {1: [(100, 110), (130, None)], 2: [(110, 130)]}
+
+
+def test_a_version_that_is_promoted_again_goes_back_to_what_was_before_it_first() -> None:
+    told = [
+        judged(2, 0.90, 0.93),
+        moved("model.promoted", 2, before=1),
+        moved("model.promoted", 2, before=2),
+        moved("model.rejected", 2, why="it fails"),
+    ]
+    assert champions(*told) == [1]
+    assert len(next(one for one in versions_of(told) if one.version == 2).uses) == 1
+
+
+def test_after_a_rejection_of_a_champion_that_had_none_before_there_is_none() -> None:
+    told = [
+        later(judged(2, 0.90, 0.93, champion=None), 100),
+        moved("model.promoted", 2, before=None, at=110),
+        moved("model.rejected", 2, why="it fails", at=120),
+    ]
+    assert champions(*told) == []
+    assert uses(*told) == {2: [(110, 120)]}
+
+
+def test_a_rejection_of_another_than_the_champion_changes_nothing() -> None:
+    told = [judged(2, 0.90, 0.93), moved("model.rejected", 2, why="it fails")]
+    assert champions(*told) == [1]
+
+
+def test_a_comparison_that_names_no_champion_leaves_it_as_it_was() -> None:
+    told = [judged(2, 0.9, 0.93), moved("model.promoted", 2, before=1), judged(3, 0.93, 0.9, champion=None)]
+    assert champions(*told) == [2]
+
+
+def test_what_was_told_twice_counts_once() -> None:
+    found = event("drift.found", "checker", anomalies=300, picked=200, predictions=1000, run="a-b-1")
+    other = event("drift.found", "checker", anomalies=300, picked=200, predictions=1000, run="a-b-2")
+    again = found.model_copy(update={"id": 9, "at": 105.0})
+    assert len(loop_events([found, other, again])) == 2
+    assert len(loop_events([event("labels.given", count=1, by="ada")] * 2)) == 2
+
+
+def test_points_that_were_picked_are_counted() -> None:
+    told = [
+        event("drift.found", "checker", anomalies=300, picked=150, predictions=1000, run="a-b-1"),
+        event("drift.found", "checker", anomalies=80, picked=50, predictions=1000, run="a-b-2"),
+        event("drift.found", "checker", anomalies=3, predictions=1000, run="a-b-3"),
+    ]
+    page = loop_report(title="Loop", events=loop_events(told), versions=[])
+    assert "<dt>points picked</dt><dd>200</dd>" in page
+    assert "<dt>anomalies</dt><dd>383</dd>" in page
 
 
 def test_a_model_of_another_name_has_versions_of_its_own() -> None:
