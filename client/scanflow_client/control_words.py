@@ -10,9 +10,9 @@ from scanflow_client.words import ago
 
 if TYPE_CHECKING:
     from scanflow.agent.records import Event
-    from scanflow_client.plane import Raised
+    from scanflow_client.plane import Down, Raised
 
-__all__ = ["agent_rows", "event_line", "raised_lines", "status_lines"]
+__all__ = ["agent_rows", "down_lines", "event_line", "raised_lines", "status_lines"]
 
 _MOST_SHOWN = 160
 
@@ -29,6 +29,12 @@ def raised_lines(raised: Raised, *, elsewhere: str | None = None) -> list[str]:
             f"SCANFLOW_URL names another server, {elsewhere}, and commands go there. Unset it to use this one."
         )
     return [*lines, "Look at it: scanflow status. Stop it: scanflow down"]
+
+
+def down_lines(done: Down) -> list[str]:
+    """Return what ``down`` did, and what goes on."""
+    nothing = [] if done.stopped or done.left else ["Nothing was up."]
+    return [*(f"Stopped {what}." for what in done.stopped), *nothing, *done.left]
 
 
 def status_lines(told: dict[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from scanflow.transport import Server, path_of
 from scanflow_client.scenario import BEGIN, Scenario, after
 from scanflow_client.traffic import Answered, Traffic
 
-__all__ = ["Loop", "loop_lines", "newest_event", "report_of", "run_loop", "start_agents", "stop_agents"]
+__all__ = ["Loop", "loop_lines", "newest_event", "report_of", "run_loop", "start_agents"]
 
 SERVICE = "serve"
 LONGEST_S = 600.0
@@ -91,12 +91,6 @@ def start_agents(server: Server, app: Application, source: Path) -> list[str]:
     return [agent.name for agent in app.agents]
 
 
-def stop_agents(server: Server, app: Application) -> None:
-    """Have the application's agents ended."""
-    for agent in app.agents:
-        server.delete(path_of("agents", app.name, agent.name))
-
-
 def newest_event(server: Server) -> int:
     """Return the number of the newest event."""
     return int(server.get(path_of("status"))["counts"].get("events", 0))
@@ -150,8 +144,8 @@ def run_loop(
                 break
     if promoted is None:
         raise UnavailableError(
-            f"No better model was promoted within {longest_s:.0f} s. See what the agents did: scanflow why; and what "
-            "they saw: scanflow events"
+            f"No better model was promoted within {longest_s:.0f} s. Have the control plane up again, if the demo has "
+            "ended it: scanflow up; then see what the agents did: scanflow why; and what they saw: scanflow events"
         )
     traffic.stop()
     return Loop(events=tuple(events), answered=traffic.answered, models=known | models(), seconds=promoted - began)

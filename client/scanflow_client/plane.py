@@ -10,8 +10,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,15 @@ from typing import Any
 from scanflow.backends.local.births import birth_of
 from scanflow.backends.local.detached import start_detached
 from scanflow.backends.local.locks import is_held, try_lock
-from scanflow.backends.local.services.ports import is_free
+from scanflow.backends.local.services.ports import forget_ports, next_port
 from scanflow.deployer.remote_home import Up, UpProcess, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge.prepared import tracker_place
 from scanflow.settings import Settings
 from scanflow.transport import Server, answers, path_of
+from scanflow_client.ending import Ending
 
-__all__ = ["Down", "Raised", "down", "look", "up"]
+__all__ = ["Down", "Raised", "down", "free_port", "look", "up"]
 
 HOST = "127.0.0.1"
 PORT = 46666
@@ -41,10 +42,20 @@ GRACE_S = 10.0
 AGENT_S = 20.0
 """The longest that asking one agent to end may take."""
 
+AGENTS_END_S = 15.0
+"""The longest that agents which were asked may take to end; the server makes them end after 10 s."""
+
+TELL_AFTER_S = 3.0
+"""After so long it is told what is waited for."""
+
 _PORTS_TRIED = 100
 _POLL_S = 0.05
 _SHOWN_LINES = 12
 _LOG_BYTES = 16 * 2**20
+_ANOTHER = (
+    "their server was not started by scanflow up, so it is left alone. Its process is written in {lock!r}. Stop them "
+    "through it, with its address in SCANFLOW_URL: scanflow agents APP --stop"
+)
 _NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
 
 
@@ -69,6 +80,9 @@ class Down:
     left: list[str]
     """What goes on, and why."""
 
+    running: list[str] = field(default_factory=list)
+    """The agents that were to end, and run on all the same."""
+
 
 def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> Raised:
     """Start what is not up of server and tracker, and return when the server is ready.
@@ -91,7 +105,7 @@ def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> 
         notes: list[str] = []
         fresh = server is None
         if server is None:
-            server = _start_server(home, _server_port(port, before, notes))
+            server = _start_server(home, _server_port(home, port, before, notes))
         elif port is not None and port != server.port:
             raise UsageError(f"The server is up on port {server.port} already. Stop it first: scanflow down")
         old = (
@@ -107,31 +121,47 @@ def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> 
         return Raised(up=found, server=fresh, tracker=begun is not None, notes=notes)
 
 
-def down(settings: Settings) -> Down:
+def down(settings: Settings, *, tell: Callable[[str], None] = lambda _text: None) -> Down:
     """Stop what ``up`` started: the agents through the server, then the server and the tracker; nothing else.
 
-    Agents outlive a server that is killed, and stopping one is the server's to do: it is started again for that.
+    Agents outlive a server that is killed, and stopping one is the server's to do: it is started again for that. What
+    the server cannot end is ended by the lock that it holds; what lives even so is remembered for the next ``down``.
+
+    Args:
+        settings: Of the home.
+        tell: Is told in words what is waited for, where it takes long.
 
     Raises:
-        UnavailableError: it did not become ready; the end of its log is in the message.
+        UnavailableError: the home cannot be used, or another ``up`` or ``down`` is at work on it.
     """
     home = settings.home.expanduser().absolute()
     with _only_one(home):
-        found = read_up(home)
-        if found is None:
-            return Down(stopped=[], left=[])
-        if not found.server.is_alive() and _agents_run(home):
-            found = found.model_copy(update={"server": _start_server(home, _server_port(None, found, []))})
-            write_up(home, found)
-            _wait_until_ready(found.server, settings)
-        stopped, left = _stop_agents(found.server, settings) if found.server.is_alive() else ([], [])
+        found, ending = read_up(home), Ending(home)
+        server = found.server if found is not None and found.server.is_alive() else None
+        lock = up_file(home).with_name("lock")
+        another = server is None and is_held(lock)
+        if server is None and not another and ending.living():
+            server = _start_to_ask(home, settings, found, ending)
+        if server is not None:
+            ending.ask(_server(server.url, settings))
+            ending.wait(AGENTS_END_S, tell=tell, tell_after_s=TELL_AFTER_S)
+        stopped = []
         # Only itself: the processes that drive runs and serve models outlive it on purpose.
-        if found.server.end(grace_s=GRACE_S):
-            stopped.append(f"the server at {found.server.url} (process {found.server.pid})")
-        if found.tracker is not None and found.tracker.end(grace_s=GRACE_S, group=True):
-            stopped.append(f"the tracker at {found.tracker.url} (process {found.tracker.pid})")
-        forget_up(home)
-        return Down(stopped=stopped, left=left)
+        if server is not None and server.end(grace_s=GRACE_S):
+            stopped.append(f"the server at {server.url} (process {server.pid})")
+        if not another:  # now, as a server that lives starts again what it wants
+            ending.force(GRACE_S)
+        tracker = None if found is None else found.tracker
+        if tracker is not None and tracker.end(grace_s=GRACE_S, group=True):
+            stopped.append(f"the tracker at {tracker.url} (process {tracker.pid})")
+        if another:
+            return Down(stopped=stopped, left=ending.left_to(_ANOTHER.format(lock=str(lock))))
+        done = Down(stopped=[*ending.stopped, *stopped], left=ending.left, running=ending.running)
+        if not done.running:
+            forget_up(home)
+        with suppress(UnavailableError):  # in some seconds they are nobody's in any case
+            forget_ports(home)
+        return done
 
 
 def look(settings: Settings) -> dict[str, Any]:
@@ -168,13 +198,13 @@ def _server(url: str, settings: Settings) -> Server:
     return Server(url, token=settings.secret, timeout_s=AGENT_S)
 
 
-def _server_port(wanted: int | None, before: Up | None, notes: list[str]) -> int:
+def _server_port(home: Path, wanted: int | None, before: Up | None, notes: list[str]) -> int:
     if wanted is not None:
-        if not is_free(HOST, wanted):
+        if next_port(wanted, tried=1, host=HOST, whose=home) is None:
             raise UsageError(f"The port {wanted} is taken by another program. Name a free one, or none: scanflow up")
         return wanted
     usual = PORT if before is None else before.server.port  # who speaks to it expects it where it was
-    port = _free_port(usual)
+    port = free_port(home, usual)
     if port != usual:
         notes.append(f"Port {usual} is taken by another program, so it listens on {port}.")
     return port
@@ -184,13 +214,30 @@ def _start_server(home: Path, port: int) -> UpProcess:
     return _start([sys.executable, "-m", "scanflow_server"], home, port=port, log=up_file(home).with_name("server.log"))
 
 
+def _start_to_ask(home: Path, settings: Settings, found: Up | None, ending: Ending) -> UpProcess | None:
+    """Start a server, so that it ends the agents that outlived the one before; None: it cannot be started."""
+    process: UpProcess | None = None
+    try:
+        process = _start_server(home, _server_port(home, None, found, []))
+        write_up(home, Up(server=process, tracker=None if found is None else found.tracker, started=time.time()))
+        _wait_until_ready(process, settings)
+    except ScanflowError as error:
+        ending.cannot_ask(error)
+        if process is not None:
+            process.end(grace_s=GRACE_S)
+        return None
+    return process
+
+
 def _wait_until_ready(process: UpProcess, settings: Settings) -> None:
     server = _server(process.url, settings)
     give_up = time.monotonic() + READY_S
     while True:
         ready, words = server.is_ready()
         if ready:
-            return
+            if (other := _other_there(server, process)) is None:
+                return
+            words = other
         if not process.is_alive():
             raise UnavailableError(f"The server ended as soon as it was started. {_end_of(process.log)}")
         if time.monotonic() > give_up:
@@ -199,6 +246,15 @@ def _wait_until_ready(process: UpProcess, settings: Settings) -> None:
                 f"{_end_of(process.log)}"
             )
         time.sleep(_POLL_S)
+
+
+def _other_there(server: Server, process: UpProcess) -> str | None:
+    """Return in words that another process answers at the address: another home's may have been there first."""
+    try:
+        pid = server.get(path_of("status")).get("pid")
+    except ScanflowError as error:
+        return f"Who answers at {process.url} does not say who it is: {error}"
+    return None if pid == process.pid else f"The process {pid} answers at {process.url}, and not {process.pid}."
 
 
 def _start_tracker(home: Path, settings: Settings, before: Up | None, found: Up, notes: list[str]) -> UpProcess | None:
@@ -210,7 +266,7 @@ def _start_tracker(home: Path, settings: Settings, before: Up | None, found: Up,
         notes.append("There is no tracker: MLflow is not installed. Install it: pip install 'scanflow[local]'")
         return None
     usual = found.server.port + 1 if before is None or before.tracker is None else before.tracker.port
-    port = _free_port(usual)
+    port = free_port(home, usual)
     command = [sys.executable, "-m", "scanflow_client.tracker_program", str(port)]
     return _start(command, home, port=port, log=up_file(home).with_name("tracker.log"))
 
@@ -230,32 +286,15 @@ def _environment(home: Path, port: int, inherited: Mapping[str, str]) -> dict[st
     return kept | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
 
 
-def _agents_run(home: Path) -> bool:
-    """Say whether any agent's process lives: each holds the lock of its folder."""
-    return any(is_held(lock) for lock in up_file(home).parent.glob("agents/*/*/lock"))
+def free_port(home: Path, first: int) -> int:
+    """Return a port that nobody listens on, from ``first`` on, and note it as the home's until it is listened on.
 
-
-def _stop_agents(process: UpProcess, settings: Settings) -> tuple[list[str], list[str]]:
-    server = _server(process.url, settings)
-    stopped: list[str] = []
-    try:
-        for agent in server.get(path_of("agents")):
-            if agent.get("state") in {"stopped", "failed"}:
-                continue
-            server.delete(path_of("agents", agent["app"], agent["name"]))
-            stopped.append(f"the agent {agent['name']!r} of {agent['app']}")
-        served = [one["name"] for one in server.get(path_of("services"))]
-    except ScanflowError as error:
-        return stopped, [f"Agents that may run were not stopped: {error}"]
-    if served:
-        return stopped, [f"{', '.join(served)} go on answering. End one: scanflow delete {served[0]}"]
-    return stopped, []
-
-
-def _free_port(first: int) -> int:
-    for port in range(first, min(first + _PORTS_TRIED, 65536)):
-        if is_free(HOST, port):
-            return port
+    Raises:
+        UnavailableError: there is none.
+    """
+    port = next_port(first, tried=_PORTS_TRIED, host=HOST, whose=home)
+    if port is not None:
+        return port
     raise UnavailableError(f"No port from {first} to {first + _PORTS_TRIED - 1} is free. Name one: scanflow up --port")
 
 

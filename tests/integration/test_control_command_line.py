@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+import scanflow as sf
 from scanflow.backends.local.births import birth_of
 from scanflow.backends.local.locks import is_held
 from scanflow.deployer.remote_home import Up, read_up
+from scanflow.errors import UnavailableError
 from scanflow.settings import Settings
 from scanflow_client import plane
+from scanflow_client.loop_demo import run_loop
 from tests.conftest import COMMAND, Cli
 from tests.serving import unused_port
 from tests.waiting import until
@@ -148,6 +153,58 @@ def test_down_ends_the_agents_that_outlived_a_killed_server(cli: Cli, up: Up, ho
     assert ended.returncode == 0, ended.stderr
     assert "Stopped the agent 'watcher' of shop." in ended.stdout
     assert not is_held(lock)
+
+
+BLOCKING = """
+import time
+import scanflow as sf
+from scanflow.agent import sensor
+
+@sensor(sf.every(seconds=1))
+async def look():
+    open("blocked", "w").close()
+    time.sleep(120)
+"""
+
+
+@pytest.mark.slow
+def test_down_does_not_say_that_an_agent_is_stopped_before_it_is(cli: Cli, up: Up, home: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    (tmp_path / "watch.py").write_text(BLOCKING.replace('"blocked"', repr(str(blocked))))
+    (tmp_path / "app.py").write_text(WATCHED)
+    started = cli("agents", "--start", "app.py")
+    assert started.returncode == 0, started.stderr
+    until(blocked.exists, "its sensor blocks")
+    (lock,) = (home / "server" / "agents").glob("*/*/lock")
+    ended = cli("down")
+    assert ended.returncode == 0, ended.stderr
+    assert not is_held(lock)
+    assert "Stopped the agent 'watcher' of shop" in ended.stdout
+    assert "Waiting for watcher of shop to end" in ended.stderr
+
+
+def test_what_the_demo_advises_where_nothing_was_promoted_works_after_it(cli: Cli) -> None:
+    with pytest.raises(UnavailableError) as advised:
+        give_up()
+    commands = re.findall(r"scanflow (\w+)", str(advised.value))
+    assert commands[-2:] == ["why", "events"]
+    try:
+        for command in commands:
+            done = cli(command, *(("--no-tracker", "--port", str(unused_port())) if command == "up" else ()))
+            assert done.returncode == 0, done.stderr
+    finally:
+        cli("down")
+
+
+def give_up() -> None:
+    """Run the demo's loop without any time."""
+
+    def look(*_: object) -> None:
+        return
+
+    server: Any = SimpleNamespace(get=lambda _: {"counts": {}}, events=lambda *_, **__: iter(()))
+    traffic: Any = SimpleNamespace(tell=look, answered=(), stop=look)
+    run_loop(server, sf.Application(name="mnist"), traffic, models=dict, tell=look, look=look, longest_s=0.0)
 
 
 def test_events_are_followed_as_they_happen(cli: Cli, up: Up, app: Path, tmp_path: Path) -> None:

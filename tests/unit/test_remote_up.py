@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
-from scanflow.deployer.remote_home import read_up, up_file
+from scanflow.backends.local.locks import is_held
+from scanflow.backends.local.services import ports
+from scanflow.backends.local.services.ports import forget_ports
+from scanflow.deployer.remote_home import forget_up, read_up, up_file
 from scanflow.errors import MissingExtraError, UnavailableError, UsageError
 from scanflow.settings import Settings
 from scanflow_client import plane
+from scanflow_client.cli import control
 from scanflow_client.control_words import agent_rows, raised_lines, status_lines
 from tests.serving import unused_port
 from tests.waiting import until
@@ -26,7 +34,7 @@ if mood == "dies":
     sys.exit("RuntimeError: the store is broken")
 if mood == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-agents = {"tracker": "running", "checker": "stopped"}
+agents = {"tracker": "running", "checker": "running" if mood == "broken" else "stopped"}
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -34,7 +42,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         listed = [{"app": "shop", "name": name, "state": state} for name, state in agents.items()]
         answers = {
             "/readyz": "ok",
-            "/status": {"version": "0", "database": "sqlite", "started": 1.0, "agents": listed, "counts": {"runs": 2}},
+            "/status": {"version": "0", "database": "sqlite", "started": 1.0, "agents": listed, "counts": {"runs": 2},
+                        "pid": os.getpid()},
             "/agents": listed,
             "/services": [{"name": "digits"}],
         }
@@ -42,7 +51,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._answer(200 if ready else 503, answers[path])
 
     def do_DELETE(self):
-        agents[self.path.rpartition("/")[2]] = "stopped"
+        name = self.path.rpartition("/")[2]
+        if mood == "broken" and name == "tracker":
+            return self._answer(503, {"type": "urn:scanflow:error:UnavailableError", "detail": "The disk is full."})
+        agents[name] = "stopped"
+        noted = home / "server" / "agents" / "shop" / name / "pid"
+        if noted.exists():
+            os.kill(int(noted.read_text()), signal.SIGTERM)
         self._answer(200, {})
 
     def _answer(self, status, document):
@@ -56,6 +71,43 @@ place = (os.environ["SCANFLOW_SERVER_HOST"], int(os.environ["SCANFLOW_SERVER_POR
 http.server.ThreadingHTTPServer(place, Handler).serve_forever()
 """
 
+AGENT = """
+import fcntl, os, pathlib, signal, sys, time
+folder, manner = pathlib.Path(sys.argv[1]), sys.argv[2]
+lock = (folder / "lock").open("a")
+fcntl.flock(lock, fcntl.LOCK_EX)
+
+def end(*_):
+    time.sleep(0.5)
+    (folder / "tidied").touch()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN if manner == "stubborn" else end)
+(folder / "pid").write_text(str(os.getpid()))
+(folder / "ready").touch()
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def agent(home: Path) -> Iterator[Callable[..., Path]]:
+    """Starts what holds an agent's lock, as the server's agents do, and returns its folder."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, manner: str = "willing") -> Path:
+        folder = home / "server" / "agents" / "shop" / name
+        folder.mkdir(parents=True)
+        command = [sys.executable, "-c", AGENT, str(folder), manner]
+        started.append(subprocess.Popen(command, start_new_session=True))
+        until((folder / "ready").exists, "the agent is there")
+        return folder
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait(30)
+
 
 @pytest.fixture
 def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
@@ -65,8 +117,10 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(SERVER)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setattr(ports, "_notes", lambda: tmp_path / "ports.json")
     monkeypatch.setattr(plane, "PORT", unused_port())
     monkeypatch.setattr(plane, "GRACE_S", 2.0)
+    monkeypatch.setattr(plane, "AGENTS_END_S", 3.0)
     settings = Settings(home=home)
     yield settings
     plane.down(settings)
@@ -209,3 +263,141 @@ def test_the_server_that_is_started_does_not_speak_to_another(
     variables = Path(f"/proc/{raised.up.server.pid}/environ").read_text()
     assert "elsewhere" not in variables
     assert "SCANFLOW_URL names another server" in raised_lines(raised, elsewhere="http://elsewhere:1")[1]
+
+
+def test_another_s_server_that_answers_at_the_port_is_not_taken_for_one_s_own(
+    standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = plane.up(standin, tracker=False).up.server
+    monkeypatch.setattr(plane, "_server_port", lambda *_: other.port)  # both chose it before either listened
+    late = Settings(home=tmp_path / "late")
+    with pytest.raises(UnavailableError, match=r"(?s)ended as soon as it was started.*Address already in use"):
+        plane.up(late, tracker=False)
+    assert other.is_alive()
+
+
+def test_homes_that_are_put_up_at_one_time_do_not_choose_one_port(standin: Settings, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    first = plane.free_port(one, unused_port())
+    assert plane.free_port(other, first) != first
+    assert plane.free_port(one, first) == first
+    with pytest.raises(UsageError, match="is taken by another"):
+        plane.up(standin, port=first, tracker=False)
+    forget_ports(one)
+    assert plane.free_port(other, first) == first
+    forget_ports(other)
+
+
+def test_a_port_is_another_home_s_to_choose_as_soon_as_it_is_down(standin: Settings, tmp_path: Path) -> None:
+    port = plane.up(standin, tracker=False).up.server.port
+    plane.down(standin)
+    assert plane.free_port(tmp_path / "other", port) == port
+    forget_ports(tmp_path / "other")
+
+
+# Agents that take their time, or do not end
+
+
+def test_down_waits_for_an_agent_that_tidies_up_and_says_so(
+    standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plane, "TELL_AFTER_S", 0.1)
+    folder = agent("tracker")
+    plane.up(standin, tracker=False)
+    told: list[str] = []
+    done = plane.down(standin, tell=told.append)
+    assert (folder / "tidied").exists()
+    assert done.stopped[0] == "the agent 'tracker' of shop"
+    assert done.running == []
+    assert told == ["Waiting for tracker of shop to end, for at most 3 s."]
+
+
+def test_an_agent_that_will_not_end_is_made_to(standin: Settings, agent: Callable[..., Path]) -> None:
+    folder = agent("tracker", "stubborn")
+    plane.up(standin, tracker=False)
+    done = plane.down(standin)
+    assert not is_held(folder / "lock")
+    pid = (folder / "pid").read_text()
+    assert f"the agent 'tracker' of shop (process {pid}), which the server did not" in done.stopped
+    assert (done.running, read_up(standin.home)) == ([], None)
+
+
+def test_an_agent_that_the_server_cannot_end_keeps_no_other_from_ending_and_is_ended_by_its_lock(
+    standin: Settings, agent: Callable[..., Path]
+) -> None:
+    set_mood(standin.home, "broken")
+    folders = [agent("tracker"), agent("checker")]
+    plane.up(standin, tracker=False)
+    done = plane.down(standin)
+    assert all((folder / "tidied").exists() for folder in folders)
+    assert not any(is_held(folder / "lock") for folder in folders)
+    assert "the agent 'checker' of shop" in done.stopped
+    assert any(one.startswith("the agent 'tracker' of shop (process ") for one in done.stopped)
+    assert any("The disk is full." in one and "the next 'scanflow up' starts it again" in one for one in done.left)
+    assert done.running == []
+
+
+def test_agents_are_ended_also_where_no_server_can_be_started_for_that(
+    standin: Settings, agent: Callable[..., Path]
+) -> None:
+    plane.up(standin, tracker=False).up.server.end(grace_s=5.0)
+    set_mood(standin.home, "dies")
+    folder = agent("tracker")
+    done = plane.down(standin)
+    assert not is_held(folder / "lock")
+    assert any("ended as soon as it was started" in one for one in done.left)
+    assert read_up(standin.home) is None
+
+
+def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
+    standin: Settings, agent: Callable[..., Path]
+) -> None:
+    set_mood(standin.home, "broken")
+    folder = agent("tracker", "stubborn")
+    plane.up(standin, tracker=False)
+    innocent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    with innocent:
+        right = (folder / "pid").read_text()
+        (folder / "pid").write_text(str(innocent.pid))  # of a process that has no part in it
+        done = plane.down(standin)
+        assert innocent.poll() is None
+    assert done.running == ["tracker of shop"]
+    assert not any("tracker" in one for one in done.stopped)
+    assert any("The agent 'tracker' of shop runs on" in one and "ask again: scanflow down" in one for one in done.left)
+    assert read_up(standin.home) is not None
+    (folder / "pid").write_text(right)
+    assert plane.down(standin).running == []
+    assert not is_held(folder / "lock")
+
+
+def test_agents_are_found_where_nothing_was_noted(standin: Settings, agent: Callable[..., Path]) -> None:
+    folder = agent("tracker")
+    done = plane.down(standin)
+    assert not is_held(folder / "lock")
+    assert done.stopped[0] == "the agent 'tracker' of shop"
+
+
+def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(
+    standin: Settings, agent: Callable[..., Path]
+) -> None:
+    folder = agent("tracker")
+    raised = plane.up(standin, tracker=False)
+    forget_up(standin.home)
+    with (standin.home / "server" / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = plane.down(standin)
+        assert is_held(folder / "lock")
+    assert done.stopped == []
+    assert "was not started by scanflow up" in done.left[0]
+    assert raised.up.server.end(grace_s=5.0)
+
+
+def test_down_says_by_its_exit_code_that_an_agent_runs_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = plane.Down(stopped=[], left=["The agent 'tracker' of shop runs on."], running=["tracker of shop"])
+    monkeypatch.setattr(plane, "down", lambda *_, **__: left)
+    with pytest.raises(typer.Exit) as ended:
+        control.down()
+    assert ended.value.exit_code == 3
+    assert capsys.readouterr().out == "The agent 'tracker' of shop runs on.\n"

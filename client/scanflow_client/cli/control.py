@@ -16,6 +16,9 @@ __all__: list[str] = []
 NOT_UP = 3
 """The exit code of ``status`` when nothing is up, or it does not answer."""
 
+NOT_DOWN = 3
+"""The exit code of ``down`` when an agent that was to end runs on."""
+
 LOOKED_AT = 10_000
 """``events`` looks through so many of the last."""
 
@@ -46,18 +49,16 @@ def up(
 def down(as_json: JsonOption = False) -> None:
     """Stop what scanflow up started, and nothing else: the agents, the server, the tracker."""
     from scanflow.settings import Settings
+    from scanflow_client.control_words import down_lines
     from scanflow_client.plane import down as take_down
 
-    done = take_down(Settings.from_environment())
+    done = take_down(Settings.from_environment(), tell=lambda text: typer.echo(text, err=True))
     if as_json:
-        typer.echo(json.dumps({"stopped": done.stopped, "left": done.left}, indent=2))
-        return
-    for what in done.stopped:
-        typer.echo(f"Stopped {what}.")
-    if not done.stopped:
-        typer.echo("Nothing was up.")
-    for what in done.left:
-        typer.echo(what)
+        typer.echo(json.dumps({"stopped": done.stopped, "left": done.left, "running": done.running}, indent=2))
+    else:
+        typer.echo("\n".join(down_lines(done)))
+    if done.running:
+        raise typer.Exit(NOT_DOWN)
 
 
 @commands.command()

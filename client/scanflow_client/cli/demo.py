@@ -41,7 +41,8 @@ def demo(
     """Train on handwritten digits, serve the model, let the data drift, and watch agents retrain and promote."""
     from scanflow_client.cli.runs import watch
     from scanflow_client.demo import load_demo, report_path, where_to_look
-    from scanflow_client.loop_demo import loop_lines, report_of
+    from scanflow_client.loop_demo import SERVICE, loop_lines, report_of
+    from scanflow_client.standing import look_before
 
     application, path, parameters, corrupted = load_demo(data, drifted)
     parameters |= parse_parameters(parameter)
@@ -49,6 +50,9 @@ def demo(
         typer.echo(f"The demo is an application like yours: {path}")
     with _control_plane(keep=keep, as_json=as_json):
         where = deployer()
+        before = look_before(where, server(), application, SERVICE)  # what is refused is refused before the training
+        for line in before.lines:
+            typer.echo(line, err=as_json)
         record = watch(
             lambda observe: where.run(application, "mnist-wf", parameters=parameters, source=path, observe=observe),
             as_json,
@@ -62,7 +66,8 @@ def demo(
             told = {"run": record.model_dump(mode="json"), "loop": loop.as_json(), "report": str(written)}
             typer.echo(json.dumps(told, indent=2))
         else:
-            typer.echo("\n".join([*loop_lines(loop, written), *where_to_look(record, path, kept=keep)]))
+            kept = keep or bool(before.agents)
+            typer.echo("\n".join([*loop_lines(loop, written), *where_to_look(record, path, kept=kept)]))
 
 
 @contextmanager
@@ -70,39 +75,51 @@ def _control_plane(*, keep: bool, as_json: bool) -> Iterator[None]:
     """Have the control plane up meanwhile; what was up before stays up."""
     from scanflow.settings import Settings
     from scanflow_client.plane import down, up
+    from scanflow_client.standing import wanted_agents
 
     settings = Settings.from_environment()
     if settings.url is not None:  # somebody else's to start and to end
         yield
         return
     raised = up(settings)
+    ends = raised.server and not keep
     if not as_json:
         typer.echo(f"The control plane is up: {raised.up.server.url}" + ("" if raised.server else " (it was before)"))
     try:
+        if ends and (others := wanted_agents(server())):
+            ends = False
+            names = ", ".join(f"{one['name']} of {one['app']}" for one in others)
+            typer.echo(f"It stays up, as {names} were to run before. Stop all: scanflow down", err=as_json)
         yield
     finally:
-        if raised.server and not keep:
-            down(settings)
+        if ends and (done := down(settings)).running:
+            typer.echo("\n".join(done.left), err=True)
 
 
 def _close_the_loop(
     where: Deployer, application: Application, path: Path, drifted: Path | None, *, keep: bool, as_json: bool
 ) -> Loop:
-    """Serve the champion, start the agents, send digits, and tell the story until a better model is promoted."""
+    """Serve the champion, start the agents, send digits, and tell the story until a better model is promoted.
+
+    What this began is ended at the end, whether or not it failed on the way; what was there before it is not.
+    """
     from scanflow_client.demo import traffic_program
-    from scanflow_client.loop_demo import SERVICE, run_loop, start_agents, stop_agents
+    from scanflow_client.loop_demo import SERVICE, run_loop, start_agents
     from scanflow_client.progress import changes_on
+    from scanflow_client.standing import end_agents, end_service, look_before
     from scanflow_client.story_screen import story_on
     from scanflow_client.traffic import Traffic
 
     asked = server()
+    before = look_before(where, asked, application, SERVICE)
+    fresh = [one.name for one in application.agents if one.name not in before.agents]
     with ExitStack() as stack:
         with nullcontext(lambda _change: None) if as_json else changes_on(sys.stdout) as observe:
-            if not keep:
-                stack.callback(where.delete, SERVICE)
+            if not keep and not before.service:
+                stack.callback(end_service, where, application, SERVICE)
             served = where.deploy(application, SERVICE, source=path, observe=observe)
         if not keep:
-            stack.callback(stop_agents, asked, application)
+            stack.callback(end_agents, asked, application, fresh)
         names = start_agents(asked, application, path)
         if not as_json:
             typer.echo(f"From here on, the agents act by themselves: {', '.join(names)}")

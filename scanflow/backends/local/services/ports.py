@@ -1,4 +1,4 @@
-"""Which port a service listens on: the one that was asked for, or the next that is free."""
+"""Which port a service, or a server of a home, listens on: the one that was asked for, or the next that is free."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.stored import held, read_stored, write_atomically
 from scanflow.errors import InvalidError, UnavailableError
 
-__all__ = ["FIRST_PORT", "choose_port", "is_free", "taken_ports"]
+__all__ = ["FIRST_PORT", "choose_port", "forget_ports", "is_free", "next_port", "taken_ports"]
 
 FIRST_PORT = 46700
 _TRIED = 1000
+_PAST_LAST = 65536
 _NOTED_S = 30.0
 
 
@@ -35,13 +36,37 @@ def choose_port(asked: int | None, *, host: str, taken: Collection[int], what: s
             whose = "another service of this home has it" if asked in taken else "something listens there already"
             raise InvalidError(f"The port {asked} for {what} is in use: {whose}. Write another, or none.")
         return asked
+    found = next_port(FIRST_PORT, tried=_TRIED, host=host, taken=taken)
+    if found is not None:
+        return found
+    raise UnavailableError(f"No port from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free. Name one.")
+
+
+def next_port(
+    first: int, *, tried: int, host: str, taken: Collection[int] = (), whose: Path | None = None
+) -> int | None:
+    """Return the first of ``tried`` ports that nobody listens on, and no other home is about to; None: there is none.
+
+    It is noted for some seconds as the home's, ``whose``, which may choose it again; None: as nobody's.
+    """
     with held(_notes().with_suffix(".lock")):
         noted = _noted()
-        for port in range(FIRST_PORT, FIRST_PORT + _TRIED):
-            if port not in taken and str(port) not in noted and is_free(host, port):
-                write_atomically(_notes(), json.dumps({**noted, str(port): time.time()}).encode())
+        others = {int(port) for port, (_, home) in noted.items() if whose is None or home != str(whose)}
+        for port in range(first, min(first + tried, _PAST_LAST)):
+            if port not in taken and port not in others and is_free(host, port):
+                own = (time.time(), "" if whose is None else str(whose))
+                write_atomically(_notes(), json.dumps({**noted, str(port): own}).encode())
                 return port
-    raise UnavailableError(f"No port from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free. Name one.")
+    return None
+
+
+def forget_ports(whose: Path) -> None:
+    """Let others choose at once what was noted for a home."""
+    with held(_notes().with_suffix(".lock")):
+        noted = _noted()
+        kept = {port: note for port, note in noted.items() if note[1] != str(whose)}
+        if kept != noted:
+            write_atomically(_notes(), json.dumps(kept).encode())
 
 
 def taken_ports(home: ServicesHome, but: str) -> set[int]:
@@ -59,12 +84,15 @@ def _notes() -> Path:
     return Path(tempfile.gettempdir()) / f"scanflow-{os.getuid()}-ports.json"
 
 
-def _noted() -> dict[str, float]:
+def _noted() -> dict[str, tuple[float, str]]:
+    """Return when each port was noted, lately, and for which home."""
     try:
-        found = json.loads(_notes().read_bytes())
-        return {port: at for port, at in found.items() if 0 <= time.time() - at < _NOTED_S}
+        found = {
+            str(int(port)): (float(at), str(home)) for port, (at, home) in json.loads(_notes().read_bytes()).items()
+        }
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
+    return {port: (at, home) for port, (at, home) in found.items() if 0 <= time.time() - at < _NOTED_S}
 
 
 def is_free(host: str, port: int) -> bool:
