@@ -17,6 +17,7 @@ from scanflow.app.files import load_json
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import Judgement
 from scanflow.errors import InvalidError
+from scanflow_server.store.keys import OWN
 
 __all__ = [
     "AgentName",
@@ -74,8 +75,17 @@ Document = Annotated[dict[str, Any], AfterValidator(check_text)]
 """A JSON object of a user's."""
 
 Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
+
+
+def _nobodys_own(key: str | None) -> str | None:
+    if key is not None and key.startswith(OWN):
+        raise ValueError(f"keys that begin with {OWN!r} are the server's own: begin yours otherwise")
+    return key
+
+
 Key = Annotated[
     str | None,
+    AfterValidator(_nobodys_own),
     Header(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[ -~]+$"),
 ]
 """A wish's own name: sent again with the same name, it is not acted on again."""

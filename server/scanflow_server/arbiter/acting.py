@@ -19,6 +19,7 @@ from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import StoredAction, StoredField
+from scanflow_server.store.keys import OWN
 
 __all__ = ["MOST_TRIES", "Actor", "Perform"]
 
@@ -62,7 +63,7 @@ class Actor:
         intent = stored.intent
         call = Call(primitive=intent.primitive, arguments=intent.arguments)
         try:
-            done = self._perform(intent, call, f"intent/{id}", stored.action.inverse, lambda back: self._note(id, back))
+            done = self._perform(intent, call, f"{OWN}{id}", stored.action.inverse, lambda back: self._note(id, back))
         except UnavailableError as error:
             self._put_off(id, error)
         except ScanflowError as error:
@@ -81,7 +82,7 @@ class Actor:
             return
         intent = stored.intent
         try:
-            self._perform(intent, stored.action.inverse, f"intent/{id}{REVERT}", None, lambda _: None)
+            self._perform(intent, stored.action.inverse, f"{OWN}{id}{REVERT}", None, lambda _: None)
         except UnavailableError as error:
             self._put_off(id, error)
         except ScanflowError as error:

@@ -15,6 +15,7 @@ from scanflow_server.control.pruning import Keep, Mark, gone_until, is_old, mark
 from scanflow_server.jobs import GONE, Job
 from scanflow_server.primitives.means import REVERT
 from scanflow_server.store import events, operations, pruning, runs
+from scanflow_server.store.keys import OWN
 
 __all__ = ["RetentionController"]
 
@@ -178,7 +179,7 @@ class RetentionController:
             with self._context.store.write() as connection:
                 # What a kill cut short is begun again with its key, however long the server was away.
                 begun = pruning.begun_intents(connection)
-                spare = {f"intent/{id}" for id in begun} | {f"intent/{id}{REVERT}" for id in begun}
+                spare = {f"{OWN}{id}{end}" for id in begun for end in ("", REVERT)}
                 if pruning.forget_keys(connection, before, spare=spare, most=BATCH) == 0:
                     return
             yield

@@ -11,7 +11,10 @@ from sqlalchemy import Connection, insert, select
 from scanflow.errors import InvalidError
 from scanflow_server.store.tables import keys
 
-__all__ = ["find", "fingerprint", "keep", "made"]
+__all__ = ["OWN", "find", "fingerprint", "keep", "made"]
+
+OWN = "intent/"
+"""What the keys begin with that the server makes itself, and nobody else's do."""
 
 
 def fingerprint(request: Any) -> str:

@@ -309,6 +309,11 @@ def test_what_is_no_number_of_a_runs_event_is_as_if_none_was_known(
     assert [line for line in told if line.startswith("id")] == ["id: 1-1"]
 
 
+def test_a_key_that_the_server_might_make_itself_is_refused(api: httpx.Client, body: dict[str, Any]) -> None:
+    reply = api.post("/runs", json=body, headers={"Idempotency-Key": "intent/i1"})
+    assert (reply.status_code, "are the server's own" in reply.json()["detail"]) == (422, True)
+
+
 def test_a_change_of_a_service_is_an_operation(api: httpx.Client, context: Context) -> None:
     given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}, "instances": 2}
     reply = api.post("/services", json=given, headers={"Idempotency-Key": "d"})
