@@ -25,6 +25,7 @@ def folder(context: Context) -> Path:
         agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
     made = context.agent_job("a", "tracker").path / "host"
     made.mkdir(parents=True)
+    (made.parent / "told").write_text(f"1 {context.url}")  # as its controller does when it starts it
     return made
 
 
