@@ -261,11 +261,11 @@ def test_a_component_that_holds_the_interpreter_is_ended_and_its_neighbour_goes_
 
 
 def test_a_sleeping_service_answers_its_first_caller(services: Services) -> None:
-    scaling = sf.Scaling(metric="rps", target=1000, min=0, max=2, polling=0.5, cool_down=1)
+    scaling = sf.Scaling(metric="rps", target=1000, min=0, max=2, polling=0.5, cool_down=5)
     url = services.deploy(scaling=scaling).url
     until(lambda: services.local.service("w").state == "idle", "it sleeps")
     assert infer(url)[0] == 200
-    assert services.local.service("w").state in {"ready", "degraded"}
+    until(lambda: services.local.service("w").state in {"ready", "degraded"}, "it is noted that it is awake")
 
 
 def test_load_adds_instances_and_quiet_takes_them_away(services: Services) -> None:
