@@ -128,7 +128,7 @@ def undisturbed(services: Services, url: str, what: Callable[[], object], *, the
         load.stop()
         result = load.result()
     assert not result.failed, result.reasons
-    assert services.local.service("w").state in {"ready", "degraded"}
+    until(lambda: services.local.service("w").state in {"ready", "degraded"}, "it is noted that it serves")
 
 
 def test_it_is_cut_anew_swapped_and_deployed_anew_without_a_failed_request(services: Services) -> None:
