@@ -5,6 +5,7 @@ Nothing is carried out here; that is the engine's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from scanflow.agent.records import Action, ActionState, Decision, Event, Intent
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow_server.arbiter.arbitrate import World, arbitrate_all
 from scanflow_server.arbiter.foreign import FOREIGN_S, foreign_fields, same
-from scanflow_server.arbiter.look import Look
+from scanflow_server.arbiter.look import SINCE, Look
 from scanflow_server.arbiter.owner import Owner
 from scanflow_server.arbiter.words import place_of
 from scanflow_server.store import events
@@ -126,7 +127,7 @@ class Desk:
         wanted = [one.intent for one in fresh.values()]
         since = now - max(_looks_back_s(one) for one in wanted)
         history = [one for one in kept.history_for(connection, wanted, since=since) if one.id not in fresh]
-        fields = kept.fields_at(connection, place)
+        fields = _of_this_one(connection, kept.fields_at(connection, place), seen.get(SINCE))
         at_work = kept.at_work(connection, place)
         steady = {name: one for name, one in fields.items() if one.intent not in at_work}
         foreign = self._foreign(connection, place, steady, seen, now)
@@ -234,6 +235,24 @@ def _get(connection: Connection, id: str) -> StoredAction:
     if stored is None:
         raise not_found(id)
     return stored
+
+
+def _of_this_one(
+    connection: Connection, fields: Mapping[str, StoredField], since: float | None
+) -> dict[str, StoredField]:
+    """Return what is kept of a target that is there since then: not what was written into one of its name before."""
+    if since is None:
+        return dict(fields)
+    ended = {one.intent: _ended(connection, one.intent) for one in fields.values() if one.intent is not None}
+    return {name: one for name, one in fields.items() if one.intent is None or ended[one.intent] >= since}
+
+
+def _ended(connection: Connection, id: str) -> float:
+    """Return when an action was over, which for what deploys a service is after that is there."""
+    stored = kept.get(connection, id)
+    if stored is None:
+        return 0.0
+    return math.inf if stored.action.ended is None else stored.action.ended
 
 
 def _last_written(fields: Mapping[str, StoredField]) -> dict[str, Any]:

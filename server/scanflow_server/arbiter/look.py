@@ -14,10 +14,13 @@ from scanflow.errors import NotFoundError, ScanflowError
 from scanflow_server.primitives.means import Applications
 from scanflow_server.primitives.services import served_models, trial_of
 
-__all__ = ["Look", "Measure", "measured", "observed"]
+__all__ = ["SINCE", "Look", "Measure", "measured", "observed"]
 
 Look = Callable[[Intent], Mapping[str, Any]]
-"""Return those of an intent's fields that can be seen, as they are."""
+"""Return those of an intent's fields that can be seen, as they are; and, under ``SINCE``, since when its target is
+there, where that is known."""
+
+SINCE = "created"
 
 Measure = Callable[[str, str], float | None]
 """Return what a metric is, for an application, by their names; None: nobody knows."""
@@ -36,7 +39,7 @@ def observed(deployer: Deployer, applications: Applications, intent: Intent) -> 
             return {}
     except ScanflowError:
         return {}
-    return {field: seen[field] for field in intent.fields if field in seen}
+    return {field: seen[field] for field in (*intent.fields, SINCE) if field in seen}
 
 
 def measured(deployer: Deployer, metric: str) -> float | None:
@@ -61,6 +64,7 @@ def _of_service(record: ServiceRecord) -> dict[str, Any]:
     trial = trial_of(record)
     share = None if trial is None else {"models": dict(trial.models), "weight": trial.weight, "shadow": trial.shadow}
     return {
+        SINCE: record.created,
         "running": True,
         "replicas": record.shape.instances,
         "resource": record.shape.cores,

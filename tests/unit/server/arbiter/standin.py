@@ -8,6 +8,7 @@ from typing import Any
 from scanflow.agent.records import Call, Intent
 from scanflow.errors import UnavailableError
 from scanflow_server.arbiter.engine import Engine
+from scanflow_server.arbiter.look import SINCE
 from scanflow_server.primitives.means import Done
 from scanflow_server.store.base import Store
 
@@ -27,6 +28,7 @@ class World:
         self.replicas: dict[str, int] = {"serve": 2, "other": 1}
         self.done: list[tuple[str, dict[str, Any]]] = []
         self.metrics: dict[str, float] = {}
+        self.since: float | None = None
         self.living: set[str] = set()
         self.kill: str | None = None
         self.fail: Exception | None = None
@@ -45,7 +47,8 @@ class World:
 
     def look(self, intent: Intent) -> dict[str, Any]:
         name = intent.target.partition("/")[2]
-        return {"replicas": self.replicas[name]} if name in self.replicas else {}
+        seen = {"replicas": self.replicas[name]} if name in self.replicas else {}
+        return seen if self.since is None else {**seen, SINCE: self.since}
 
     def measure(self, _app: str, metric: str) -> float | None:
         return self.metrics.get(metric)

@@ -114,6 +114,20 @@ def test_what_is_being_taken_back_is_not_done_after_what_comes_after_it(world: W
     assert (action(world, "i1").state, world.replicas["serve"]) == ("reverted", 8)
 
 
+def test_what_was_written_into_one_that_was_deleted_is_nothing_to_the_next_of_its_name(world: World) -> None:
+    world.since = 900.0
+    engine = world.engine()
+    engine.submit(wanted("i1"))
+    engine.settle()
+    world.replicas["serve"] = 9
+    assert engine.submit(wanted("i2", 5)).verdict == "refuse"
+    world.now, world.since = 1010.0, 1005.0  # deleted, and deployed anew
+    assert engine.submit(wanted("i3", 5, strategy="other")).verdict == "act"
+    engine.settle()
+    world.replicas["serve"] = 9
+    assert "it is 9, and 5 was written here last" in engine.submit(wanted("i4", 6, strategy="other")).reason
+
+
 def test_what_could_not_be_taken_back_says_so_and_stands(world: World) -> None:
     engine = world.engine()
     engine.submit(wanted("i1", 3))
