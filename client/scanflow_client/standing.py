@@ -1,9 +1,8 @@
-"""What stands before the demo begins, and so is not the demo's to end: a service, and agents, of whomever."""
+"""What stands before the demo begins, and so is not the demo's to change or to end; and the end of what it began."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from scanflow.app.application import Application
@@ -12,48 +11,31 @@ from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError
 from scanflow.transport import Server, path_of
 
-__all__ = ["Standing", "end_agents", "end_service", "look_before", "wanted_agents"]
+__all__ = ["end_agents", "end_service", "look_before", "wanted_agents"]
 
 _ELSEWHERE = "Or let the demo have a home of its own: SCANFLOW_HOME=/tmp/demo scanflow demo"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What of the application's is there."""
-
-    service: bool
-    agents: tuple[str, ...]
-
-    @property
-    def lines(self) -> list[str]:
-        """What becomes of it, for people."""
-        lines = ["The demo's service is there already: it gets the model of this demo, and is left running."]
-        agents = [f"{', '.join(self.agents)} run already: they go on with what they have kept, and are left running."]
-        return [*(lines if self.service else []), *(agents if self.agents else [])]
-
-
-def look_before(where: Deployer, server: Server, app: Application, service: str) -> Standing:
-    """Return what of the application's is there.
+def look_before(where: Deployer, server: Server, app: Application, service: str) -> None:
+    """See that nothing of the application's is there: its agents would leave alone what a demo changes under them.
 
     Raises:
-        InvalidError: what it needs the name of is another's.
+        InvalidError: a service or agents are, of whomever; the message says how to end them.
     """
-    found = _service(where, service)
-    if found is not None and not _owns(app, found):
-        raise InvalidError(
-            f"A service {service!r} is there already, of the application {found.app!r} of team {found.team!r}, and the "
-            f"demo needs that name. End it, if you can do without it: scanflow delete {service}. {_ELSEWHERE}"
-        )
     names = {one.name for one in app.agents}
     agents = [one for one in wanted_agents(server) if one["app"] == app.name and one["name"] in names]
-    others = [one for one in agents if one["team"] != app.team]
-    if others:
+    found = _service(where, service)
+    there = [f"the service {service!r} of the application {found.app!r} of team {found.team!r}"] if found else []
+    ends = [f"scanflow delete {service}"] if found else []
+    if agents:
+        listed = ", ".join(one["name"] for one in agents)
+        there.insert(0, f"the agents {listed} of {app.name} of team {agents[0]['team']!r}")
+        ends.insert(0, f"scanflow agents {app.name} --stop")
+    if there:
         raise InvalidError(
-            f"The agents {', '.join(one['name'] for one in others)} of {app.name} run already, of the team "
-            f"{others[0]['team']!r}, and the demo needs those names. Stop them, if you can do without them: "
-            f"scanflow agents {app.name} --stop. {_ELSEWHERE}"
+            f"The demo needs names that are taken here: {' and '.join(there)}. If you can do without, end that: "
+            f"{'; '.join(ends)}. {_ELSEWHERE}"
         )
-    return Standing(service=found is not None, agents=tuple(one["name"] for one in agents))
 
 
 def wanted_agents(server: Server) -> list[dict[str, Any]]:

@@ -124,18 +124,12 @@ def test_an_agent_that_another_team_starts_at_the_last_moment_runs_on(close: Cal
     assert (where.asked, there.agents) == (["deploy", "delete"], {"checker": "ops"})
 
 
-def test_a_kept_demo_runs_on_after_another_one(close: Callable[..., object]) -> None:
-    where, there = Where(served()), Plane(tracker="datascience", checker="datascience")
-    close(where, there)
-    assert (where.asked, set(there.agents)) == (["deploy"], {"tracker", "checker"})
-
-
-def test_of_a_service_that_was_there_and_agents_that_were_not_only_these_are_ended(
-    close: Callable[..., object],
-) -> None:
-    where, there = Where(served()), Plane(tracker="datascience")
-    close(where, there)
-    assert (where.asked, set(there.agents)) == (["deploy"], {"tracker"})
+@pytest.mark.parametrize("agents", [{}, {"tracker": "datascience"}], ids=["by hand", "kept"])
+def test_a_demo_that_is_there_already_is_left_as_it_is(close: Callable[..., object], agents: dict[str, str]) -> None:
+    where, there = Where(served()), Plane(**agents)
+    with pytest.raises(InvalidError, match=r"'serve'.*'mnist'.*scanflow delete serve.*SCANFLOW_HOME"):
+        close(where, there)
+    assert (where.asked, there.agents) == ([], agents)
 
 
 def test_a_deployment_of_its_own_that_fails_is_taken_away(close: Callable[..., object]) -> None:

@@ -50,9 +50,7 @@ def demo(
         typer.echo(f"The demo is an application like yours: {path}")
     with _control_plane(keep=keep, as_json=as_json):
         where = deployer()
-        before = look_before(where, server(), application, SERVICE)  # what is refused is refused before the training
-        for line in before.lines:
-            typer.echo(line, err=as_json)
+        look_before(where, server(), application, SERVICE)  # what is refused is refused before the training
         record = watch(
             lambda observe: where.run(application, "mnist-wf", parameters=parameters, source=path, observe=observe),
             as_json,
@@ -66,8 +64,7 @@ def demo(
             told = {"run": record.model_dump(mode="json"), "loop": loop.as_json(), "report": str(written)}
             typer.echo(json.dumps(told, indent=2))
         else:
-            kept = keep or bool(before.agents)
-            typer.echo("\n".join([*loop_lines(loop, written), *where_to_look(record, path, kept=kept)]))
+            typer.echo("\n".join([*loop_lines(loop, written), *where_to_look(record, path, kept=keep)]))
 
 
 @contextmanager
@@ -111,15 +108,14 @@ def _close_the_loop(
     from scanflow_client.traffic import Traffic
 
     asked = server()
-    before = look_before(where, asked, application, SERVICE)
-    fresh = [one.name for one in application.agents if one.name not in before.agents]
+    look_before(where, asked, application, SERVICE)
     with ExitStack() as stack:
         with nullcontext(lambda _change: None) if as_json else changes_on(sys.stdout) as observe:
-            if not keep and not before.service:
+            if not keep:
                 stack.callback(end_service, where, application, SERVICE)
             served = where.deploy(application, SERVICE, source=path, observe=observe)
         if not keep:
-            stack.callback(end_agents, asked, application, fresh)
+            stack.callback(end_agents, asked, application, [one.name for one in application.agents])
         names = start_agents(asked, application, path)
         if not as_json:
             typer.echo(f"From here on, the agents act by themselves: {', '.join(names)}")
