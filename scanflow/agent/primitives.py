@@ -7,17 +7,27 @@ are there for batch workflows and for online ones, told apart by their argument 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 from scanflow.agent.acts import Act, Kind
 from scanflow.agent.catalogue import Parameter, Primitive, primitive, rows_of
-from scanflow.app.parameters import plain_mapping
-from scanflow.app.resources import AffinityMode, Resources
+from scanflow.agent.primitive_arguments import (
+    above_zero,
+    both_spellings,
+    cut_fields,
+    executor_field,
+    instance_count,
+    model_address,
+    named,
+    resources_given,
+    service_target,
+    target_of_kind,
+    workflow_target,
+)
+from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.names import check_name
 
 __all__ = [
     "CATALOGUE",
@@ -46,7 +56,6 @@ __all__ = [
 _UNSAID: Any = object()
 """Stands for an argument that was not given where None says something."""
 
-_MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 
 Batch: TypeAlias = Annotated[str, "The batch workflow's name."]
 Online: TypeAlias = Annotated[str, "The online workflow's name."]
@@ -71,7 +80,13 @@ SomeMode: TypeAlias = Annotated[AffinityMode | None, "Where an instance may run.
 @primitive("application", "batch", fields=("running",))
 def run_workflow(workflow: Batch, *, parameters: Settings = None, **more: More) -> Act:
     """Start a batch workflow: ``run_workflow("training", retrain=True)``. Undone by stopping the run."""
-    return _act("run_workflow", _workflow(workflow), ["running"], workflow=workflow, parameters=_both(parameters, more))
+    return _act(
+        "run_workflow",
+        workflow_target(workflow),
+        ["running"],
+        workflow=workflow,
+        parameters=both_spellings(parameters, more),
+    )
 
 
 @primitive("application", "batch", fields=("running",), inverse=False, target="workflow/WORKFLOW or run/RUN")
@@ -79,7 +94,7 @@ def stop_workflow(
     workflow: Batch, *, run: Annotated[str | None, "The run's name. Unset: all that go on."] = None
 ) -> Act:
     """Stop a run, or every run of the workflow that goes on."""
-    target = _workflow(workflow) if run is None else f"run/{_text(run, 'run')}"
+    target = workflow_target(workflow) if run is None else f"run/{named(run, 'run')}"
     return _act("stop_workflow", target, ["running"], workflow=workflow, run=run)
 
 
@@ -110,10 +125,10 @@ def upgrade_workflow(
     if kind == "online":
         if model is None or parameters is not None:
             raise InvalidError("upgrade_workflow of an online workflow takes a model: model='models:/name/3'.")
-        checked = _model(model)
+        checked = model_address(model)
         return _act(
             "upgrade_workflow",
-            _service(workflow),
+            service_target(workflow),
             ["model"],
             "online",
             workflow=workflow,
@@ -125,11 +140,11 @@ def upgrade_workflow(
         raise InvalidError("upgrade_workflow of a batch workflow takes parameters: parameters={'epochs': 3}.")
     return _act(
         "upgrade_workflow",
-        _workflow(workflow),
+        workflow_target(workflow),
         ["parameters"],
         workflow=workflow,
         kind=kind,
-        parameters=_both(parameters, {}),
+        parameters=both_spellings(parameters, {}),
     )
 
 
@@ -146,7 +161,7 @@ def update_workflow_affinity(workflow: Either, affinity: Mode, *, kind: KindOf =
     """Set where the executors of a batch workflow, or the instances of an online one, may run."""
     return _act(
         "update_workflow_affinity",
-        _either(workflow, kind),
+        target_of_kind(workflow, kind),
         ["affinity"],
         kind,
         workflow=workflow,
@@ -166,9 +181,15 @@ def update_workflow_resource(
     workflow: Either, *, cpu: Cpu = None, memory: Memory = None, gpu: Gpu = None, kind: KindOf = "online"
 ) -> Act:
     """Set what the executors of a batch workflow, or the instances of an online one, may use."""
-    granted = _resources("update_workflow_resource", cpu, memory, gpu)
+    granted = resources_given("update_workflow_resource", cpu, memory, gpu)
     return _act(
-        "update_workflow_resource", _either(workflow, kind), ["resource"], kind, workflow=workflow, kind=kind, **granted
+        "update_workflow_resource",
+        target_of_kind(workflow, kind),
+        ["resource"],
+        kind,
+        workflow=workflow,
+        kind=kind,
+        **granted,
     )
 
 
@@ -182,15 +203,15 @@ def run_executor(
     **more: More,
 ) -> Act:
     """Run one executor anew, on the inputs it had in a past run. Undone by stopping it."""
-    target, field = _workflow(workflow), _field(executor, "running")
+    target, field = workflow_target(workflow), executor_field(executor, "running")
     return _act(
         "run_executor",
         target,
         [field],
         workflow=workflow,
         executor=executor,
-        run=_text(run, "run"),
-        parameters=_both(parameters, more),
+        run=named(run, "run"),
+        parameters=both_spellings(parameters, more),
     )
 
 
@@ -199,24 +220,24 @@ def stop_executor(
     workflow: Batch, executor: Step, *, run: Annotated[str, "The run. Unset: the workflow's newest."] = "@latest"
 ) -> Act:
     """Stop one executor of a run: a replicated one, say, when another has finished the task."""
-    target, field = _workflow(workflow), _field(executor, "running")
-    return _act("stop_executor", target, [field], workflow=workflow, executor=executor, run=_text(run, "run"))
+    target, field = workflow_target(workflow), executor_field(executor, "running")
+    return _act("stop_executor", target, [field], workflow=workflow, executor=executor, run=named(run, "run"))
 
 
 @primitive("infrastructure", "batch", fields=("EXECUTOR.parameters",))
 def upgrade_executor(workflow: Batch, executor: Step, *, parameters: Settings = None, **more: More) -> Act:
     """Set parameters of one executor for all later runs: ``upgrade_executor("training", "load-data", days=30)``."""
-    settings = _both(parameters, more)
+    settings = both_spellings(parameters, more)
     if not settings:
         raise InvalidError("upgrade_executor needs a parameter to set: upgrade_executor('training', 'load', days=30).")
-    target, field = _workflow(workflow), _field(executor, "parameters")
+    target, field = workflow_target(workflow), executor_field(executor, "parameters")
     return _act("upgrade_executor", target, [field], workflow=workflow, executor=executor, parameters=settings)
 
 
 @primitive("infrastructure", "batch", fields=("EXECUTOR.affinity",))
 def update_executor_affinity(workflow: Batch, executor: Step, affinity: Mode) -> Act:
     """Set where one executor may run, from the next run on."""
-    target, field = _workflow(workflow), _field(executor, "affinity")
+    target, field = workflow_target(workflow), executor_field(executor, "affinity")
     return _act("update_executor_affinity", target, [field], workflow=workflow, executor=executor, affinity=affinity)
 
 
@@ -225,8 +246,8 @@ def update_executor_resource(
     workflow: Batch, executor: Step, *, cpu: Cpu = None, memory: Memory = None, gpu: Gpu = None
 ) -> Act:
     """Set what one executor may use, from the next run on."""
-    target, field = _workflow(workflow), _field(executor, "resource")
-    granted = _resources("update_executor_resource", cpu, memory, gpu)
+    target, field = workflow_target(workflow), executor_field(executor, "resource")
+    granted = resources_given("update_executor_resource", cpu, memory, gpu)
     return _act("update_executor_resource", target, [field], workflow=workflow, executor=executor, **granted)
 
 
@@ -240,15 +261,15 @@ def deploy_workflow(
     port: Annotated[int | None, "The port of HTTP. Unset: the next that is free."] = None,
 ) -> Act:
     """Serve an online workflow. What is not said is as the workflow says. Undone by deleting it."""
-    fields = ["running", *_cut(instances, cores, affinity)]
+    fields = ["running", *cut_fields(instances, cores, affinity)]
     return _act(
         "deploy_workflow",
-        _service(workflow),
+        service_target(workflow),
         fields,
         "online",
         workflow=workflow,
-        instances=_count(instances),
-        cores=_above_zero("cores", cores),
+        instances=instance_count(instances),
+        cores=above_zero("cores", cores),
         affinity=affinity,
         port=port,
     )
@@ -257,7 +278,7 @@ def deploy_workflow(
 @primitive("application", "online", fields=("running",))
 def delete_workflow(workflow: Online) -> Act:
     """End a service. Undone by deploying it again."""
-    return _act("delete_workflow", _service(workflow), ["running"], "online", workflow=workflow)
+    return _act("delete_workflow", service_target(workflow), ["running"], "online", workflow=workflow)
 
 
 @primitive("application", "online", fields=("replicas",))
@@ -292,11 +313,11 @@ def update_workflow_replica(
         Scaling(**given)
     return _act(
         "update_workflow_replica",
-        _service(workflow),
+        service_target(workflow),
         ["replicas"],
         "online",
         workflow=workflow,
-        instances=_count(instances),
+        instances=instance_count(instances),
         **given,
     )
 
@@ -315,11 +336,11 @@ def update_workflow_traffic(
         raise InvalidError(f"update_workflow_traffic: weight {weight!r} is no share. Write a number from 0 to 1.")
     return _act(
         "update_workflow_traffic",
-        _service(workflow),
+        service_target(workflow),
         ["traffic"],
         "online",
         workflow=workflow,
-        model=_model(model),
+        model=model_address(model),
         weight=weight,
         shadow=shadow,
         node=node,
@@ -331,17 +352,17 @@ def apply_workflow_instance(
     workflow: Online, *, instances: Copies = None, cores: Cores = None, affinity: SomeMode = None
 ) -> Act:
     """Cut a service into other instances while it serves. What is not said stays as it is."""
-    fields = _cut(instances, cores, affinity)
+    fields = cut_fields(instances, cores, affinity)
     if not fields:
         raise InvalidError("apply_workflow_instance changes nothing. Say instances=, cores= or affinity=.")
     return _act(
         "apply_workflow_instance",
-        _service(workflow),
+        service_target(workflow),
         fields,
         "online",
         workflow=workflow,
-        instances=_count(instances),
-        cores=_above_zero("cores", cores),
+        instances=instance_count(instances),
+        cores=above_zero("cores", cores),
         affinity=affinity,
     )
 
@@ -358,11 +379,11 @@ def delete_workflow_instance(
         raise InvalidError("delete_workflow_instance takes a name or a count, and not both. Remove one.")
     return _act(
         "delete_workflow_instance",
-        _service(workflow),
+        service_target(workflow),
         ["replicas"],
         "online",
         workflow=workflow,
-        count=_above_zero("count", count),
+        count=above_zero("count", count),
         instance=instance,
     )
 
@@ -372,11 +393,11 @@ def duplicate_workflow_instance(workflow: Online, *, count: Annotated[int, "How 
     """Add instances to a service, cut as those it has."""
     return _act(
         "duplicate_workflow_instance",
-        _service(workflow),
+        service_target(workflow),
         ["replicas"],
         "online",
         workflow=workflow,
-        count=_above_zero("count", count),
+        count=above_zero("count", count),
     )
 
 
@@ -438,73 +459,6 @@ def _rescaled(
         )
     if scaling is not None:
         Scaling(**scaling)
-    given = {"workflow": workflow, "instances": _count(instances)}
-    act = _act("update_workflow_replica", _service(workflow), ["replicas"], "online", **given)
+    given = {"workflow": workflow, "instances": instance_count(instances)}
+    act = _act("update_workflow_replica", service_target(workflow), ["replicas"], "online", **given)
     return act.replace(arguments={**act.arguments, "scaling": scaling})
-
-
-def _workflow(name: str) -> str:
-    return f"workflow/{check_name(name, 'workflow')}"
-
-
-def _service(name: str) -> str:
-    return f"service/{check_name(name, 'workflow')}"
-
-
-def _either(name: str, kind: Kind) -> str:
-    return _service(name) if kind == "online" else _workflow(name)
-
-
-def _field(executor: str, field: str) -> str:
-    return f"{check_name(executor, 'executor')}.{field}"
-
-
-def _text(value: str, what: str) -> str:
-    if not value.strip():
-        raise InvalidError(f"The {what} has no name. Write one, or '@latest' for the newest.")
-    return value
-
-
-def _model(address: str) -> str:
-    if not _MODEL.fullmatch(address):
-        name = address.removeprefix("models:").strip("/@ ") or "name"
-        raise InvalidError(
-            f"The model {address!r} is not an address in the registry. Write 'models:/{name}@champion' or "
-            f"'models:/{name}/1'."
-        )
-    return address
-
-
-def _both(parameters: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the parameters of both spellings, or None for none."""
-    if doubled := sorted(set(parameters or {}) & set(more)):
-        raise InvalidError(f"The parameter {doubled[0]!r} is given twice. Remove one.")
-    both: dict[str, Any] = plain_mapping({**(parameters or {}), **more})
-    return both or None
-
-
-def _resources(who: str, cpu: float | str | None, memory: str | int | None, gpu: int | None) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        name: value for name, value in (("cpu", cpu), ("memory", memory), ("gpu", gpu)) if value is not None
-    }
-    if not given:
-        raise InvalidError(f"{who} changes nothing. Say cpu=, memory= or gpu=.")
-    checked = Resources(**given)
-    return {name: getattr(checked, name) for name in given}
-
-
-def _cut(instances: int | None, cores: float | None, affinity: str | None) -> list[str]:
-    said = (("replicas", instances), ("resource", cores), ("affinity", affinity))
-    return [field for field, value in said if value is not None]
-
-
-def _count(instances: int | None) -> int | None:
-    if instances is not None and instances < 0:
-        raise InvalidError(f"instances={instances} is no number of copies. Write 0 or more.")
-    return instances
-
-
-def _above_zero(name: str, value: float | None) -> float | None:
-    if value is not None and value <= 0:
-        raise InvalidError(f"{name}={value} is not above zero.")
-    return value

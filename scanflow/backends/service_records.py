@@ -157,6 +157,11 @@ class ServiceRecord(_Record):
     error: str | None = None
     """Why the last change did not come into effect."""
 
+    @property
+    def current(self) -> RevisionRecord | None:
+        """What answers, beside a version that may be on trial."""
+        return next((one for one in self.revisions if one.role == "current"), None)
+
 
 class Explanation(_Record):
     """Why a service has as many instances as it has."""

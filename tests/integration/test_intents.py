@@ -24,6 +24,7 @@ from scanflow_server.problems import handle_problems
 from scanflow_server.routes import intents, labels
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.migrations import migrate
+from tests.applications import keep_application
 from tests.unit.server.arbiter.making import intent
 from tests.waiting import until
 
@@ -57,7 +58,7 @@ def context(home: Path, tmp_path: Path) -> Iterator[Context]:
     context = make_context(ServerSettings(library=Settings(home=home, slots=2)))
     migrate(context.store)
     app, path, _ = load_application(str(tmp_path / "mnist_app.py"))
-    StoredApplications(context).put(app, source=path)
+    keep_application(context, app, source=path)
     yield context
     context.store.close()
 

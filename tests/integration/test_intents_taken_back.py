@@ -20,6 +20,7 @@ from scanflow_server.primitives.asked import StoredApplications
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import intents as kept
 from scanflow_server.store.migrations import migrate
+from tests.applications import keep_application
 from tests.unit.server.arbiter.making import intent
 from tests.waiting import until
 
@@ -45,7 +46,7 @@ def context(home: Path, tmp_path: Path) -> Iterator[Context]:
     context = make_context(ServerSettings(library=Settings(home=home, slots=2)))
     migrate(context.store)
     app, path, _ = load_application(str(tmp_path / "mnist_app.py"))
-    StoredApplications(context).put(app, source=path)
+    keep_application(context, app, source=path)
     yield context
     for record in context.deployer.services():
         context.deployer.delete(record.name)

@@ -39,10 +39,7 @@ Verdict = Literal["promote", "reject", "wait"]
 
 def served(record: ServiceRecord, node: str) -> str | None:
     """Return the address of the version that a node of a service answers with, if it does."""
-    current = next((one for one in record.revisions if one.role == "current"), None)
-    if current is None:
-        return None
-    return current.models.get(node)
+    return None if record.current is None else record.current.models.get(node)
 
 
 def settled(actions: Iterable[Action], context: Context) -> list[Action]:

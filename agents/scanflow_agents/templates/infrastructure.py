@@ -84,8 +84,7 @@ def declare_scaling(
         """Measure the service, and work out the threshold that fits."""
         desk = desk_of(context)
         record = desk.service(service)
-        current = next((one for one in record.revisions if one.role == "current"), None)
-        p95_s = None if current is None else current.p95_s
+        p95_s = None if record.current is None else record.current.p95_s
         rps = _taken(record)
         scaled = _threshold(desk, record)
         threshold = rps if scaled is None else scaled
@@ -175,7 +174,7 @@ def _threshold(desk: Desk, record: ServiceRecord) -> float | None:
 
 def _taken(record: ServiceRecord) -> float | None:
     """Return the requests a second that each instance takes, lately; None: nobody knows."""
-    current = next((one for one in record.revisions if one.role == "current"), None)
+    current = record.current
     if current is None or current.rps is None or record.shape.instances == 0:
         return None
     return current.rps / record.shape.instances

@@ -234,11 +234,11 @@ class Actor:
             stored = kept.get(connection, id)
         assert stored is not None
         now = self._clock()
-        if stored.tries >= MOST_TRIES and stored.reverting is not None:
-            self._not_taken_back(id, str(error))
-            return
-        if stored.tries >= MOST_TRIES:  # what did not answer may have done it all the same
-            with self._store.write() as connection:
+        if stored.tries >= MOST_TRIES:
+            if stored.reverting is not None:
+                self._not_taken_back(id, str(error))
+                return
+            with self._store.write() as connection:  # what did not answer may have done it all the same
                 self._lose(connection, stored, now, f"It was tried {stored.tries} times ({error})")
             return
         tries = stored.tries + (1 if stored.reverting is not None else 0)

@@ -171,6 +171,8 @@ class Engine:
         except RuntimeError as error:  # there are too many threads: there may be fewer soon
             _log.warning("The engine could not go on with %s: %s", id, error)
             self._stumbles(id)
+            with self._changed:
+                self._busy.pop(id, None)
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
         """Return what is to be done now, at most one thing a target, and mark those targets as busy."""
@@ -251,7 +253,6 @@ class Engine:
     def _stumbles(self, id: str) -> None:
         """Leave an action alone for a while that cannot be gone on with, and each time for longer."""
         with self._changed:
-            self._busy.pop(id, None)
             times = self._stumbled.get(id, (0, 0.0))[0] + 1
             pause_s = min(LOOK_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
             self._stumbled[id] = times, self._clock() + pause_s

@@ -51,7 +51,7 @@ def measured(deployer: Deployer, metric: str) -> float | None:
         record = deployer.service(parts[1])
     except (NotFoundError, ScanflowError):
         return None
-    current = next((one for one in record.revisions if one.role == "current"), None)
+    current = record.current
     if current is None:
         return None
     if parts[2] == "errors":

@@ -122,12 +122,13 @@ def view_of(context: Context, one: StoredAgent) -> AgentView:
     ours = one.document is not None
     pid = job.pid if ours else one.pid
     alive = pid is not None if ours else heard
-    there = heard and (not ours or (one.pid == pid and _is_as_wanted(context, one, job)))
+    told = not ours or (one.pid == pid and _is_as_wanted(context, one, job))
+    there = heard and told
     if not one.wanted and ours:
         state = "stopping" if alive else "stopped"
     elif there:
         state = "running"
-    elif one.seen is None or (ours and (one.pid != pid or not _is_as_wanted(context, one, job))):
+    elif one.seen is None or not told:
         state = "starting"
     else:
         state = "silent"

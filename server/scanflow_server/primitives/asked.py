@@ -50,9 +50,9 @@ class AskedRuns:
         """Return a run."""
         return asking.shown(self._context, run)
 
-    def newest(self, *, limit: int) -> list[RunRecord]:
-        """Return the newest runs first."""
-        return asking.shown_runs(self._context, limit=limit)
+    def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
+        """Return the newest runs of a workflow first."""
+        return asking.shown_runs(self._context, limit=limit, app=app, team=team, workflow=workflow)
 
 
 class StoredApplications:
@@ -66,20 +66,6 @@ class StoredApplications:
         with self._context.store.read() as connection:
             found = applications.get(connection, app, team)
         return _kept(_known(found, app, team))
-
-    def put(self, application: Application, *, source: Path | None = None) -> Kept:
-        """Keep it as its newest revision."""
-        with self._context.store.write() as connection:
-            return _kept(
-                applications.put(
-                    connection,
-                    name=application.name,
-                    team=application.team,
-                    document=asking.document_of(application),
-                    source=None if source is None else str(source),
-                    at=self._context.clock(),
-                )
-            )
 
     def change(self, app: str, team: str, make: Callable[[Application], Application]) -> Kept:
         """Change it, alone."""

@@ -79,8 +79,8 @@ class Runs(Protocol):
         """Return a run with its tasks, also one that was begun this instant."""
         ...
 
-    def newest(self, *, limit: int) -> list[RunRecord]:
-        """Return the newest runs first."""
+    def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
+        """Return the newest runs of a workflow first."""
         ...
 
 

@@ -60,9 +60,10 @@ class InlineRuns:
         """See :class:`~scanflow_server.primitives.means.Runs`."""
         return self._deployer.show(run)
 
-    def newest(self, *, limit: int) -> list[RunRecord]:
+    def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         """See :class:`~scanflow_server.primitives.means.Runs`."""
-        return self._deployer.runs(limit=limit)
+        found = self._deployer.runs(limit=limit)
+        return [one for one in found if (one.app, one.team, one.workflow) == (app, team, workflow)]
 
     def _heard(self, key: str, event: object) -> None:
         if key and isinstance(event, RunStarted):
@@ -162,8 +163,7 @@ def _runs_of(means: Means, workflow: str | None) -> list[RunRecord]:
     if workflow is None:
         raise UsageError("Neither 'run' nor 'workflow' was given. Name the run, or the workflow whose runs are meant.")
     means.workflow(workflow)
-    mine = (means.app, means.team, workflow)
-    return [one for one in means.runs.newest(limit=RECENT_RUNS) if (one.app, one.team, one.workflow) == mine]
+    return means.runs.newest(app=means.app, team=means.team, workflow=workflow, limit=RECENT_RUNS)
 
 
 def _past_run(means: Means, asked: RunExecutor | StopExecutor) -> RunRecord:

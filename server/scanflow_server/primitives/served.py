@@ -14,7 +14,7 @@ __all__ = ["cut_of", "found", "given_only", "mine", "served_models", "told", "tr
 
 def served_models(record: ServiceRecord) -> dict[str, str]:
     """Return, for each node that is a registered model, the version that is served."""
-    return dict(next((one.models for one in record.revisions if one.role == "current"), {}))
+    return {} if record.current is None else dict(record.current.models)
 
 
 def trial_of(record: ServiceRecord) -> RevisionRecord | None:

@@ -23,6 +23,7 @@ from scanflow_server.primitives.asked import AskedRuns, StoredApplications
 from scanflow_server.primitives.means import Done, Kept
 from scanflow_server.primitives.table import do
 from scanflow_server.store import runs
+from tests.applications import keep_application
 
 APP = """
 import scanflow as sf
@@ -52,7 +53,7 @@ def source(tmp_path: Path) -> Path:
 def application(context: Context, source: Path) -> Application:
     """An application that is kept, as it is loaded by who sends it."""
     app = load_application(str(source))[0]
-    StoredApplications(context).put(app, source=source)
+    keep_application(context, app, source=source)
     return StoredApplications(context).get("counting", "tests").application
 
 
@@ -169,7 +170,7 @@ def test_a_run_is_begun_once_also_when_its_application_has_changed(
     first = doing("run_workflow", workflow="w0", parameters={"count": 2})
     doing.counts("w0", 9)
     assert doing("run_workflow", workflow="w0", parameters={"count": 2}) == first
-    StoredApplications(context).put(application.replace(workflows=application.workflows[1:]))
+    keep_application(context, application.replace(workflows=application.workflows[1:]))
     assert doing("run_workflow", workflow="w0", parameters={"count": 2}) == first
     assert len(context.deployer.runs()) == 1
     assert doing("run_workflow", key="intent/i2", workflow="w1").result["run"] != first.result["run"]
@@ -222,6 +223,13 @@ def post(api: httpx.Client, path: str, content: bytes = b"{}", key: str = "once"
     headers = {"content-type": "application/json", "idempotency-key": key}
     reply = api.post(path, content=content, headers=headers)
     return reply.status_code, reply.json()
+
+
+def test_the_runs_of_a_workflow_are_found_however_many_others_there_are(doing: Doing) -> None:
+    run = doing("run_workflow", workflow="w0").result["run"]
+    doing("run_workflow", key="intent/i2", workflow="w1")
+    found = AskedRuns(doing.context).newest(app="counting", team="tests", workflow="w0", limit=1)
+    assert [one.name for one in found] == [run]
 
 
 def test_a_spin_of_the_newest_run_sent_twice_is_one(api: httpx.Client, past: str) -> None:

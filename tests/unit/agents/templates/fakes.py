@@ -346,3 +346,8 @@ def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None
         agents=agents,
         tracker=sf.Tracker(),
     )
+
+
+def told(world: World, type: str) -> list[Event]:
+    """Return what the agents told the server of one type."""
+    return [event for event in world.desk.told if event.type == type]

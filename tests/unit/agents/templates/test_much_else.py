@@ -3,7 +3,6 @@ a clock that was ahead."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +10,6 @@ import pytest
 from scanflow.agent.records import Action, Decision, Intent
 from scanflow_agents.templates import marks
 from tests.unit.agents.templates.fakes import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.version()
-    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    made.desk.serves("models:/mnist_cnn/1")
-    return made
 
 
 def an_intent(id: str, **changes: Any) -> Intent:

@@ -3,26 +3,12 @@ again, however often they look. And what they find out is told."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from threading import Barrier, Thread
 
 import pytest
 
-from scanflow.agent.records import Event, Intent
-from tests.unit.agents.templates.fakes import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.version()
-    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    made.desk.serves("models:/mnist_cnn/1")
-    return made
-
-
-def told(world: World, type: str) -> list[Event]:
-    return [event for event in world.desk.told if event.type == type]
+from scanflow.agent.records import Intent
+from tests.unit.agents.templates.fakes import World, told
 
 
 def test_predictions_are_handed_over_again_only_when_as_many_came_or_after_a_while(world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -19,16 +18,6 @@ from scanflow_agents.templates.changes import STRATEGY, settled, verdict_on
 from scanflow_agents.templates.infrastructure import next_threshold
 from scanflow_agents.templates.marks import oldest, read_json, time_of
 from tests.unit.agents.templates.fakes import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.version()
-    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    made.desk.serves("models:/mnist_cnn/1")
-    return made
-
 
 # -- retraining
 

@@ -17,15 +17,6 @@ from scanflow_agents.templates import NAMES, template_of
 from tests.unit.agents.templates.fakes import World
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.version()
-    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    made.desk.serves("models:/mnist_cnn/1")
-    return made
-
-
 def test_each_template_declares_the_strategies_of_table_5_5(world: World) -> None:
     found = {name: sorted(one.name for one in world.load(name).strategies) for name in NAMES}
     assert found == {

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError
-from tests.unit.agents.templates.fakes import World
+from tests.unit.agents.templates.fakes import World, told
 
 AWAY = "MLflow does not answer"
 STUCK = "The service 'serve' does not answer"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.version()
-    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    made.desk.serves("models:/mnist_cnn/1")
-    return made
-
-
-def told(world: World, type: str) -> list[Event]:
-    return [event for event in world.desk.told if event.type == type]
 
 
 def verdicts(world: World) -> dict[int, str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,11 +120,17 @@ def test_a_step_is_run_anew_on_what_it_had(doing: Doing) -> None:
         doing("run_executor", key="x", workflow="scripts", executor="train")
 
 
+OTHER = {"name": "other", "app": "other"}
+
+
 class RunningRuns(InlineRuns):
     """Two steps that are at work, whatever is asked."""
 
-    def __init__(self, deployer: EmbeddedDeployer, *steps: str) -> None:
-        super().__init__(deployer)
+    record: RunRecord
+
+    def __init__(self, *steps: str) -> None:
+        listing: Any = SimpleNamespace(runs=lambda **_: [self.record.model_copy(update=OTHER), self.record])
+        super().__init__(listing)
         self.stopped: list[str] = []
         tasks = tuple(TaskRecord.model_validate({"task": step, "step": step, "state": "running"}) for step in steps)
         given = {"name": "calm-otter-417", "app": "counting", "team": "tests", "workflow": "sums", "state": "running"}
@@ -132,17 +139,13 @@ class RunningRuns(InlineRuns):
     def show(self, run: str) -> RunRecord:  # noqa: ARG002
         return self.record
 
-    def newest(self, *, limit: int) -> list[RunRecord]:  # noqa: ARG002
-        other = self.record.model_copy(update={"name": "other", "app": "other"})
-        return [other, self.record]
-
     def stop(self, run: str) -> RunRecord:
         self.stopped.append(run)
         return self.record
 
 
 def test_the_runs_of_a_workflow_are_stopped_and_no_others(doing: Doing) -> None:
-    doing.runs = runs = RunningRuns(doing.deployer, "load")
+    doing.runs = runs = RunningRuns("load")
     assert doing("stop_workflow", workflow="sums").result["stopped"] == ["calm-otter-417"]
     assert doing("stop_workflow", workflow="scripts").result == {"runs": [], "stopped": []}
     assert runs.stopped == ["calm-otter-417"]
@@ -151,10 +154,10 @@ def test_the_runs_of_a_workflow_are_stopped_and_no_others(doing: Doing) -> None:
 
 
 def test_a_step_is_stopped_where_nothing_else_would_end_with_it(doing: Doing) -> None:
-    doing.runs = runs = RunningRuns(doing.deployer, "load")
+    doing.runs = runs = RunningRuns("load")
     assert doing("stop_executor", workflow="sums", executor="load").result["stopped"] is True
     assert runs.stopped == ["calm-otter-417"]
-    doing.runs = runs = RunningRuns(doing.deployer, "load", "total")
+    doing.runs = runs = RunningRuns("load", "total")
     with pytest.raises(UnsupportedError, match="stop_executor: the embedded backend stops whole runs, and total"):
         doing("stop_executor", workflow="sums", executor="load")
     with pytest.raises(NotFoundError, match="has no step 'lod'"):
