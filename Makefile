@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
-LOCK := $(shell command -v uv || echo .uv/bin/uv) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+LOCK := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
 CODE := scanflow agents client server tests tutorials
 

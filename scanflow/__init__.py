@@ -66,39 +66,11 @@ _HOME = {
 }
 
 __all__ = [
-    "Affinity",
-    "Agent",
-    "Application",
-    "Batching",
-    "Client",
-    "Condition",
-    "Dependency",
-    "Executor",
-    "Guard",
-    "MPIWorkload",
-    "Ref",
-    "Resources",
-    "Retry",
-    "Scaling",
-    "ScanflowError",
-    "Sensor",
-    "Service",
-    "Serving",
-    "Strategy",
-    "Tracker",
-    "Workflow",
-    "all_of",
-    "any_of",
-    "at",
-    "cron",
-    "every",
-    "item",
-    "on_call",
-    "on_event",
-    "output",
-    "output_dir",
-    "step",
-]
+    "Affinity", "Agent", "Application", "Batching", "Client", "Condition", "Dependency", "Executor", "Guard",
+    "MPIWorkload", "Ref", "Resources", "Retry", "Scaling", "ScanflowError", "Sensor", "Service", "Serving", "Strategy",
+    "Tracker", "Workflow", "all_of", "any_of", "at", "cron", "every", "item", "on_call", "on_event", "output",
+    "output_dir", "step",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

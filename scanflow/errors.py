@@ -9,19 +9,10 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "AlreadyRunningError",
-    "InternalError",
-    "InvalidError",
-    "MissingExtraError",
-    "NotFoundError",
-    "ScanflowError",
-    "ServiceFailedError",
-    "StepFailedError",
-    "UnavailableError",
-    "UnsupportedError",
-    "UsageError",
+    "AccessDeniedError", "AlreadyRunningError", "InternalError", "InvalidError", "MissingExtraError", "NotFoundError",
+    "ScanflowError", "ServiceFailedError", "StepFailedError", "UnavailableError", "UnsupportedError", "UsageError",
     "did_you_mean",
-]
+]  # fmt: skip
 
 
 class ScanflowError(Exception):
@@ -41,6 +32,10 @@ class InvalidError(UsageError, ValueError):
 
 class NotFoundError(UsageError, LookupError):
     """A run, step, workflow, file or model that does not exist under that name."""
+
+
+class AccessDeniedError(UsageError):
+    """The token is missing or not valid, or the request comes from where none may."""
 
 
 class UnsupportedError(UsageError):

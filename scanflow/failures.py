@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from scanflow.tracebacks import MAX_FRAMES, WIDTH, read_text
+from scanflow.tracebacks import MAX_FRAMES, read_text
 
-__all__ = ["MAX_FRAMES", "WIDTH", "Failure", "failure_from_text"]
+__all__ = ["MAX_FRAMES", "Failure", "failure_from_text"]
 
 
 class Failure(BaseModel):

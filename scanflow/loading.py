@@ -3,9 +3,12 @@ asked to run it call this."""
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
 
 from scanflow.app.application import Application
 from scanflow.app.files import load_json, load_yaml
@@ -17,6 +20,7 @@ from scanflow.names import slug
 
 __all__ = ["file_being_loaded", "find_file", "load_application", "load_function", "load_module"]
 
+_T = TypeVar("_T")
 DEFAULT_FILES = ("app.py", "scanflow.yaml", "scanflow.yml")
 
 
@@ -83,16 +87,30 @@ def _from_python(path: Path) -> Application:
     ) as error:  # whatever a user's file raises is the user's to see, without our frames around it
         failure = failure_from_text(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
         raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.lines()])) from error
-    apps = {id(value): value for value in vars(module).values() if isinstance(value, Application)}
+    apps = _made_in(module, Application)
     if len(apps) == 1:
-        return next(iter(apps.values()))
+        return apps[0]
     if apps:
         raise UsageError(
-            f"{path.name} makes {len(apps)} applications: {', '.join(app.name for app in apps.values())}. Keep one."
+            f"{path.name} makes {len(apps)} applications: {', '.join(app.name for app in apps)}. Keep one."
         )
-    workflows = {id(value): value for value in vars(module).values() if isinstance(value, Workflow)}
+    workflows = _made_in(module, Workflow)
     if not workflows:
         raise NotFoundError(
             f"{path.name} makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"
         )
-    return Application(name=slug(path.stem) or "app", workflows=list(workflows.values()))
+    return Application(name=slug(path.stem) or "app", workflows=workflows)
+
+
+def _made_in(module: ModuleType, kind: type[_T]) -> list[_T]:
+    """Return the objects of a kind at the top level of a module; if it makes some, without those that it imports."""
+    found = list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
+    if len(found) < 2:
+        return found
+    elsewhere = {
+        id(value)
+        for other in list(sys.modules.values())
+        if other is not module
+        for value in list(getattr(other, "__dict__", {}).values())
+    }
+    return [value for value in found if id(value) not in elsewhere] or found

@@ -5,19 +5,46 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path, PurePath
 from typing import Any
 
-__all__ = ["OUTPUTS_FOLDER", "output", "output_dir", "use_output_dir"]
+__all__ = [
+    "OUTPUTS_FOLDER",
+    "PATH",
+    "PICKLE",
+    "VALUE",
+    "encode",
+    "is_mark",
+    "keep_outputs",
+    "output",
+    "output_dir",
+    "use_output_dir",
+    "write_output",
+]
 
 OUTPUTS_FOLDER = ".outputs"
 """Inside a step's output folder: one JSON file for each named value."""
 
+PATH, PICKLE, VALUE = "$path", "$pickle", "$value"
+"""Marks of what JSON has no word for; the last one escapes a user's own mapping that has one of these as its key."""
 
 _folder: ContextVar[Path | None] = ContextVar("scanflow_output_dir", default=None)
+
+
+_kept: ContextVar[dict[str, Any] | None] = ContextVar("scanflow_outputs", default=None)
+
+
+@contextmanager
+def keep_outputs(outputs: dict[str, Any]) -> Iterator[None]:
+    """Make :func:`output` put values into ``outputs`` for what runs inside, and write no file."""
+    token = _kept.set(outputs)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
 
 
 def output_dir() -> Path:
@@ -46,22 +73,56 @@ def output(name: str, value: Any) -> None:
     """
     if not re.fullmatch(r"[^./\0][^/\0]{0,199}", name):
         raise ValueError(f"The output name {name!r:.60} cannot be used. Use letters, digits, '_' and '-'.")
+    if (kept := _kept.get()) is not None:
+        kept[name] = value
+        return
     try:
-        text = json.dumps(value, default=_other)
+        text = json.dumps(encode(value, output_dir().absolute(), _number, keys=(str, int, float, type(None))))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"The output {name!r} cannot be written as JSON ({error}). Write a file instead.") from error
-    folder = output_dir() / OUTPUTS_FOLDER
+    write_output(output_dir(), name, text)
+
+
+def write_output(folder: Path, name: str, text: str) -> None:
+    """Keep a named value, already JSON, of the step whose output folder this is: whole, and for this user only."""
+    outputs = folder / OUTPUTS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{name}.part"
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(folder / name)
+    outputs.mkdir(0o700, exist_ok=True)
+    unfinished = outputs / f".{name}.part"
+    with open(unfinished, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write(text)
+    unfinished.replace(outputs / name)
 
 
-def _other(value: Any) -> Any:
-    """Write a path so that it is still right when a later run reuses this step's folder; a NumPy number as one."""
+def encode(value: Any, folder: Path, other: Callable[[Any], Any], *, keys: tuple[type, ...] = (str,)) -> Any:
+    """Return a value as JSON holds it, so that ``values.decode`` gives it back.
+
+    A path becomes ``{"$path": ...}``, relative where it lies in ``folder``, so that it is still right when a later run
+    reuses that folder. A mapping that only looks like one of these marks is put inside ``{"$value": ...}``. What JSON
+    cannot hold is what ``other`` makes of it.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():  # what is computed usually is one
+        return value.item()
+    if isinstance(value, PurePath):
+        path = Path(value).absolute()
+        inside = path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts
+        return {PATH: str(path.relative_to(folder) if inside else path)}
+    if isinstance(value, list | tuple):
+        return [encode(inner, folder, other, keys=keys) for inner in value]
+    if isinstance(value, Mapping) and all(isinstance(key, keys) for key in value):
+        encoded = {key: encode(inner, folder, other, keys=keys) for key, inner in value.items()}
+        return {VALUE: encoded} if is_mark(encoded) else encoded
+    return other(value)
+
+
+def is_mark(value: Mapping[Any, Any]) -> bool:
+    """Say whether a mapping is one of ours: a path, a pickle, or a user's own that looks like one."""
+    return len(value) == 1 and not {PATH, PICKLE, VALUE}.isdisjoint(value)
+
+
+def _number(value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
-    if not isinstance(value, PurePath):
-        raise TypeError(f"{type(value).__name__} is not one of text, numbers, true/false, lists, mappings, paths")
-    path, own = Path(value).absolute(), output_dir().absolute()
-    return {"$path": str(path.relative_to(own) if path.is_relative_to(own) else path)}
+    raise TypeError(f"{type(value).__name__} is not one of text, numbers, true/false, lists, mappings, paths")

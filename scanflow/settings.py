@@ -10,6 +10,8 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from scanflow.errors import InvalidError
+from scanflow.home_token import home_token
+from scanflow.http_security import host_name, is_loopback_host
 
 __all__ = ["Settings"]
 
@@ -30,7 +32,10 @@ class Settings(BaseModel):
     is up, commands do their work themselves."""
 
     token: SecretStr | None = None
-    """What that server asks for to let somebody in. Unset: nothing; a server on this machine asks for nothing."""
+    """What lets this process in at that server. Unset: the token of ``home``, which is sent to this machine only."""
+
+    backend: str = "local"
+    """The name of the backend that runs and serves: ``local``, ``memory``, or one that a package adds."""
 
     slots: int | None = Field(default=None, ge=1)
     """How many cores steps may hold at once. Unset: the cores this process may use."""
@@ -38,10 +43,12 @@ class Settings(BaseModel):
     max_fan_out: int = Field(default=10_000, ge=1)
     """The widest fan-out accepted at run time; a list longer than this fails its step and says so."""
 
-    @property
-    def secret(self) -> str | None:
-        """The token as it is sent. Whatever prints the settings prints stars in its place."""
-        return None if self.token is None else self.token.get_secret_value()
+    def token_for(self, url: str) -> str | None:
+        """Return the token to send to the server at ``url``; None: there is none that it could be sent."""
+        if self.token is not None:
+            return self.token.get_secret_value()
+        host = host_name(url.partition("://")[2].partition("/")[0].encode("ascii", "replace"))
+        return home_token(self.home) if is_loopback_host(host) else None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-__all__ = ["MAX_CAUSE_LINES", "MAX_FRAMES", "WIDTH", "read_text"]
+from scanflow.printable import printable
+
+__all__ = ["CAUSE_WIDTH", "MAX_CAUSE_LINES", "MAX_FRAMES", "WIDTH", "read_text"]
 
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
@@ -19,8 +21,14 @@ _GROUP_HEADER = "Exception Group " + _HEADER
 _MARGIN = re.compile(r"^ *[|+] ")
 _BRANCH = re.compile(r"^ *\+-")
 MAX_FRAMES = 3
-MAX_CAUSE_LINES = 2
+MAX_CAUSE_LINES = 4
+_LAST_LINES = 2
+"""Of a program that left no traceback."""
+
 WIDTH = 160
+CAUSE_WIDTH = 400
+"""Messages often name the reason last ("... must be an int in the range [1, inf). Got 2.0 instead."), so that a longer
+one is cut in its middle."""
 
 
 def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:
@@ -29,6 +37,7 @@ def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:
     The innermost of chained exceptions is the root cause. Frames of installed packages, of the standard library and of
     ``own_folders`` are left out. Text without a traceback gives its last lines.
     """
+    text = printable(text)
     lines = ["", *text.splitlines()]
     if _GROUP_HEADER in text:  # its members are drawn as a tree
         lines = [_MARGIN.sub("", line).replace(_GROUP_HEADER, _HEADER) for line in lines if not _BRANCH.match(line)]
@@ -37,18 +46,17 @@ def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:
         starts = [index - 1 for index, line in enumerate(lines) if _FRAME.fullmatch(line)][-1:]
     if not starts:
         said = [line.rstrip() for line in lines if line.strip()]
-        return (), "\n".join(_cut(line) for line in said[-MAX_CAUSE_LINES:])
+        return (), "\n".join(_cut_middle(line) for line in said[-_LAST_LINES:])
     first = _first_of_chain(lines, starts)
     frames, cause = _read_traceback(lines[first:])
     last_cause = _read_traceback(lines[starts[-1] :])[1]
     if not cause:
         cause = last_cause
     elif last_cause and last_cause != cause:
-        cause = [*cause[:1], f"which led to: {last_cause[0]}"]
+        cause = [*cause[: MAX_CAUSE_LINES - 1], f"which led to: {last_cause[0]}"]
     users = [frame for file, frame in frames if not _is_foreign(file, own_folders)]
-    return tuple(_cut(frame) for frame in users[-MAX_FRAMES:]), "\n".join(
-        _cut(line) for line in cause[:MAX_CAUSE_LINES]
-    )
+    told = "\n".join(_cut_middle(line) for line in cause[:MAX_CAUSE_LINES])
+    return tuple(_cut(frame) for frame in users[-MAX_FRAMES:]), told
 
 
 def _first_of_chain(lines: Sequence[str], starts: Sequence[int]) -> int:
@@ -70,10 +78,10 @@ def _read_traceback(lines: Sequence[str]) -> tuple[list[tuple[str, str]], list[s
             where = f" in {match['where']}" if match["where"] and match["where"] != "<module>" else ""
             tail = f": {source}" if source and not _FRAME.match(lines[index + 1]) else ""
             frames.append((match["file"], f"{PurePath(match['file']).name}:{match['line']}{where}{tail}"))
-        elif line and not line.startswith(" "):
-            if line in _CAUSES or line.startswith(_HEADER):
-                break
-            cause.append(line.removeprefix("scanflow.errors."))
+        elif line in _CAUSES or line.startswith(_HEADER):
+            break
+        elif line and (cause or not line.startswith(" ")):  # a message's further lines may be indented
+            cause.append(line.removeprefix("scanflow.errors.").rstrip())
         elif not line and cause:
             break
     return frames, cause
@@ -83,6 +91,11 @@ def _is_foreign(file: str, own_folders: Sequence[str]) -> bool:
     if any(PurePath(file).is_relative_to(folder) for folder in own_folders):
         return True
     return any(sign in file for sign in _NOT_THE_USERS)
+
+
+def _cut_middle(line: str) -> str:
+    half = CAUSE_WIDTH // 2
+    return line if len(line) <= CAUSE_WIDTH else f"{line[:half]}…{line[-(half - 1) :]}"
 
 
 def _cut(line: str) -> str:

@@ -1,24 +1,22 @@
-"""What a service's supervisor and its instances say to each other: plain frozen data, written as JSON.
+"""The messages between a service's supervisor and its instances: frozen dataclasses, written as JSON.
 
-Dataclasses and nothing else, since an instance imports this and is to stay small. :func:`encode` and :func:`decode` are
-the only ways in and out.
+:func:`encode` and :func:`decode` are the only ways in and out.
 """
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from scanflow.errors import InvalidError
 
 __all__ = [
-    "Batching",
+    "BatchingOptions",
+    "ControlMessage",
     "Desired",
-    "Exchange",
     "InstanceSpec",
     "Limits",
     "ModelFiles",
@@ -27,6 +25,7 @@ __all__ = [
     "Revision",
     "decode",
     "encode",
+    "read_token",
 ]
 
 Role = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
@@ -35,7 +34,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """One version of a registered model, fetched already."""
+    """One version of a registered model, downloaded."""
 
     name: str
     version: int
@@ -44,14 +43,14 @@ class ModelFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """Requests that wait are answered together."""
+class BatchingOptions:
+    """Dynamic batching of one node."""
 
     max_size: int
     """Most rows in one call."""
 
     max_delay_s: float = 0.0
-    """Longest that a request waits for company, in seconds; 0: only for those that are there already."""
+    """Longest that a request waits for others, in seconds; 0: only batch with those that wait already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ class Node:
 
     model: ModelFiles | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
-    batching: Batching | None = None
+    batching: BatchingOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class Revision:
     """Its share of the requests; the weights of all that are no shadows sum to 1."""
 
     shadow: bool = False
-    """It gets a copy of every request, and its answers are only counted."""
+    """It gets a copy of every request, and its responses are only compared and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ class Desired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What protects an instance, and its callers from one another."""
+    """Bounds that protect an instance, and its clients from one another."""
 
     deadline_s: float = 30.0
     """Longest that a request may take; it is then answered 504."""
@@ -106,13 +105,13 @@ class Limits:
     """Most requests that wait or run in one instance; the next is answered 429."""
 
     max_request_bytes: int = 64 * 1024 * 1024
-    """Largest body; a larger one is answered 413."""
+    """Largest body, also after decompression; a larger one is answered 413."""
 
     connection_age_s: float = 300.0
-    """After this a connection is handed to another instance or closed between two requests; 0: never."""
+    """The first response on a connection older than this says ``Connection: close``; 0: never."""
 
     concurrency: int = 1
-    """Calls of components at the same time in one instance. More than 1 asks that they are thread-safe."""
+    """Calls of components at the same time in one instance. More than 1 requires that they are thread-safe."""
 
     allow_nan: bool = False
     """Whether inputs may hold NaN or infinity; otherwise such a request is answered 400."""
@@ -120,7 +119,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Predictions are written down, so that agents can count and check them."""
+    """Predictions are recorded to files, for agents to count and check."""
 
     folder: str
     """Where finished files of predictions appear, to be taken to the tracker."""
@@ -135,12 +134,12 @@ class Recording:
     """Most predictions in one file."""
 
     max_bytes: int = 256 * 1024 * 1024
-    """Most that may wait in the folder; what comes then is dropped, and counted."""
+    """Most that may wait in the folder; later predictions are dropped, and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
-    """What an instance is told once, when it starts: ``instance.json`` in its folder."""
+    """What an instance is started with: ``instance.json`` in its folder."""
 
     service: str
     """The name of the online workflow."""
@@ -153,24 +152,24 @@ class InstanceSpec:
     folder: str
     """Its own folder: ``instance.json``, the control socket ``control``, its logs."""
 
-    supervisor: str
-    """The Unix socket of the supervisor, to which a dead instance's connections are given."""
-
     desired: str
     """The file that holds the newest :class:`Desired`."""
 
     address: str
-    """``host:port`` as its callers see it; for messages only, since listening sockets are handed to it."""
+    """``host:port`` of HTTP as clients see it; for messages only."""
+
+    listen_fd: int = -1
+    """The inherited, listening HTTP socket, which all instances share; -1: none until a ``listen`` message."""
 
     grpc_port: int | None = None
     """Shared by all instances with SO_REUSEPORT; None: no gRPC."""
 
     host: str = "127.0.0.1"
     app_dir: str = "."
-    """Relative paths of the user's code are relative to it; it is put on the path."""
+    """Relative paths of the user's code are relative to it; it is put on the import path."""
 
-    metrics: str = ""
-    """The folder through which the instances of a service share their metrics."""
+    auth: str = ""
+    """Where the data plane's bearer token is: ``env:NAME`` or ``file:PATH``, never the token. Empty: it needs none."""
 
     cpus: tuple[int, ...] = ()
     """Logical CPUs it may run on; none: any."""
@@ -179,110 +178,87 @@ class InstanceSpec:
     """NUMA nodes whose memory it should use; none: any."""
 
     pin_threads: bool = False
-    """CPUMEMPIN: each worker thread on a core of its own."""
+    """CPUMEMPIN: each thread that computes is pinned to one CPU."""
 
     threads: dict[str, str] = field(default_factory=dict)
-    """The thread guard's variables, set before anything is imported."""
+    """Environment variables that bound thread pools, set before anything is imported."""
 
     cores: float = 1.0
-    """What it was granted; more threads than these at work break the budget."""
+    """What it was granted; more running threads than these exceed the budget."""
 
     limits: Limits = field(default_factory=Limits)
     recording: Recording | None = None
+    drain_idle_s: float = 2.0
+    """While draining, and after ``ignore``: how long a connection may stay without a request before it is closed."""
 
     aliases: tuple[str, ...] = ()
-    """Services it stands in for as their backup: the whole graph answers under these names too."""
+    """Services whose backup it is: the whole graph answers under these names too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """One message on a control socket (``SOCK_SEQPACKET``), either way; open files travel with it (``SCM_RIGHTS``).
+class ControlMessage:
+    """One message on an instance's control socket (``SOCK_SEQPACKET``); open files travel with it (``SCM_RIGHTS``).
 
-    Supervisor to instance:
-
-    ``listen``   accept on this listening socket too (one fd); ``key`` names it
-    ``ignore``   accept on the listener ``key`` no longer; what waits in its queue waits for somebody else
     ``apply``    ``body`` is a :class:`Desired`: load and warm what is new, switch, unload the rest
-    ``state``    tell how you are
-    ``take``     serve this connection (one fd). With a second fd (a memfd): these bytes were read from it already,
-                 and ``body["replays"]`` says how often they were tried before
-    ``share``    ``give`` ``body["connections"]`` connections to others, each between two requests
-    ``drain``    accept no more, answer what is begun, ``give`` every idle connection, then exit with 0
-
-    Instance to supervisor, on the same connection:
-
-    ``reply``    ``body`` answers the message of the same ``key``
-    ``give``     take this idle connection (one fd, and a memfd where bytes were read already)
-
-    The keeper of a dead instance to the supervisor's own socket:
-
-    ``orphan``   a connection of it (one fd, and a memfd for what was read of a request that was not answered);
-                 ``body``: ``instance``, ``phase`` (``idle``, ``waiting``, ``running``, ``answering``),
-                 ``replays``, and ``whole`` (whether the memfd holds all that was read)
+    ``state``    see :meth:`scanflow_serving.routes.ServingApplication.state`; ``body["metrics"]``: with samples;
+                 ``body["others"]``: the samples of the service's other instances, for ``/metrics``
+    ``listen``   accept on this listening socket too (one fd), until ``ignore`` with the same ``key``, or until the
+                 connection that this came by is closed
+    ``ignore``   accept there no longer; its connections get ``Connection: close`` on their next response
+    ``drain``    accept no more, finish what was read, close connections, exit with 0
+    ``reply``    from the instance: ``body`` answers the message of the same ``key``
     """
 
-    kind: Literal["listen", "ignore", "apply", "state", "take", "share", "drain", "reply", "give", "orphan"]
+    kind: Literal["apply", "state", "listen", "ignore", "drain", "reply"]
     key: str = ""
     body: dict[str, Any] = field(default_factory=dict)
 
 
+def read_token(reference: str, folder: Path) -> str | None:
+    """Return the bearer token that ``env:NAME`` or ``file:PATH`` refers to; None for the empty reference.
+
+    Args:
+        reference: Where it is.
+        folder: What a relative path is relative to.
+
+    Raises:
+        InvalidError: there is none.
+    """
+    kind, _, place = reference.partition(":")
+    if not reference:
+        return None
+    if kind == "env":
+        token = os.environ.get(place, "")
+    elif kind == "file":
+        try:
+            token = (folder / Path(place).expanduser()).read_text(encoding="utf-8")
+        except OSError as error:
+            raise InvalidError(f"The token of the data plane cannot be read: {error}.") from error
+    else:
+        raise InvalidError("auth should be 'env:NAME' or 'file:PATH': where the token is, never the token itself.")
+    if not token.strip():
+        raise InvalidError(f"There is no token in {reference!r}.")
+    return token.strip()
+
+
 def encode(message: object) -> bytes:
     """Return a message as JSON."""
-    return json.dumps(asdict(message), separators=(",", ":")).encode()  # type: ignore[call-overload]
+    import msgspec
+
+    return msgspec.json.encode(message)
 
 
 def decode(kind: type[_T], text: bytes | str | Mapping[str, Any]) -> _T:
     """Return the message of that class, from JSON or from what JSON held.
 
     Raises:
-        InvalidError: it is none; the message names the field.
+        InvalidError: it does not fit the class; the message names the field.
     """
+    import msgspec
+
     try:
-        found = text if isinstance(text, Mapping) else json.loads(text)
-    except ValueError as error:
+        if isinstance(text, Mapping):
+            return msgspec.convert(text, kind)
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise InvalidError(f"This is no {kind.__name__}: {error}.") from error
-    built: _T = _build(kind, found, kind.__name__)
-    return built
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _build(wanted: Any, value: Any, where: str) -> Any:
-    origin, inner = get_origin(wanted), get_args(wanted)
-    if wanted is Any:
-        return value
-    if origin is Literal:
-        if value not in inner:
-            raise InvalidError(f"{where} cannot be {value!r}. Known: {', '.join(map(str, inner))}.")
-        return value
-    if origin in {Union, UnionType}:
-        real = [one for one in inner if one is not NoneType]
-        return None if value is None else _build(real[0], value, where)
-    if origin is tuple:
-        return tuple(_build(inner[0], one, f"{where}[{place}]") for place, one in enumerate(_is(list, value, where)))
-    if origin is dict:
-        return {str(name): _build(inner[1], one, f"{where}.{name}") for name, one in _is(dict, value, where).items()}
-    if is_dataclass(wanted):
-        given, hints = _is(dict, value, where), _hints(wanted)  # type: ignore[arg-type]
-        known = {one.name for one in fields(wanted)}
-        if unknown := set(given) - known:
-            raise InvalidError(f"{where} has no field {min(unknown)!r}.")
-        built = {name: _build(hints[name], one, f"{where}.{name}") for name, one in given.items()}
-        try:
-            return wanted(**built)  # type: ignore[operator]
-        except TypeError as error:
-            raise InvalidError(f"{where} is not complete: {error}.") from error
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return _is(wanted, value, where)
-
-
-def _is(kind: type, value: Any, where: str) -> Any:
-    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-        return value
-    if kind is list and isinstance(value, tuple):
-        return value
-    raise InvalidError(f"{where} cannot be {value!r:.60}: it should be a {kind.__name__}.")

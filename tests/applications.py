@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from scanflow.app.application import Application
-from scanflow_server import asking
-from scanflow_server.context import Context
+from scanflow_server import requests
+from scanflow_server.context import ServerContext
 from scanflow_server.store import applications
 
 __all__ = ["keep_application"]
 
 
-def keep_application(context: Context, app: Application, *, source: Path | None = None) -> None:
+def keep_application(context: ServerContext, app: Application, *, source: Path | None = None) -> None:
     """Keep an application as its newest revision."""
-    document, written = asking.document_of(app), None if source is None else str(source)
+    document, written = requests.document_of(app), None if source is None else str(source)
     with context.store.write() as connection:
         applications.put(
             connection, name=app.name, team=app.team, document=document, source=written, at=context.clock()

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from scanflow.turns import take_short_turns
+from scanflow.cpu_priority import take_short_slices
 
 __all__ = ["PROGRESS", "LoadError", "Plan"]
 
@@ -371,7 +371,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     plan = Plan(**json.loads((folder / "plan.json").read_text()))
-    take_short_turns(inherited=True)
+    take_short_slices(inherited=True)
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus)
     try:

@@ -15,10 +15,16 @@ from typing import Any
 import httpx
 
 from scanflow.app.files import dump_json
+from scanflow.home_token import ensure_home_token
 from scanflow.loading import load_application
 from tests.waiting import until
 
-__all__ = ["ServerProcess", "body_of", "free_port"]
+__all__ = ["ServerProcess", "bearer", "body_of", "free_port"]
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Return the header that carries a token."""
+    return {"authorization": f"Bearer {token}"}
 
 
 def free_port() -> int:
@@ -44,7 +50,8 @@ class ServerProcess:
         self.log = home.parent / "server.log"
         self._environ = {**os.environ, "SCANFLOW_SLOTS": "2", **(environ or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        self.api = httpx.Client(base_url=f"{self.url}/api/v1", timeout=60)
+        self.token = ensure_home_token(home)
+        self.api = httpx.Client(base_url=f"{self.url}/api/v1", headers=bearer(self.token), timeout=60)
 
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it answers."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
 import socket
@@ -15,17 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import psutil
+from scanflow.processes import seqpacket
+from scanflow.wire import ControlMessage, Desired, InstanceSpec, Limits, Node, Revision, encode
 
-from scanflow.backends.local import seqpacket
-from scanflow.wire import Desired, Exchange, InstanceSpec, Limits, Node, Revision, encode
-
-__all__ = ["Instance", "Orphan", "raw_exchange", "read_answer", "unused_port"]
+__all__ = ["Instance", "raw_exchange", "read_answer", "unused_port"]
 
 PATIENCE_S = 60.0
-
-Orphan = tuple[Exchange, socket.socket, bytes]
-"""A connection that an instance or its keeper gave back: what is said of it, it itself, and what was read of it."""
 
 
 class Instance:
@@ -53,12 +47,6 @@ class Instance:
         self.grpc_port: int | None = spec.get("grpc_port")
         self._control: socket.socket | None = None
         self._key = 0
-        self._keepers: list[int] = []
-        self.given: list[Orphan] = []
-        self.orphans: list[Orphan] = []
-        self._door = seqpacket.listen(self.folder / "supervisor")
-        metrics = folder / "metrics"
-        metrics.mkdir(exist_ok=True)
         model = Node(name="model", implementation=implementation, file=str(folder / "model.py"))
         self.revision = Revision(id="r1", nodes=tuple(nodes) or (model,))
         self.desired = Desired(generation=1, revisions=(self.revision,))
@@ -69,11 +57,10 @@ class Instance:
             "team": "t",
             "instance": name,
             "folder": str(self.folder),
-            "supervisor": str(self.folder / "supervisor"),
             "desired": str(self.folder / "desired.json"),
             "address": f"127.0.0.1:{self.port}",
             "app_dir": str(folder),
-            "metrics": str(metrics),
+            "listen_fd": self.listener.fileno(),
             "limits": Limits(deadline_s=20.0),
         }
         (self.folder / "instance.json").write_bytes(encode(InstanceSpec(**{**fields, **spec})))
@@ -82,7 +69,7 @@ class Instance:
             [*program, str(self.folder)],
             stdout=self._log,
             stderr=self._log,
-            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
+            pass_fds=(self.listener.fileno(),),
         )
 
     # -- its life
@@ -96,11 +83,9 @@ class Instance:
         self.close()
 
     def start(self) -> Self:
-        """Wait until it is ready, and let it listen."""
+        """Wait until it is ready."""
         self.connect()
         self.wait_until_ready()
-        self._keepers = [one.pid for one in psutil.Process(self.process.pid).children()]
-        self.ask("listen", fds=[self.listener.fileno()], key="main")
         return self
 
     def connect(self) -> None:
@@ -138,9 +123,7 @@ class Instance:
         """End it, and close everything that came from it."""
         if self.process.poll() is None:
             self.kill()
-        for _, sock, _ in [*self.given, *self.orphans]:
-            sock.close()
-        for mine in (self._control, self._door, self.listener):
+        for mine in (self._control, self.listener):
             if mine is not None:
                 mine.close()
         self._log.close()
@@ -150,85 +133,21 @@ class Instance:
     def ask(
         self, kind: Any, body: Mapping[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = ""
     ) -> dict[str, Any]:
-        """Say something and return the body of the answer; what is given meanwhile is kept."""
+        """Say something and return the body of the reply."""
         self.tell(kind, body, fds=fds, key=key)
         wanted = key or str(self._key)
+        assert self._control is not None
         while True:
-            message = self._hear()
-            assert message is not None, f"It hung up.\n{self.log()}"
-            if message.kind == "reply" and message.key == wanted:
-                return message.body
+            came = seqpacket.receive(self._control)
+            assert came is not None, f"It hung up.\n{self.log()}"
+            if came[0].key == wanted:
+                return came[0].body
 
     def tell(self, kind: Any, body: Mapping[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = "") -> None:
         """Say something."""
         assert self._control is not None
         self._key += 1
-        seqpacket.send(self._control, Exchange(kind=kind, key=key or str(self._key), body=dict(body or {})), fds)
-
-    def hear_given(self, count: int) -> list[Orphan]:
-        """Wait until so many connections were given, and return them."""
-        while len(self.given) < count:
-            assert self._hear() is not None, f"It hung up.\n{self.log()}"
-        return self.given
-
-    def hear_all(self) -> list[Orphan]:
-        """Listen until it hangs up, and return the connections that it gave."""
-        while self._hear() is not None:
-            pass
-        return self.given
-
-    def _hear(self) -> Exchange | None:
-        assert self._control is not None
-        came = seqpacket.receive(self._control)
-        if came is None:
-            return None
-        message, fds = came
-        if message.kind == "give":
-            self.given.append(_orphan(message, fds))
-        return message
-
-    def hear_orphans(self) -> list[Orphan]:
-        """Return what the keeper gave, once it is gone too."""
-        give_up = time.monotonic() + PATIENCE_S
-        while True:
-            last = not any(map(lives, self._keepers))
-            if select.select([self._door], (), (), 0.0 if last else 0.02)[0]:
-                channel, _ = self._door.accept()
-                with channel:
-                    channel.settimeout(PATIENCE_S)
-                    while came := seqpacket.receive(channel):
-                        self.orphans.append(_orphan(*came))
-            elif last:
-                return self.orphans
-            assert time.monotonic() < give_up, "The keeper does not end."
-
-    def take(self, orphan: Orphan) -> None:
-        """Let it serve a connection that another gave."""
-        message, sock, read = orphan
-        fds = [sock.fileno()]
-        if read:
-            fds.append(os.memfd_create("read"))
-            os.write(fds[1], read)
-        self.ask("take", {"replays": message.body.get("replays", 0)}, fds=fds)
-        for fd in fds[1:]:
-            os.close(fd)
-        sock.close()
-
-
-def lives(pid: int) -> bool:
-    """Return whether that process has not ended yet, whoever is to reap it."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _orphan(message: Exchange, fds: list[int]) -> Orphan:
-    read = b""
-    if len(fds) > 1:
-        read = os.pread(fds[1], os.fstat(fds[1]).st_size, 0)
-        os.close(fds[1])
-    return message, socket.socket(fileno=fds[0]), read
+        seqpacket.send(self._control, ControlMessage(kind=kind, key=key or str(self._key), body=dict(body or {})), fds)
 
 
 def unused_port() -> int:
@@ -272,7 +191,5 @@ def infer_request(values: Sequence[float] = (1, 2)) -> bytes:
     """Return a whole HTTP request for an inference."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, len(values)], "data": list(values)}
     body = json.dumps({"inputs": [tensor]}).encode()
-    return (
-        b"POST /v2/models/w/infer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-        % (len(body), body)
-    )
+    head = f"POST /v2/models/w/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body

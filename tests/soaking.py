@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import httpx
 import psutil
 
+from tests.server import bearer
 from tests.waiting import until
 
 __all__ = ["Api", "Follower", "Growth", "Look", "Predictor", "Watch", "growth_of", "kill", "of_home", "weigh"]
@@ -28,8 +29,8 @@ MIB = 1024 * 1024
 class Api:
     """Asks the server until it is answered: it may be gone for a while."""
 
-    def __init__(self, url: str) -> None:
-        self._client = httpx.Client(base_url=f"{url}/api/v1", timeout=60)
+    def __init__(self, url: str, token: str) -> None:
+        self._client = httpx.Client(base_url=f"{url}/api/v1", headers=bearer(token), timeout=60)
 
     def ask(self, method: str, path: str, *, key: str | None = None, **given: Any) -> httpx.Response:
         """Return the answer; what writes is sent again with the same key."""

@@ -11,11 +11,11 @@ if __name__ == "__main__":
     if not words:
         sys.exit("This is what the server starts. You want: scanflow up")
     if len(words) == 1:
-        from scanflow_agents.program import main
+        from scanflow_agents.host.main import main
 
         code = main(Path(words[0]).absolute())
     else:
-        from scanflow_agents.asked import main as answer
+        from scanflow_agents.introspection import main as answer
 
         code = answer(words)
     sys.stdout.flush()

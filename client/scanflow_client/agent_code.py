@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from scanflow.agent.records import Sample
-from scanflow.agent.replaying import Moment
+from scanflow.agent.replay import Moment
 from scanflow.errors import ScanflowError, UsageError
-from scanflow.transport import error_of
+from scanflow.problems import error_of
 
 __all__ = ["Replayed", "replay", "strategies_of"]
 

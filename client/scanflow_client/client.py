@@ -6,23 +6,28 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
+from scanflow.app.quantities import parse_memory
 from scanflow.app.resources import AffinityMode
+from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
 from scanflow.backends.outputs import pick_output
 from scanflow.backends.records import Observer, RunRecord
+from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
 from scanflow.deployer import Deployer, EmbeddedDeployer
 from scanflow.errors import StepFailedError, UsageError
+from scanflow.placement.granularity import cores_and_instances
 from scanflow.settings import Settings
-from scanflow_client.words import failure_block
+from scanflow_client.formatting.runs import failure_lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
+    from scanflow.backends.port import Backend
+    from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
     from scanflow.transport import Answer
 
 __all__ = ["Client"]
@@ -33,7 +38,7 @@ class Client:
 
     ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``);
     ``Client("http://127.0.0.1:46666")`` has a server do the work, such as the one of ``scanflow up``. A run that fails
-    raises :class:`~scanflow.errors.StepFailedError`; the run is kept, and ``resume`` goes on with it.
+    raises :class:`~scanflow.errors.StepFailedError`; the run is kept, and ``resume`` continues it.
     """
 
     def __init__(
@@ -42,15 +47,18 @@ class Client:
         *,
         token: str | None = None,
         home: Path | str | None = None,
+        backend: str | Backend | None = None,
         progress: bool | None = None,
     ) -> None:
         """Make a client of the server at ``url``, or without one of this process itself.
 
         Args:
             url: The server's address.
-            token: What lets this client in; None: ``$SCANFLOW_TOKEN``, where that is set.
+            token: What lets this client in. None: ``$SCANFLOW_TOKEN``, else the home's, for a server of this machine.
             home: The home folder, for a client without a server.
-            progress: Print a line a step; None: where a person is looking.
+            backend: Where it runs and serves, for a client without a server: a backend's name, or a backend such as
+                ``scanflow.backends.memory.Memory()``. None: ``$SCANFLOW_BACKEND``, else this machine.
+            progress: Print a line a step; None: in a terminal or a notebook.
 
         Raises:
             UsageError: the address is none, or what is given does not belong together.
@@ -58,17 +66,20 @@ class Client:
         settings = Settings.from_environment()
         self._deployer: Deployer
         if url is not None:
-            if home is not None:
-                raise UsageError(f"Client({url!r}, home=...): a server has a home folder of its own. Leave out one.")
+            if home is not None or backend is not None:
+                given = "home" if home is not None else "backend"
+                raise UsageError(f"Client({url!r}, {given}=...): a server has a {given} of its own. Leave out one.")
             from scanflow.deployer import RemoteDeployer
 
-            self._deployer = RemoteDeployer(url, settings.secret if token is None else token)
+            self._deployer = RemoteDeployer(url, settings.token_for(url) if token is None else token)
         elif token is not None:
             raise UsageError("Client(token=...): a token is for a server. Name it: Client('http://...', token=...).")
         else:
             own = settings if home is None else settings.model_copy(update={"home": Path(home)})
-            self._deployer = EmbeddedDeployer(own)
-        self._progress = _somebody_looks() if progress is None else progress
+            if isinstance(backend, str):
+                own, backend = own.model_copy(update={"backend": backend}), None
+            self._deployer = EmbeddedDeployer(own, backend=backend)
+        self._progress = _is_interactive() if progress is None else progress
 
     def run(
         self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
@@ -84,7 +95,7 @@ class Client:
             return _checked(self._deployer.run(app, workflow, parameters=parameters or {}, observe=observe))
 
     def resume(self, run: str = "@latest", *, app: Application | Workflow | None = None) -> RunRecord:
-        """Go on with a run from where it stands. Hand in ``app`` to go on with changed steps."""
+        """Continue a run from where it stands; with ``app``, with its steps as they are there."""
         with self._observer() as observe:
             application = None if app is None else _application(app)
             return _checked(self._deployer.resume(run, app=application, observe=observe))
@@ -97,7 +108,7 @@ class Client:
         app: Application | Workflow | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> RunRecord:
-        """Run one step anew on the inputs it had in a past run."""
+        """Run one step again on the inputs it had in a past run."""
         with self._observer() as observe:
             application = None if app is None else _application(app)
             done = self._deployer.spin(step, run=run, app=application, parameters=parameters or {}, observe=observe)
@@ -106,7 +117,7 @@ class Client:
     def plan(
         self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
-        """Check a workflow, and return what running it would do and take."""
+        """Check a workflow, and return what it would run and the resources it would take."""
         return self._deployer.plan(_application(what), workflow, parameters=parameters or {})
 
     def stop(self, run: str) -> RunRecord:
@@ -122,10 +133,10 @@ class Client:
         return self._deployer.runs(limit=limit)
 
     def output(self, step: str, name: str = "result", *, run: str = "@latest") -> Any:
-        """Return what a step left: the value its function returned, or an output it named; a list for a fan-out.
+        """Return the value that a step's function returned, or an output it named; a list for a fan-out.
 
         Raises:
-            NotFoundError: the step did not finish in that run, or left no such output.
+            NotFoundError: the step did not finish in that run, or has no such output.
         """
         found = self._deployer.outputs(run, step)
         if isinstance(found, list):
@@ -144,18 +155,30 @@ class Client:
         instances: int | None = None,
         cores: float | None = None,
         affinity: AffinityMode | None = None,
+        cut: float | None = None,
+        into: int | None = None,
         port: int | None = None,
     ) -> ServiceRecord:
-        """Serve an online workflow; where it is served already, change it without a gap. None: as the workflow says.
+        """Serve an online workflow; if it is served already, change it without downtime. None: as the workflow says.
+
+        Args:
+            what: The application, or one workflow.
+            workflow: Its name; None: the only online one.
+            instances: How many copies.
+            cores: Cores of one instance.
+            affinity: Where an instance may run.
+            cut: Cores of all instances together, divided evenly over ``into`` instances (equation 4.1).
+            into: How many instances share ``cut``.
+            port: Of HTTP; None: the next free one.
 
         Raises:
             UsageError: it cannot be served as it is.
         """
+        instances, cores = cores_and_instances(instances, cores, cut=cut, into=into)
         app = _application(what)
         with self._changes() as observe:
-            return self._deployer.deploy(
-                app, workflow, instances=instances, cores=cores, affinity=affinity, port=port, observe=observe
-            )
+            sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
+            return self._deployer.deploy(app, workflow, sizing=sizing, port=port, observe=observe)
 
     def services(self) -> list[ServiceRecord]:
         """Return what is deployed, by name."""
@@ -165,17 +188,36 @@ class Client:
         """Return one service with its instances and revisions."""
         return self._deployer.service(name)
 
+    def change(self, name: str, change: ServiceChange) -> ServiceRecord:
+        """Change a service while it serves: what :meth:`scale`, :meth:`traffic`, :meth:`promote` and :meth:`rollback`
+        are short for.
+
+        Raises:
+            UsageError: it cannot be made; what was served before is served on.
+        """
+        with self._changes() as observe:
+            return self._deployer.change(name, change, observe=observe)
+
     def scale(
         self,
         name: str,
         instances: int | None = None,
         *,
         cores: float | None = None,
+        memory: str | None = None,
         affinity: AffinityMode | None = None,
+        scaling: Scaling | Literal["off"] | None = None,
+        cut: float | None = None,
+        into: int | None = None,
     ) -> ServiceRecord:
-        """Cut a service into other instances while it serves. None: as it is."""
-        with self._changes() as observe:
-            return self._deployer.scale(name, instances=instances, cores=cores, affinity=affinity, observe=observe)
+        """Resize a service without downtime: instances, cores and memory of one, affinity. None: as it is.
+
+        ``cut`` cores are divided evenly over ``into`` instances, as by :meth:`deploy`.
+        """
+        instances, cores = cores_and_instances(instances, cores, cut=cut, into=into)
+        size = None if memory is None else parse_memory(memory)
+        change = ServiceChange(instances=instances, cores=cores, memory_bytes=size, affinity=affinity, scaling=scaling)
+        return self.change(name, change)
 
     def traffic(
         self,
@@ -185,23 +227,19 @@ class Client:
         weight: float = 0.0,
         shadow: bool = False,
         node: str | None = None,
-        judgement: Judgement | None = None,
+        policy: CanaryPolicy | None = None,
     ) -> ServiceRecord:
-        """Put a version of a model, such as ``models:/cnn/3``, on trial: a share of the requests, or a copy of each."""
-        with self._changes() as observe:
-            return self._deployer.traffic(
-                name, model, node=node, weight=weight, shadow=shadow, judgement=judgement, observe=observe
-            )
+        """Send a share of the requests, or with ``shadow`` a copy of each, to a model version: ``models:/cnn/3``."""
+        return self.change(name, ServiceChange(model=model, node=node, weight=weight, shadow=shadow, policy=policy))
 
     def promote(self, name: str, model: str | None = None, *, node: str | None = None) -> ServiceRecord:
-        """Let the version on trial answer everything, or swap ``model`` in at once."""
-        with self._changes() as observe:
-            return self._deployer.promote(name, model, node=node, observe=observe)
+        """Serve the canary, or the model version ``model``, from now on."""
+        change = ServiceChange(promote=True) if model is None else ServiceChange(model=model, node=node)
+        return self.change(name, change)
 
     def rollback(self, name: str) -> ServiceRecord:
-        """Take back the version on trial; without one, return to what was served before, cut as it was then."""
-        with self._changes() as observe:
-            return self._deployer.rollback(name, observe=observe)
+        """Remove the canary; without one, serve what was served before, sized as it was then."""
+        return self.change(name, ServiceChange(rollback=True))
 
     def explain(self, name: str) -> Explanation:
         """Return why a service has as many instances as it has."""
@@ -213,12 +251,12 @@ class Client:
         return b"".join(blocks).decode("utf-8", errors="replace")
 
     def delete(self, name: str) -> None:
-        """Answer what is begun, then end a service and forget it."""
+        """Drain in-flight requests, then delete a service. Its models and records are kept."""
         with self._changes() as observe:
             self._deployer.delete(name, observe=observe)
 
     def predict(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> NDArray[Any]:
-        """Return a service's answer to an array, a list of rows, or a mapping of input names to these.
+        """Return a service's prediction for an array, a list of rows, or a mapping of input names to these.
 
         ``dtype`` is what numbers are sent as, such as ``float32``; None: as they are.
 
@@ -230,20 +268,24 @@ class Client:
         outputs = self.ask(name, inputs, node=node, dtype=dtype).outputs
         if len(outputs) != 1:
             raise UsageError(
-                f"The service {name!r} answers with {', '.join(outputs) or 'nothing'}. Ask for all: ask()."
+                f"The service {name!r} returns {', '.join(outputs) or 'nothing'}. Use ask(), which returns all outputs."
             )
         return next(iter(outputs.values()))
 
     def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> Answer:
-        """Return all outputs of an answer, and who gave it. See :meth:`predict`."""
+        """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         return self._deployer.predict(name, inputs, node=node, dtype=dtype)
 
     def _log_blocks(self, task: str, run: str, attempt: int | None) -> Iterator[bytes]:
         yield from self._deployer.logs(run, task, stream="stdout", attempt=attempt)
         yield from self._deployer.logs(run, task, stream="stderr", attempt=attempt)
 
-    def _observer(self) -> _Observing:
-        return _Observing(show=self._progress)
+    def _observer(self) -> AbstractContextManager[Observer]:
+        if not self._progress:
+            return nullcontext(lambda _event: None)
+        from scanflow_client.progress import progress_for
+
+        return progress_for(sys.stdout)
 
     def _changes(self) -> AbstractContextManager[ServiceObserver]:
         if not self._progress:
@@ -253,37 +295,24 @@ class Client:
         return changes_on(sys.stdout)
 
 
-class _Observing:
-    """The progress display while a call runs, or nothing."""
-
-    def __init__(self, *, show: bool) -> None:
-        self._show = show
-
-    def __enter__(self) -> Observer:
-        if not self._show:
-            return lambda _event: None
-        from scanflow_client.progress import progress_for
-
-        self._display = progress_for(sys.stdout)
-        return self._display.__enter__()
-
-    def __exit__(self, *details: Any) -> None:
-        if self._show:
-            self._display.__exit__(*details)
-
-
 def _application(what: Application | Workflow) -> Application:
     if isinstance(what, Application):
-        # A relative folder is relative to where the script or notebook runs.
-        return what.replace(app_dir=str(Path(what.app_dir).absolute()))
-    return Application(name=what.name, workflows=[what], app_dir=str(Path.cwd()))
+        return what.replace(app_dir=str(_program_folder() / what.app_dir))
+    return Application(name=what.name, workflows=[what], app_dir=str(_program_folder()))
+
+
+def _program_folder() -> Path:
+    """Return the folder of the script that runs, as for ``scanflow run``; in a notebook or a tool, the current one."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = None if file is None else Path(file).absolute().parent
+    return Path.cwd() if folder is None or folder.is_relative_to(sys.prefix) else folder
 
 
 def _checked(record: RunRecord) -> RunRecord:
     if record.state == "failed":
-        raise StepFailedError("\n".join(failure_block(record)))
+        raise StepFailedError("\n".join(failure_lines(record)))
     return record
 
 
-def _somebody_looks() -> bool:
+def _is_interactive() -> bool:
     return "ipykernel" in sys.modules or sys.stdout.isatty()

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from scanflow.placement.granted import this_machine
+from scanflow.placement.available_cpus import this_machine
 from scanflow.settings import Settings
-from scanflow_client.words import format_bytes
+from scanflow_client.formatting.text import format_bytes
 
 __all__ = ["Finding", "examine"]
 

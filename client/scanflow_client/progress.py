@@ -1,9 +1,9 @@
-"""A run as it happens: one line a step. Live where a terminal shows it, plain lines elsewhere."""
+"""A run as it happens: one line a step; in a terminal also what runs at the moment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,7 +19,9 @@ from scanflow.backends.records import (
     Waiting,
 )
 from scanflow.names import StepName
-from scanflow_client.words import MARKS, counted, task_line
+from scanflow.printable import printable
+from scanflow_client.formatting.runs import task_line
+from scanflow_client.formatting.text import MARKS, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,9 +29,10 @@ if TYPE_CHECKING:
 
     from scanflow.backends.service_records import Progress, ServiceObserver
 
-__all__ = ["Story", "changes_on", "counting_on", "progress_for"]
+__all__ = ["RunProgress", "changes_on", "print_line", "progress_for"]
 
-SHOWN_RUNNING = 8  # lines of running steps kept at the bottom of a terminal
+MAX_RUNNING = 8
+"""Lines of running steps at the bottom of a terminal."""
 
 
 class _FanOut:
@@ -41,8 +44,8 @@ class _FanOut:
         self.began = time.monotonic()
 
 
-class Story:
-    """Turns events into lines to print, and knows what runs at the moment. No terminal in here."""
+class RunProgress:
+    """Turns events into lines to print, and keeps what runs at the moment. Pure."""
 
     def __init__(self) -> None:
         self.running: dict[StepName, float] = {}
@@ -50,11 +53,14 @@ class Story:
         self.fan_outs: dict[str, _FanOut] = {}
 
     def lines(self, event: Event) -> list[str]:
-        """Take in an event and return the lines that it is worth."""
+        """Return the lines to print for an event."""
         match event:
             case RunStarted():
                 kept = f", {counted(event.kept, 'task')} kept" if event.kept else ""
-                return [f"run {event.run}  ({counted(event.steps, 'step')}{kept})"]
+                return [
+                    f"run {event.run}  ({counted(event.steps, 'step')}{kept})",
+                    *(f"  ! {one}" for one in event.ignored),
+                ]
             case Waiting():
                 self.waiting[event.what] = time.monotonic()
                 return []
@@ -76,7 +82,7 @@ class Story:
         record = event.record
         if event.retry_in_s is not None:
             why = record.failure.summary if record.failure else ""
-            return [f"  ↻ {record.task:<28} {'':>9}  {why}; try {record.attempts + 1} in {event.retry_in_s:g} s"]
+            return [f"  ↻ {record.task:<28} {'':>9}  {why}; attempt {record.attempts + 1} in {event.retry_in_s:g} s"]
         if event.width == 1 or record.state == "failed":
             return [task_line(record)]
         group = self.fan_outs.setdefault(record.step, _FanOut(event.width))
@@ -101,9 +107,9 @@ def progress_for(stream: TextIO) -> AbstractContextManager[Observer]:
 
 @contextmanager
 def changes_on(stream: TextIO) -> Iterator[ServiceObserver]:
-    """Give an observer that shows on ``stream`` how a service changes: a line for each thing that happened."""
+    """Give an observer that prints on ``stream`` the progress of a service's change."""
     if not stream.isatty():
-        yield lambda change: _print(f"  {change.text}", stream)
+        yield lambda change: print_line(f"  {change.text}", stream)
         return
     from rich.console import Console
 
@@ -111,35 +117,19 @@ def changes_on(stream: TextIO) -> Iterator[ServiceObserver]:
     with console.status("") as status:
 
         def observe(change: Progress) -> None:
-            console.print(f"  {change.text}", markup=False)
+            console.print(f"  {printable(change.text)}", markup=False)
             status.update(change.service)
 
         yield observe
 
 
 @contextmanager
-def counting_on(stream: TextIO, text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give what is told how many more are done, and show on ``stream`` how far it has come, or how long it took."""
-    began = time.monotonic()
-    if not stream.isatty():
-        yield lambda _count: None
-    else:
-        from rich.console import Console
-        from rich.progress import Progress as Bar
-
-        with Bar(console=Console(file=stream), transient=True) as bar:
-            task = bar.add_task(text, total=total)
-            yield lambda count: bar.advance(task, count)
-    _print(f"  {MARKS['succeeded']} {text:<28} {format_duration(time.monotonic() - began):>9}", stream)
-
-
-@contextmanager
 def _plain(stream: TextIO) -> Iterator[Observer]:
-    story = Story()
+    progress = RunProgress()
 
     def observe(event: Event) -> None:
-        for line in story.lines(event):
-            _print(line, stream)
+        for line in progress.lines(event):
+            print_line(line, stream)
 
     yield observe
 
@@ -149,22 +139,22 @@ def _live(stream: TextIO) -> Iterator[Observer]:
     from rich.console import Console
     from rich.live import Live
 
-    story = Story()
+    progress = RunProgress()
     console = Console(file=stream, highlight=False)
-    with Live(_Running(story), console=console, refresh_per_second=8, transient=True) as live:
+    with Live(_Running(progress), console=console, refresh_per_second=8, transient=True) as live:
 
         def observe(event: Event) -> None:
-            for line in story.lines(event):
-                live.console.print(line, style=_style(line), markup=False)
+            for line in progress.lines(event):
+                live.console.print(printable(line), style=_style(line), markup=False)
 
         yield observe
 
 
 class _Running:
-    """What runs at this moment, drawn anew each time."""
+    """What runs at the moment, drawn again at each refresh."""
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, progress: RunProgress) -> None:
+        self._progress = progress
 
     def __rich__(self) -> RenderableType:
         from rich.spinner import Spinner
@@ -173,17 +163,17 @@ class _Running:
 
         now = time.monotonic()
         table = Table.grid(padding=(0, 1))
-        for what, began in list(self._story.waiting.items()):
+        for what, began in list(self._progress.waiting.items()):
             table.add_row(Spinner("dots"), Text(what), Text(format_duration(now - began), style="dim"))
-        grouped = dict(self._story.fan_outs)
+        grouped = dict(self._progress.fan_outs)
         for step, group in grouped.items():
             table.add_row(Spinner("dots"), Text(f"{step} {group.ended}/{group.width}"), _bar(group))
-        alone = [task for task in list(self._story.running) if task.partition(".")[0] not in grouped]
-        for task in alone[:SHOWN_RUNNING]:
-            took = now - self._story.running.get(task, now)
+        alone = [task for task in list(self._progress.running) if task.partition(".")[0] not in grouped]
+        for task in alone[:MAX_RUNNING]:
+            took = now - self._progress.running.get(task, now)
             table.add_row(Spinner("dots"), Text(task), Text(format_duration(took), style="dim"))
-        if len(alone) > SHOWN_RUNNING:
-            table.add_row("", Text(f"and {len(alone) - SHOWN_RUNNING} more", style="dim"), "")
+        if len(alone) > MAX_RUNNING:
+            table.add_row("", Text(f"and {len(alone) - MAX_RUNNING} more", style="dim"), "")
         return table
 
 
@@ -198,8 +188,8 @@ def _style(line: str) -> str:
     return {"✓": "green", "✗": "bold red", "–": "dim", "≡": "cyan", "↻": "yellow", "r": "bold"}.get(mark, "")
 
 
-def _print(line: str, stream: TextIO) -> None:
-    """Print, also where the terminal's encoding has no ✓."""
+def print_line(line: str, stream: TextIO) -> None:
+    """Print a line without escape sequences, also if the terminal's encoding has no ✓."""
     encoding = stream.encoding or "utf-8"
-    stream.write(line.encode(encoding, errors="replace").decode(encoding) + "\n")
+    stream.write(printable(line).encode(encoding, errors="replace").decode(encoding) + "\n")
     stream.flush()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scanflow.agent import primitives
-    from scanflow.agent.acts import Act, Call, call
+    from scanflow.agent.actions import Act, Call, call
     from scanflow.agent.actuators.actuator import Actuator, actuator
     from scanflow.agent.context import Context, current
     from scanflow.agent.records import Guard
@@ -39,9 +39,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Act": "acts",
+    "Act": "actions",
     "Actuator": "actuators.actuator",
-    "Call": "acts",
+    "Call": "actions",
     "Context": "context",
     "Declared": "registry",
     "Guard": "records",
@@ -49,7 +49,7 @@ _HOMES = {
     "SensorFunction": "sensors.sensor",
     "Strategy": "strategy",
     "actuator": "actuators.actuator",
-    "call": "acts",
+    "call": "actions",
     "current": "context",
     "load_agent": "registry",
     "rule": "rules",

@@ -10,24 +10,18 @@ from typing import Any, Literal, ParamSpec, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from scanflow.agent.acts import Act, Kind
+from scanflow.agent.actions import Act, Kind
 from scanflow.app.model import Model, short
 from scanflow.errors import InvalidError, did_you_mean
 
-__all__ = ["Layer", "Parameter", "Primitive", "primitive", "rows_of"]
+__all__ = ["Layer", "Parameter", "Primitive", "primitive", "rows_of", "type_name"]
 
 P = ParamSpec("P")
 Layer = Literal["application", "infrastructure"]
 """Thesis 5.2.3: what the workflow is to be, or which executors and instances there are."""
 
 _ROWS = "__scanflow_rows__"
-_WORDS: Mapping[Any, str] = {
-    str: "text",
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    dict: "mapping",
-}
+_WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "mapping"}
 
 
 class Parameter(Model):
@@ -137,7 +131,7 @@ def _parameters(function: Callable[..., Act]) -> list[Parameter]:
         found.append(
             Parameter(
                 name=f"**{name}" if one.kind is one.VAR_KEYWORD else name,
-                type=_in_words(inner),
+                type=type_name(inner),
                 required=one.default is one.empty and one.kind is not one.VAR_KEYWORD,
                 what=next(text for text in about if isinstance(text, str)),
             )
@@ -145,7 +139,8 @@ def _parameters(function: Callable[..., Act]) -> list[Parameter]:
     return found
 
 
-def _in_words(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """Return a type for people: ``text``, ``whole number``, ``mapping``."""
     if hint is Any:
         return "anything"
     if hint in _WORDS:
@@ -155,7 +150,7 @@ def _in_words(hint: Any) -> str:
         return f"any of {', '.join(parts)}"
     if getattr(hint, "__origin__", None) in {dict, Mapping}:
         return "mapping"
-    return " or ".join(dict.fromkeys(_in_words(part) for part in parts)) or str(hint)
+    return " or ".join(dict.fromkeys(type_name(part) for part in parts)) or str(hint)
 
 
 def _checked(function: Callable[..., Act], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +176,7 @@ def _checked(function: Callable[..., Act], args: Sequence[Any], kwargs: Mapping[
         try:
             given[name] = adapters[name].validate_python(given[name])
         except ValidationError:
-            wanted = _in_words(get_args(get_type_hints(function, include_extras=True)[name])[0])
+            wanted = type_name(get_args(get_type_hints(function, include_extras=True)[name])[0])
             raise InvalidError(f"{who}: {name} cannot be {short(given[name])}. It is {wanted}.") from None
     return given
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scanflow.agent.acts import Act, Call, Doing
+from scanflow.agent.actions import Act, Call, Doing
 from scanflow.agent.records import JSON, Intent
 from scanflow.errors import UsageError
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scanflow.agent.acts import Act, Call
+from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
+from scanflow.agent.error_text import error_text
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.rules import Rule, explain
 from scanflow.agent.strategy import Strategy
-from scanflow.agent.wording import error_words
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
@@ -232,5 +232,5 @@ def _seconds(held: Any) -> float:
 
 
 def _in_short(error: Exception) -> str:
-    text = str(error) if isinstance(error, InvalidError) else error_words(error)
+    text = str(error) if isinstance(error, InvalidError) else error_text(error)
     return " ".join(text.split())

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from scanflow.agent.acts import Kind
+from scanflow.agent.actions import Kind
 from scanflow.app.parameters import plain_mapping
 from scanflow.app.resources import Resources
 from scanflow.errors import InvalidError

@@ -1,5 +1,5 @@
 """The operation primitives of thesis Table 5.4, in snake_case: what they are (:data:`CATALOGUE`), and functions that
-return one as a value, an :class:`~scanflow.agent.acts.Act`, after checking its arguments. Nothing here acts.
+return one as a value, an :class:`~scanflow.agent.actions.Act`, after checking its arguments. Nothing here acts.
 
 Twenty rows over seventeen names: ``upgrade_workflow``, ``update_workflow_affinity`` and ``update_workflow_resource``
 are there for batch workflows and for online ones, told apart by their argument ``kind``.
@@ -8,9 +8,9 @@ are there for batch workflows and for online ones, told apart by their argument 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from scanflow.agent.acts import Act, Kind
+from scanflow.agent.actions import Act, Kind
 from scanflow.agent.catalogue import Parameter, Primitive, primitive, rows_of
 from scanflow.agent.primitive_arguments import (
     above_zero,
@@ -25,6 +25,7 @@ from scanflow.agent.primitive_arguments import (
     target_of_kind,
     workflow_target,
 )
+from scanflow.agent.primitive_model import installed_primitive, installed_primitives
 from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
@@ -35,6 +36,7 @@ __all__ = [
     "Primitive",
     "act_of",
     "apply_workflow_instance",
+    "catalogue",
     "delete_workflow",
     "delete_workflow_instance",
     "deploy_workflow",
@@ -202,7 +204,7 @@ def run_executor(
     parameters: Settings = None,
     **more: More,
 ) -> Act:
-    """Run one executor anew, on the inputs it had in a past run. Undone by stopping it."""
+    """Run one executor again, on the inputs it had in a past run. Undone by stopping it."""
     target, field = workflow_target(workflow), executor_field(executor, "running")
     return _act(
         "run_executor",
@@ -351,7 +353,7 @@ def update_workflow_traffic(
 def apply_workflow_instance(
     workflow: Online, *, instances: Copies = None, cores: Cores = None, affinity: SomeMode = None
 ) -> Act:
-    """Cut a service into other instances while it serves. What is not said stays as it is."""
+    """Resize a service (instances, cores) without downtime. What is not given stays as it is."""
     fields = cut_fields(instances, cores, affinity)
     if not fields:
         raise InvalidError("apply_workflow_instance changes nothing. Say instances=, cores= or affinity=.")
@@ -435,12 +437,28 @@ def act_of(primitive: str, arguments: Mapping[str, Any]) -> Act:
         NotFoundError: there is no such primitive.
         InvalidError: an argument is wrong.
     """
-    if primitive not in _FUNCTIONS:
+    if primitive in _FUNCTIONS:
+        return _FUNCTIONS[primitive](**arguments)
+    installed = installed_primitive(primitive)
+    if installed is None:
         raise NotFoundError(
             f"There is no primitive {primitive!r}.{did_you_mean(primitive, _FUNCTIONS)} See: scanflow strategies "
             "primitives"
         )
-    return _FUNCTIONS[primitive](**arguments)
+    return installed(**arguments).act()
+
+
+def catalogue() -> tuple[Primitive, ...]:
+    """Return all primitives: those of the thesis, and those that installed packages add."""
+    return (*CATALOGUE, *installed_primitives())
+
+
+if not TYPE_CHECKING:  # else a checker would take any name for a primitive
+
+    def __getattr__(name: str) -> Callable[..., Act]:
+        if name.startswith("_") or installed_primitive(name) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return lambda **arguments: act_of(name, arguments)
 
 
 def _act(primitive: str, target: str, fields: list[str], act_kind: Kind = "batch", /, **arguments: Any) -> Act:

@@ -14,11 +14,11 @@ __all__ = [
     "Action",
     "ActionState",
     "Autonomy",
-    "Call",
     "Decision",
     "Event",
     "Guard",
     "Intent",
+    "PrimitiveCall",
     "Sample",
     "Verdict",
 ]
@@ -29,7 +29,7 @@ JSON: TypeAlias = JsonValue
 infinity, which would become null on their way."""
 
 Autonomy = Literal["observe", "suggest", "approve", "auto"]
-"""How far a strategy may go by itself: note what it would do, propose it, wait for a yes, or act."""
+"""How far a strategy may go by itself: note what it would do, propose it, wait for approval, or act."""
 
 Verdict = Literal["act", "refuse", "queue", "approve", "suggest", "observe", "duplicate"]
 """What the arbiter says to an intent."""
@@ -77,7 +77,7 @@ class Guard(_Record):
     """For how long after the action it is watched."""
 
 
-class Call(_Record):
+class PrimitiveCall(_Record):
     """A primitive with its arguments: what an action does, or what undoes it."""
 
     primitive: str
@@ -99,6 +99,9 @@ class Intent(_Record):
 
     fields: tuple[str, ...]
     """What it writes of the target: ``replicas``, ``model``, ``resource``, ``affinity``, ``traffic``, ``running``."""
+
+    source: Literal["agent", "person"] = "agent"
+    """Whether a strategy wants it, or a person asked for it: then ``agent`` is the name of that person's token."""
 
     priority: int = 0
     """Of two that want the same field, the one with the higher wins."""
@@ -157,7 +160,7 @@ class Action(_Record):
     ended: float | None
     result: JSON = None
     error: str | None = None
-    inverse: Call | None = None
+    inverse: PrimitiveCall | None = None
     """What would undo it, known once it is done."""
 
     reverted_by: str | None = None

@@ -9,14 +9,14 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, PlainValidator, field_validator
 
-from scanflow.agent.acts import Act, Call, Doing
+from scanflow.agent.actions import Act, Call, Doing
 from scanflow.agent.actuators.actuator import Actuator
 from scanflow.agent.records import Autonomy, Guard
 from scanflow.agent.rules import Rule, rule_of
 from scanflow.app.agents import Sensor, SensorFunction, declare
 from scanflow.app.model import Model, Whole, short
 from scanflow.app.quantities import Seconds, Wait
-from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, Event, Interval, Trigger
+from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTrigger, Interval, Trigger
 from scanflow.errors import InvalidError
 
 __all__ = ["Strategy", "Then", "When"]
@@ -27,7 +27,7 @@ When: TypeAlias = SensorFunction[..., Any] | Sensor | Trigger | str
 Then: TypeAlias = Doing | Callable[..., Any] | Sequence[Doing | Callable[..., Any]]
 """An act, a call, a function that returns those (or None, for nothing), or a list of all these."""
 
-_TRIGGERS = (Interval, Date, Cron, CallReceive, Event, AllOf, AnyOf)
+_TRIGGERS = (Interval, Date, Cron, CallReceive, EventTrigger, AllOf, AnyOf)
 
 
 def _when(value: Any) -> Any:

@@ -24,10 +24,9 @@ from scanflow.app.resources import Resources
 from scanflow.app.triggers import CallReceive, Trigger
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
+from scanflow.plugins import not_installed, plugin_names
 
-__all__ = ["Agent", "AgentTemplate", "Misfire", "Sensor", "SensorFunction", "collecting", "declare", "declared_sensor"]
-
-AgentTemplate = Literal["tracker", "checker", "planner", "executor"]
+__all__ = ["Agent", "Misfire", "Sensor", "SensorFunction", "collecting", "declare", "declared_sensor"]
 
 Misfire = Literal["run_once", "skip"]
 """What is done about due times that came while the agent was down: fire once for all of them, or not at all."""
@@ -81,9 +80,10 @@ class Sensor(Model):
 class Agent(Model):
     """A long-running process that senses, decides and acts."""
 
-    name: str
-    template: AgentTemplate | None = None
-    """The built-in behaviour it starts from. None: only what you give it."""
+    name: Annotated[str, AfterValidator(lambda name: check_name(name, "agent"))]
+    template: str | None = None
+    """The behaviour it starts from: ``tracker``, ``checker``, ``planner``, ``executor``, or one of an installed package
+    (:mod:`scanflow.plugins`). None: only what you give it."""
 
     sensors: Annotated[Sequence[Sensor], AfterValidator(as_tuple)] = ()
     modules: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
@@ -95,10 +95,12 @@ class Agent(Model):
     image: str | None = None
     resources: Resources = Resources()
 
-    @field_validator("name")
+    @field_validator("template")
     @classmethod
-    def _check_name(cls, name: str) -> str:
-        return check_name(name, "agent")
+    def _check_template(cls, name: str | None) -> str | None:
+        if name is not None and name not in plugin_names("templates"):
+            raise InvalidError(not_installed("templates", name))
+        return name
 
     @model_validator(mode="after")
     def _check(self) -> Self:

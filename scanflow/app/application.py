@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.agents import Agent
 from scanflow.app.model import Model, Whole, as_tuple, short
@@ -40,8 +40,8 @@ class Application(Model):
     Its environment on a backend is named ``scanflow-<name>-<team>``: a Kubernetes namespace, or a folder.
     """
 
-    name: str
-    team: str = "default"
+    name: Annotated[str, AfterValidator(lambda name: check_name(name, "application"))]
+    team: Annotated[str, AfterValidator(lambda team: check_name(team, "team"))] = "default"
     app_dir: Annotated[
         str | Path,
         BeforeValidator(_folder),
@@ -53,16 +53,6 @@ class Application(Model):
     agents: Annotated[Sequence[Agent], AfterValidator(as_tuple)] = ()
     tracker: Tracker | None = None
     """Where steps log. Unset: nowhere; steps that use MLflow then log to wherever MLflow itself would."""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        return check_name(name, "application")
-
-    @field_validator("team")
-    @classmethod
-    def _check_team(cls, team: str) -> str:
-        return check_name(team, "team")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Whole
@@ -25,7 +25,7 @@ class MPIWorkload(Linkable):
 
     kind: Literal["mpi"] = "mpi"
 
-    name: str
+    name: Annotated[str, AfterValidator(lambda name: check_name(name, "MPI workload"))]
     mainfile: str
     """The program, relative to the application's folder or an absolute path on the machines it runs on."""
 
@@ -48,11 +48,6 @@ class MPIWorkload(Linkable):
 
     image: str | None = None
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        return check_name(name, "MPI workload")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from pydantic import AfterValidator, BeforeValidator
 
 from scanflow.errors import InvalidError
+from scanflow.masking import STARS, looks_secret
 
 __all__ = ["Fixed", "Parameters", "Texts", "Variables", "plain", "plain_mapping", "with_article"]
 
@@ -88,8 +89,9 @@ Texts = Annotated[Mapping[str, str], AfterValidator(Fixed)]
 def _variables(env: Mapping[str, str]) -> Mapping[str, str]:
     for key, value in env.items():
         if not key or "=" in key or "\0" in key + value:
+            shown = STARS if looks_secret(key) else f"{value!r:.60}"
             raise InvalidError(
-                f"env has {key!r:.60}={value!r:.60}, which no process can be given. Write {{'NAME': 'value'}}."
+                f"env has {key!r:.60}={shown}, which no process can be given. Write {{'NAME': 'value'}}."
             )
     return env
 

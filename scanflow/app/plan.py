@@ -11,7 +11,10 @@ from scanflow.app.references import Ref
 from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 
-__all__ = ["Plan", "PlannedInstance", "PlannedStep", "plan_graph", "plan_workflow"]
+__all__ = ["IMAGE_NOTE", "Plan", "PlannedInstance", "PlannedStep", "plan_graph", "plan_workflow"]
+
+
+IMAGE_NOTE = "image not used here"
 
 
 class PlannedStep(BaseModel):
@@ -160,7 +163,7 @@ def _plan_node(workflow: Workflow, name: str, wave: int) -> PlannedStep:
         after=workflow.parents[name],
         cores=node.resources.cores or 1.0,
         memory_bytes=node.resources.memory_bytes,
-        notes=(node.role, *batching, *scaled, *(["image not used here"] if node.image is not None else [])),
+        notes=(node.role, *batching, *scaled, *([IMAGE_NOTE] if node.image is not None else [])),
     )
 
 
@@ -189,5 +192,5 @@ def _notes(node: Executor) -> list[str]:
     if node.cache:
         notes.append("cached")
     if node.image is not None:
-        notes.append("image not used here")
+        notes.append(IMAGE_NOTE)
     return notes

@@ -14,16 +14,9 @@ from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
 __all__ = [
-    "Duration",
-    "Seconds",
-    "Size",
-    "Wait",
-    "format_duration",
-    "format_memory",
-    "parse_cpu",
-    "parse_duration",
+    "Duration", "Seconds", "Size", "Wait", "format_duration", "format_memory", "parse_cpu", "parse_duration",
     "parse_memory",
-]
+]  # fmt: skip
 
 MAX_CORES = 100_000
 MIN_MEMORY = 10**6  # no program runs in less: a unit was forgotten

@@ -28,7 +28,7 @@ class Service(Linkable):
 
     kind: Literal["service"] = "service"
 
-    name: str
+    name: Annotated[str, AfterValidator(lambda name: check_name(name, "service"))]
     role: ServiceRole = "MODEL"
     """What the node does with a request, in Seldon's terms."""
 
@@ -44,20 +44,25 @@ class Service(Linkable):
     """Arguments of the class."""
 
     requirements: str | None = None
+    """A requirements file. None: what is installed where the instance runs."""
+
     image: str | None = None
+    """A container image, for backends that run containers. Others say at ``check`` that it is not used."""
+
     resources: Resources = Resources()
+    """Of one instance. Those of the nodes of a graph add up, since an instance holds all of them."""
+
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
+    """Where an instance may run. None: anywhere. The strictest of a graph's nodes holds."""
+
     instances: Whole = Field(default=1, ge=0)
     """Running copies, where no scaling decides."""
 
     scaling: Scaling | None = None
+    """What decides the number of instances, at one node of a graph at most. None: ``instances``, until it is scaled."""
+
     batching: Batching | None = None
     """Answer requests that wait together, in one call. Unset: each in a call of its own."""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        return check_name(name, "service")
 
     @field_validator("role", mode="before")
     @classmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from scanflow.app.model import Model, Number, Whole
 from scanflow.app.parameters import Fixed, Variables
@@ -48,8 +49,8 @@ class Serving(Model):
     """Largest body of a request; a larger one is answered 413."""
 
     connection_age: Wait = 300.0
-    """After so many seconds a connection moves on to another instance, between two requests, so that load spreads over
-    new ones. 0: never."""
+    """The first response on a connection older than these seconds says ``Connection: close``: clients connect again,
+    and load spreads over new instances. 0: never."""
 
     concurrency: Whole = Field(default=1, ge=1, le=MAX_CONCURRENCY)
     """Calls of components at the same time in one instance. More than 1 asks that they are thread-safe."""
@@ -60,22 +61,22 @@ class Serving(Model):
     record: Number = Field(default=0.0, ge=0, le=1)
     """The fraction of predictions that is written to the application's tracker. 0: none; 1: all."""
 
-    backup: str | None = None
+    backup: Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))] | None = None
     """Another online workflow of the application, which answers while this one has no instance that could."""
 
     hand_back_after: Whole = Field(default=3, ge=1)
-    """Healthy looks at this workflow, one after the other, before it takes over from its backup again."""
+    """Consecutive successful health checks of this workflow before it fails back from its backup."""
 
     env: Variables = Field(default_factory=Fixed)
     """Environment variables of its instances."""
 
-    @field_validator("backup")
-    @classmethod
-    def _check_backup(cls, name: str | None) -> str | None:
-        return None if name is None else check_name(name, "workflow")
+    auth: str | None = None
+    """Where the bearer token is that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: they need none."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.auth is not None and not re.fullmatch("(env|file):.+", self.auth):
+            raise InvalidError("Serving.auth says where the token is, and is not the token: env:NAME or file:PATH.")
         if self.port is not None and self.port == self.grpc_port:
             raise InvalidError(
                 f"Serving has port {self.port} for both HTTP and gRPC. Give gRPC another, or none: grpc_port=0."

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, Val
 from scanflow.app.executor import Executor, Target
 from scanflow.app.references import Ref, item, references_in
 from scanflow.errors import InvalidError, did_you_mean
+from scanflow.masking import STARS, looks_secret
 from scanflow.names import slug
 
 __all__ = ["Step", "check_parameters", "check_result", "defaults_of", "step"]
@@ -46,7 +47,16 @@ class Step(Generic[P, R]):
         self.fields = dict(fields or {})
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now."""
+        """Run the function here and now.
+
+        Raises:
+            InvalidError: an argument is a node or a reference, whose value is known only at run time.
+        """
+        if any(isinstance(one, Executor | Ref) for one in (*args, *kwargs.values())):
+            name = self.function.__name__
+            raise InvalidError(
+                f"{name}(...) runs the step at once, but a node has no value yet. Write {name}.bind(...)."
+            )
         return self.function(*args, **kwargs)
 
     def options(self, **fields: Any) -> Step[P, R]:
@@ -157,9 +167,9 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
     for name, value in parameters.items():
         if name not in signature.parameters and not takes_any:
             raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
-        checked[name] = (
-            value if references_in(value) else _fit(value, hints.get(name, Any), f"{who}: the parameter {name!r}")
-        )
+        if not references_in(value):
+            value = _fit(value, hints.get(name, Any), f"{who}: the parameter {name!r}", secret=looks_secret(name))
+        checked[name] = value
     for name, one in signature.parameters.items():
         plain = one.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
         if plain and one.default is inspect.Parameter.empty and name not in parameters:
@@ -193,7 +203,7 @@ def check_result(function: Callable[..., Any], value: Any, *, who: str) -> Any:
     return _fit(value, _shape(function)[1].get("return", Any), f"{who}: its result")
 
 
-def _fit(value: Any, hint: Any, what: str) -> Any:
+def _fit(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
     adapter = None if hint is Any else _adapter(hint)
     if adapter is None:
         return value
@@ -201,7 +211,7 @@ def _fit(value: Any, hint: Any, what: str) -> Any:
         return adapter.validate_python(value)
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"]
-        shown = f"{value!r:.60}"
+        shown = STARS if secret else f"{value!r:.60}"
         raise InvalidError(f"{what} is {shown}, which is not {_type_name(hint)}: {reason}.") from None
 
 

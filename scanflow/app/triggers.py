@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, field_validator
@@ -16,24 +17,12 @@ from scanflow.app.quantities import MAX_DURATION_S, Seconds
 from scanflow.errors import InvalidError
 
 __all__ = [
-    "AllOf",
-    "AnyOf",
-    "CallReceive",
-    "Cron",
-    "Date",
-    "Event",
-    "Interval",
-    "Trigger",
-    "all_of",
-    "any_of",
-    "at",
-    "cron",
-    "every",
-    "on_call",
-    "on_event",
-]
+    "AllOf", "AnyOf", "CallReceive", "Cron", "Date", "EventTrigger", "Interval", "Trigger", "all_of", "any_of", "at",
+    "cron", "cron_fields", "every", "on_call", "on_event",
+]  # fmt: skip
 
 MAX_NESTING = 20
+MIN_INTERVAL_S = 0.01
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CRON_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
     ("minute", 0, 59, ()),
@@ -49,8 +38,17 @@ class Interval(Model):
 
     kind: Literal["interval"] = "interval"
     seconds: Seconds
+    """From 0.01."""
+
     jitter: Number = Field(default=0.0, ge=0)
     """Each firing is moved by up to this many seconds, at random, so that many agents do not fire together."""
+
+    @field_validator("seconds")
+    @classmethod
+    def _check_seconds(cls, seconds: float) -> float:
+        if seconds < MIN_INTERVAL_S:
+            raise InvalidError(f"An interval of {seconds:g} s is too short. Write {MIN_INTERVAL_S:g} s or more.")
+        return seconds
 
 
 class Date(Model):
@@ -86,18 +84,11 @@ class Cron(Model):
     @field_validator("expression")
     @classmethod
     def _check_expression(cls, expression: str) -> str:
-        fields = expression.split()
-        if len(fields) != len(_CRON_FIELDS):
+        fields = cron_fields(expression)
+        if len(fields.weekdays) == 7 and min(fields.days) > max(_MONTH_DAYS[month - 1] for month in fields.months):
             raise InvalidError(
-                f"The cron expression {expression!r} has {len(fields)} fields, not 5: minute, hour, day, month, "
-                "weekday. Write '0 * * * *' for every full hour."
+                f"The cron expression {expression!r} never comes: no such month has {min(fields.days)} days."
             )
-        _minutes, _hours, days, months, weekdays = (
-            {value for part in text.split(",") for value in _cron_values(expression, part, *field)}
-            for text, field in zip(fields, _CRON_FIELDS, strict=True)
-        )
-        if len(weekdays) >= 7 and min(days) > max(_MONTH_DAYS[month - 1] for month in months):
-            raise InvalidError(f"The cron expression {expression!r} never comes: no such month has {min(days)} days.")
         return expression
 
     @field_validator("timezone")
@@ -112,13 +103,48 @@ class Cron(Model):
         return timezone
 
 
+class CronFields(NamedTuple):
+    """The values that a cron expression matches."""
+
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    """0 is Sunday."""
+
+    either: bool
+    """Whether the day or the weekday is enough: both are restricted, as UNIX cron has it."""
+
+
+@lru_cache(maxsize=1024)
+def cron_fields(expression: str) -> CronFields:
+    """Parse a cron expression.
+
+    Raises:
+        InvalidError: it is none.
+    """
+    texts = expression.split()
+    if len(texts) != len(_CRON_FIELDS):
+        raise InvalidError(
+            f"The cron expression {expression!r} has {len(texts)} fields, not 5: minute, hour, day, month, "
+            "weekday. Write '0 * * * *' for every full hour."
+        )
+    minutes, hours, days, months, weekdays = (
+        frozenset(value for part in text.split(",") for value in _cron_values(expression, part, *field))
+        for text, field in zip(texts, _CRON_FIELDS, strict=True)
+    )
+    either = not texts[2].startswith("*") and not texts[4].startswith("*")
+    return CronFields(minutes, hours, days, months, frozenset(day % 7 for day in weekdays), either)
+
+
 class CallReceive(Model):
     """Fires when another agent, or a person, calls the sensor by its name."""
 
     kind: Literal["call"] = "call"
 
 
-class Event(Model):
+class EventTrigger(Model):
     """Fires when an event of this type arrives whose fields have these values."""
 
     kind: Literal["event"] = "event"
@@ -151,7 +177,7 @@ class AnyOf(Model):
     triggers: Annotated[Sequence[Trigger], AfterValidator(_checked), Field(min_length=1)]
 
 
-Trigger = Annotated[Interval | Date | Cron | CallReceive | Event | AllOf | AnyOf, Field(discriminator="kind")]
+Trigger = Annotated[Interval | Date | Cron | CallReceive | EventTrigger | AllOf | AnyOf, Field(discriminator="kind")]
 
 AllOf.model_rebuild()
 AnyOf.model_rebuild()
@@ -188,9 +214,9 @@ def on_call() -> CallReceive:
     return CallReceive()
 
 
-def on_event(type: str, **match: Any) -> Event:
+def on_event(type: str, **match: Any) -> EventTrigger:
     """Return a trigger that fires on an event of this type: ``on_event("run.failed", workflow="training")``."""
-    return Event(type=type, match=match)
+    return EventTrigger(type=type, match=match)
 
 
 def all_of(*triggers: Trigger) -> AllOf:
@@ -215,7 +241,10 @@ def _cron_values(expression: str, part: str, name: str, low: int, high: int, wor
     values = [words.index(bound) + low if bound in words else int(bound) if bound.isdigit() else -1 for bound in bounds]
     if any(not low <= value <= high for value in values):
         raise InvalidError(f"{problem} It goes from {low} to {high}{', or ' + ' '.join(words) if words else ''}.")
+    if bounds[1:] == ["sun"] and values[0] > 0:
+        values[1] = 7  # mon-sun
     if values != sorted(values):
-        raise InvalidError(f"{problem} The range runs backwards. Write '{bounds[0]}-{high},{low}-{bounds[1]}'.")
-    first, last = (low, high) if not values else (values[0], values[-1] if len(values) == 2 or not match[3] else high)
-    return range(first, last + 1, int(match[3] or 1))
+        last, first = (words[-1], words[0]) if bounds[0] in words else (high, low)
+        raise InvalidError(f"{problem} The range runs backwards. Write '{bounds[0]}-{last},{first}-{bounds[1]}'.")
+    begin, end = (low, high) if not values else (values[0], values[-1] if len(values) == 2 or not match[3] else high)
+    return range(begin, end + 1, int(match[3] or 1))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from scanflow.app.edges import Chain, Dependency
+from scanflow.app.edges import Chain, Dependency, Linkable
 from scanflow.app.executor import Executor
 from scanflow.app.graph import levels, parents_of
 from scanflow.app.inference import check_inference
@@ -55,13 +55,18 @@ def _bound(nodes: Any) -> Any:
     for node in nodes if isinstance(nodes, list | tuple) else ():
         if callable(getattr(node, "bind", None)):
             raise InvalidError(f"{node!s} is a function, not a node. Make a node of it: .bind(...).")
+        if not isinstance(node, Linkable | Mapping):
+            raise InvalidError(
+                f"nodes holds {short(node)}, which is not a node. A step that is called runs at once and returns its "
+                "value: write a.bind(1) instead of a(1)."
+            )
     return nodes
 
 
 class Workflow(Model):
     """A graph that cannot be wrong once made: no cycle, no unknown or doubled name, no node of another kind."""
 
-    name: str
+    name: Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))]
     nodes: Annotated[Sequence[Node], BeforeValidator(_bound), AfterValidator(as_tuple), Field(min_length=1)]
     edges: Annotated[Sequence[Dependency | Chain] | Chain, BeforeValidator(_flatten), AfterValidator(as_tuple)] = ()
     """Order beyond what references imply: ``load >> [cnn1, cnn2] >> best``, or a list of ``sf.Dependency``."""
@@ -72,11 +77,6 @@ class Workflow(Model):
 
     serving: Serving | None = None
     """Of an online workflow: its port, limits and so on. Unset: the defaults of :class:`Serving`."""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        return check_name(name, "workflow")
 
     @field_validator("output_dir")
     @classmethod
@@ -204,6 +204,26 @@ class Workflow(Model):
             for name, own in hits:
                 nodes[name] = nodes[name].replace(parameters={**nodes[name].parameters, own: value})
         return self.replace(nodes=tuple(nodes.values()))
+
+    def with_shape(
+        self, *, instances: int | None = None, cores: float | None = None, affinity: str | None = None
+    ) -> Workflow:
+        """Return an online workflow with other instances: how many, the cores of each, their affinity. None: as it is.
+
+        Raises:
+            InvalidError: it is not online.
+        """
+        if self.type != "online":
+            raise InvalidError(f"Workflow {self.name!r} is of type {self.type!r}, which has no instances.")
+        changed = []
+        for place, node in enumerate(self.services):  # an instance holds all nodes, whose cores add up
+            fields: dict[str, Any] = {} if affinity is None else {"affinity": affinity}
+            if instances is not None:
+                fields |= {"instances": instances, "scaling": None}
+            if cores is not None:
+                fields["resources"] = node.resources.replace(cpu=None if place else cores)
+            changed.append(node.replace(**fields))
+        return self.replace(nodes=changed)
 
 
 def _settable(node: Executor | Service | MPIWorkload) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +14,7 @@ __all__ = [
     "EnvironmentReady",
     "Event",
     "Observer",
+    "Record",
     "RunEnded",
     "RunRecord",
     "RunStarted",
@@ -31,11 +32,17 @@ RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
 TaskState = Literal["pending", "running", "succeeded", "failed", "skipped", "stopped"]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """What a backend tells: kept, sent and compared as it is."""
+
     model_config = ConfigDict(frozen=True)
 
+    def with_details(self, **details: Any) -> Self:
+        """Return a copy with details that only this kind of backend has, as JSON has them."""
+        return type(self).model_validate({**dict(self), **details})
 
-class TaskRecord(_Record):
+
+class TaskRecord(Record):
     """One task of a run: a step, or one item of a fanned-out step."""
 
     task: StepName
@@ -61,8 +68,10 @@ class TaskRecord(_Record):
     failure: Failure | None = None
 
 
-class RunRecord(_Record):
-    """One run of a workflow."""
+class RunRecord(Record):
+    """One run of a workflow. A backend may add details of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     name: RunName
     app: str
@@ -73,28 +82,34 @@ class RunRecord(_Record):
     """Seconds since the epoch."""
 
     seconds: float | None = None
-    folder: str
-    """Where its outputs and logs are."""
-
     source: str | None = None
     """The file it was started from."""
 
     error: str | None = None
     tasks: tuple[TaskRecord, ...] = ()
 
+    @property
+    def folder(self) -> str:
+        """Where its outputs and logs are, on a backend that keeps them in a folder; else nothing."""
+        return str((self.model_extra or {}).get("folder", ""))
 
-class RunStarted(_Record):
-    """A run is being driven, from its beginning or from where it stood."""
+
+class RunStarted(Record):
+    """A run is being driven, from its beginning or from where it stood. A backend may add details of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     kind: Literal["run-started"] = "run-started"
     run: RunName
-    folder: str
     steps: int
     kept: int = 0
     """Tasks that had finished before, and are not run again."""
 
+    ignored: tuple[str, ...] = ()
+    """Fields that this backend does not use, each with its step and the reason."""
 
-class Waiting(_Record):
+
+class Waiting(Record):
     """Something the run waits for before a step can start."""
 
     kind: Literal["waiting"] = "waiting"
@@ -102,7 +117,7 @@ class Waiting(_Record):
     what: str
 
 
-class EnvironmentReady(_Record):
+class EnvironmentReady(Record):
     """What was waited for is there."""
 
     kind: Literal["environment-ready"] = "environment-ready"
@@ -111,7 +126,7 @@ class EnvironmentReady(_Record):
     seconds: float
 
 
-class TaskStarted(_Record):
+class TaskStarted(Record):
     """An attempt at a task began, or was adopted from an earlier driver."""
 
     kind: Literal["task-started"] = "task-started"
@@ -125,7 +140,7 @@ class TaskStarted(_Record):
     adopted: bool = False
 
 
-class TaskEnded(_Record):
+class TaskEnded(Record):
     """An attempt at a task ended."""
 
     kind: Literal["task-ended"] = "task-ended"
@@ -139,7 +154,7 @@ class TaskEnded(_Record):
     """Not None: it failed and will be tried again after this long."""
 
 
-class RunEnded(_Record):
+class RunEnded(Record):
     """A run ended."""
 
     kind: Literal["run-ended"] = "run-ended"

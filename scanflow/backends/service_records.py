@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from scanflow.app.resources import AffinityMode
+from scanflow.backends.records import Record
 
 __all__ = [
+    "CanaryPolicy",
     "Explanation",
     "InstanceRecord",
     "InstanceState",
-    "Judgement",
     "Progress",
     "RevisionRecord",
     "ServiceObserver",
@@ -31,12 +32,8 @@ zero, the first request wakes it; ``unsupervised``: nobody watches it (the machi
 killed): any command on it starts a new supervisor, which adopts what runs."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Shape(_Record):
-    """How a service is cut and where it sits: what travels with a model version and comes back with it."""
+class Shape(Record):
+    """How many instances a service has, how large they are and where they run. It is kept with each model version."""
 
     instances: int = Field(default=1, ge=0)
     cores: float | None = Field(default=None, gt=0)
@@ -46,12 +43,17 @@ class Shape(_Record):
     """Memory of one instance."""
 
     affinity: AffinityMode = "any"
+    pool_threads: int | None = None
+    """Threads in each of an instance's pools. None: one for each core."""
+
     threads: dict[str, str] = Field(default_factory=dict)
-    """The thread guard's variables, as derived."""
+    """The thread variables of its environment, as derived."""
 
 
-class Judgement(_Record):
-    """When a canary is promoted or taken back without anybody's hand. See ``scanflow traffic --help``."""
+class CanaryPolicy(Record):
+    """When a canary is promoted or removed automatically. See ``scanflow traffic --help``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     metric: Literal["errors", "p95", "mean"] = "errors"
     """Share of failed requests; 95th percentile or mean of the latency in seconds."""
@@ -63,26 +65,26 @@ class Judgement(_Record):
     """... plus this much."""
 
     after_requests: int = 100
-    """Judge when the canary has answered this many."""
+    """Decide when the canary has answered this many."""
 
     within_s: float = 600.0
-    """Take the canary back if it has not answered so many until then."""
+    """Remove the canary if it has not answered so many within this many seconds."""
 
 
-class InstanceRecord(_Record):
-    """One running copy."""
+class InstanceRecord(Record):
+    """One running copy. A backend may add details of its own, such as process ids."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     instance: str
     state: InstanceState
-    pid: int | None = None
+    place: str | None = None
+    """Where it runs, where there are several places: a cluster's node. None: on the backend's only machine."""
+
     began: float | None = None
     """Seconds since the epoch."""
 
     restarts: int = 0
-    cpus: tuple[int, ...] = ()
-    """As read back from the kernel."""
-
-    memory_nodes: tuple[int, ...] = ()
     cores: float | None = None
     threads: int | None = None
     """Threads at work in it, counted after warm-up."""
@@ -95,8 +97,24 @@ class InstanceRecord(_Record):
     error: str | None = None
     """Why it ended the last time, with the command that shows its log."""
 
+    @property
+    def pid(self) -> int | None:
+        """The process, where it is one of this machine."""
+        found: int | None = (self.model_extra or {}).get("pid")
+        return found
 
-class RevisionRecord(_Record):
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The CPUs of this machine that it may use, as read back from the kernel; none: any."""
+        return tuple((self.model_extra or {}).get("cpus", ()))
+
+    @property
+    def memory_nodes(self) -> tuple[int, ...]:
+        """The NUMA nodes of this machine that it takes memory from; none: any."""
+        return tuple((self.model_extra or {}).get("memory_nodes", ()))
+
+
+class RevisionRecord(Record):
     """A graph that is served, and its share."""
 
     id: str
@@ -115,8 +133,10 @@ class RevisionRecord(_Record):
     p95_s: float | None = None
 
 
-class ServiceRecord(_Record):
-    """A deployed online workflow."""
+class ServiceRecord(Record):
+    """A deployed online workflow. A backend may add details of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str
     """The workflow's name; unique in one home, whatever the application."""
@@ -130,7 +150,6 @@ class ServiceRecord(_Record):
     grpc: str | None = None
     """``127.0.0.1:46701``"""
 
-    folder: str
     generation: int
     """Counts the changes that were asked for."""
 
@@ -142,6 +161,9 @@ class ServiceRecord(_Record):
 
     previous: bool = False
     """Whether there is something to roll back to."""
+
+    tracker: str | None = None
+    """The address of its application's tracker; None: the default one."""
 
     backup: str | None = None
     instances: tuple[InstanceRecord, ...] = ()
@@ -158,12 +180,17 @@ class ServiceRecord(_Record):
     """Why the last change did not come into effect."""
 
     @property
+    def folder(self) -> str:
+        """Where it keeps its files, on a backend that does; else nothing."""
+        return str((self.model_extra or {}).get("folder", ""))
+
+    @property
     def current(self) -> RevisionRecord | None:
-        """What answers, beside a version that may be on trial."""
+        """The stable version, beside which there may be a canary."""
         return next((one for one in self.revisions if one.role == "current"), None)
 
 
-class Explanation(_Record):
+class Explanation(Record):
     """Why a service has as many instances as it has."""
 
     service: str
@@ -186,7 +213,7 @@ class Explanation(_Record):
     """In words: ``add 1``, ``stay: 12 s of the cool-down are left``."""
 
 
-class Progress(_Record):
+class Progress(Record):
     """Something that happened on the way of a change, for people."""
 
     service: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 from scanflow.app.resources import Affinity, AffinityMode
 from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
+from scanflow.backends.service_change import Sizing
 from scanflow.backends.service_records import Shape
 
-__all__ = ["changed_shape", "shape_of"]
+__all__ = ["changed_shape", "read_shape", "shape_of"]
 
 _STRICTNESS: tuple[AffinityMode, ...] = ("any", "cpu", "cpumem", "cpumempin")
 
@@ -33,18 +34,21 @@ def shape_of(workflow: Workflow) -> Shape:
     )
 
 
-def changed_shape(
-    shape: Shape,
-    *,
-    instances: int | None = None,
-    cores: float | None = None,
-    affinity: AffinityMode | None = None,
-) -> Shape:
-    """Return the shape with what is given changed; thread variables are derived anew where the cores are."""
-    wanted = {"instances": instances, "cores": cores, "affinity": affinity}
-    given = {field: value for field, value in wanted.items() if value is not None}
-    anew: dict[str, object] = {"threads": {}} if {"cores", "affinity"} & given.keys() else {}
-    return Shape.model_validate({**shape.model_dump(), **anew, **given})
+def changed_shape(shape: Shape, sizing: Sizing) -> Shape:
+    """Return the shape with a sizing applied; thread variables are to be derived again where the cores change."""
+    given = {name: getattr(sizing, name) for name in Sizing.model_fields if getattr(sizing, name) is not None}
+    if "threads" in given:
+        given["pool_threads"] = given.pop("threads")
+    derived: dict[str, object] = {"threads": {}} if given.keys() - {"instances"} else {}
+    return Shape.model_validate({**shape.model_dump(), **derived, **given})
+
+
+def read_shape(text: str | None) -> Shape | None:
+    """Return the shape that a model version was served with; None: none was kept, or somebody else wrote the text."""
+    try:
+        return None if text is None else Shape.model_validate_json(text)
+    except ValueError:
+        return None
 
 
 def _mode(node: Service) -> AffinityMode:

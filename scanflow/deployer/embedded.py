@@ -1,60 +1,65 @@
-"""The deployer that works in this process and needs nothing else."""
+"""The deployer that works in this process, on the backend that the settings name."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
-from scanflow.app.plan import Plan, plan_workflow
+from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.backend import LocalBackend
-from scanflow.backends.local.definition import Definition
+from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition, Stream
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
-from scanflow.deployer.services import EmbeddedServices, ServiceBackend, local_services, refuse_while_loading
-from scanflow.errors import NotFoundError, UnsupportedError
+from scanflow.deployer.checks import online_workflow, refuse_while_loading, runnable, with_parameters
+from scanflow.deployer.places import open_backend
+from scanflow.deployer.service_client import ServiceCalls
+from scanflow.errors import NotFoundError
 from scanflow.knowledge import open_knowledge, prepared_environment, tagged
 from scanflow.loading import load_application
 from scanflow.names import RunName
-from scanflow.placement.granted import this_machine
 from scanflow.settings import Settings
 
-if TYPE_CHECKING:
-    from scanflow.knowledge.cached import Models
+if TYPE_CHECKING:  # most commands are about runs, and need none of these
+    from scanflow.backends.port import Backend, OnlineBackend, ServiceClient
+    from scanflow.backends.service_change import ServiceChange, Sizing
+    from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
 
 __all__ = ["EmbeddedDeployer"]
 
 LOG_POLL_S = 0.2
-_BLOCK = 65_536
 
 
-class EmbeddedDeployer(EmbeddedServices):
-    """A :class:`~scanflow.deployer.port.Deployer` on the embedded backend. Application objects given to it may hold
-    live functions."""
+def _ignore(_: object) -> None:
+    """Observe no progress."""
+
+
+class EmbeddedDeployer(ServiceCalls):
+    """A :class:`~scanflow.deployer.port.Deployer` in this process. Applications given to it may hold live functions."""
 
     def __init__(
-        self, settings: Settings, *, services: Callable[[Settings, Models], ServiceBackend] = local_services
+        self, settings: Settings, *, backend: Backend | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Work below ``settings.home``; ``services`` makes what runs online workflows, when one is asked for."""
-        super().__init__(settings, services)
-        self._backend = LocalBackend(settings)
+        """Work on ``backend``. None: on the one that the settings name.
+
+        Raises:
+            NotFoundError: it is not installed.
+        """
+        self._settings = settings
+        self.backend = open_backend(settings) if backend is None else backend
+        self._batch = self.backend.batch()
+        self._sleep = sleep
+
+    # Runs
 
     def plan(
         self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
         """See :meth:`~scanflow.deployer.port.Deployer.plan`."""
-        chosen = _changed(app, workflow, parameters)
-        if chosen.type == "online":
-            return self._plan_online(app, chosen)
-        self._backend.check(app, chosen)
-        machine = this_machine()
-        return plan_workflow(
-            chosen,
-            machine_cores=self._settings.slots or machine.cores,
-            machine_memory_bytes=machine.memory_bytes,
-        )
+        chosen = with_parameters(app, workflow, parameters)
+        return (self._online(app) if chosen.type == "online" else self._batch).plan(app, chosen)
 
     def run(
         self,
@@ -63,15 +68,15 @@ class EmbeddedDeployer(EmbeddedServices):
         *,
         parameters: Mapping[str, Any] | None = None,
         source: Path | None = None,
-        observe: Observer = lambda _: None,
+        observe: Observer = _ignore,
     ) -> RunRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.run`."""
         refuse_while_loading()
-        chosen = self.runnable(app, workflow, parameters)
-        tracking = self._tracking(app, observe)
-        return self._backend.run(
-            app, chosen, parameters=parameters or {}, source=source, tracking=tracking, observe=observe
-        )
+        chosen = runnable(app, workflow, parameters)
+        self._batch.check(app, chosen)
+        environment = self._environment(app, observe)
+        run = self._batch.enter(app, chosen, parameters=parameters or {}, source=source)
+        return self._batch.drive(run.name, app=app, workflow=chosen, environment=environment, observe=observe)
 
     def enter(
         self,
@@ -82,20 +87,27 @@ class EmbeddedDeployer(EmbeddedServices):
         source: Path | None = None,
         name: RunName | None = None,
     ) -> RunRecord:
-        """Check a run and enter it, without driving it: ``resume``, in whatever process, does what ``run`` would have.
+        """Check and enter a run without driving it: ``resume``, in any process, does what ``run`` would have done.
 
-        With a name it may be asked for again: the run is entered once.
+        Idempotent by name.
         """
-        chosen = self.runnable(app, workflow, parameters)
-        return self._backend.enter(app, chosen, parameters=parameters or {}, source=source, name=name)
+        chosen = runnable(app, workflow, parameters)
+        return self._batch.enter(app, chosen, parameters=parameters or {}, source=source, name=name)
+
+    def runnable(self, app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
+        """Check a run, and return its workflow with the parameters set."""
+        chosen = runnable(app, workflow, parameters)
+        self._batch.check(app, chosen)
+        return chosen
 
     def check_spin(
         self, step: str, *, run: str, app: Application | None = None, parameters: Mapping[str, Any] | None = None
     ) -> None:
-        """Refuse what :meth:`enter_spin` would."""
-        record, definition = self._backend.definition(run)
-        changed, _ = _spun(app, record, definition, step, parameters)
-        self._backend.check_spin(record.name, step, app=app or definition.read()[0], workflow=changed)
+        """Raise what :meth:`enter_spin` would."""
+        definition = self._batch.definition(run)
+        changed, changes = _spun(app, definition, step, parameters)
+        given = {**definition.parameters, **changes}
+        self._batch.check_spin(run, step, app=app or definition.app, workflow=changed, parameters=given)
 
     def enter_spin(
         self,
@@ -106,41 +118,29 @@ class EmbeddedDeployer(EmbeddedServices):
         parameters: Mapping[str, Any] | None = None,
         name: RunName | None = None,
     ) -> RunRecord:
-        """Check and enter what ``spin`` would run. Without ``app``, it is of what the past run was made of."""
-        record, definition = self._backend.definition(run)
-        changed, changes = _spun(app, record, definition, step, parameters)
-        return self._backend.enter_spin(
-            record.name,
+        """Check and enter what ``spin`` would run; without ``app``, of what the past run was made of."""
+        past, definition = self._batch.show(run), self._batch.definition(run)
+        changed, changes = _spun(app, definition, step, parameters)
+        return self._batch.enter_spin(
+            past.name,
             step,
-            app=app or definition.read()[0],
+            app=app or definition.app,
             workflow=changed,
             parameters={**definition.parameters, **changes},
-            source=None if record.source is None else Path(record.source),
+            source=None if past.source is None else Path(past.source),
             name=name,
         )
 
-    def free_name(self) -> RunName:
-        """Return a name for a run that none has at this moment."""
-        return self._backend.free_name()
-
-    def definition(self, run: str) -> tuple[Application, Workflow]:
-        """Return what a run is made of."""
-        return self._backend.definition(run)[1].read()
-
-    def give_up(self, run: str, why: str) -> RunRecord:
-        """Note that a run which nobody drives has failed, and why."""
-        return self._backend.give_up(run, why)
-
-    def resume(self, run: str, *, app: Application | None = None, observe: Observer = lambda _: None) -> RunRecord:
+    def resume(self, run: str, *, app: Application | None = None, observe: Observer = _ignore) -> RunRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.resume`.
 
         Without ``app``, the file that the run came from is read again, if it is there.
         """
-        record, definition = self._backend.definition(run)
+        record, definition = self._batch.show(run), self._batch.definition(run)
         found = app or _read_again(record)
         workflow = None if found is None else found.workflow(record.workflow).with_parameters(definition.parameters)
-        tracking = self._tracking(found or definition.read()[0], observe)
-        return self._backend.resume(record.name, app=found, workflow=workflow, tracking=tracking, observe=observe)
+        environment = self._environment(found or definition.app, observe)
+        return self._batch.drive(record.name, app=found, workflow=workflow, environment=environment, observe=observe)
 
     def spin(
         self,
@@ -149,99 +149,134 @@ class EmbeddedDeployer(EmbeddedServices):
         run: str = "@latest",
         app: Application | None = None,
         parameters: Mapping[str, Any] | None = None,
-        observe: Observer = lambda _: None,
+        observe: Observer = _ignore,
     ) -> RunRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.spin`."""
-        record, definition = self._backend.definition(run)
-        found = app or _read_again(record)
-        changed, changes = _spun(found, record, definition, step, parameters)
-        own = found or definition.read()[0]
-        return self._backend.spin(
-            record.name,
-            step,
-            app=own,
-            workflow=changed,
-            parameters={**definition.parameters, **changes},
-            source=None if record.source is None else Path(record.source),
-            tracking=self._tracking(own, observe),
-            observe=observe,
-        )
+        past = self._batch.show(run)
+        found = app or _read_again(past)
+        entered = self.enter_spin(step, run=past.name, app=found, parameters=parameters)
+        definition = self._batch.definition(past.name)
+        changed, _ = _spun(found, definition, step, parameters)
+        own = found or definition.app
+        environment = self._environment(own, observe)
+        return self._batch.drive(entered.name, app=own, workflow=changed, environment=environment, observe=observe)
+
+    def free_name(self) -> RunName:
+        """Return a name that no run has at this moment."""
+        return self._batch.free_name()
+
+    def definition(self, run: str) -> RunDefinition:
+        """Return what a run is made of."""
+        return self._batch.definition(run)
+
+    def give_up(self, run: str, why: str) -> RunRecord:
+        """Note that a run which nobody drives has failed, and why."""
+        return self._batch.give_up(run, why)
 
     def stop(self, run: str) -> RunRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.stop`."""
-        return self._backend.stop(run)
+        return self._batch.stop(run)
 
     def show(self, run: str) -> RunRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.show`."""
-        return self._backend.show(run)
+        return self._batch.show(run)
 
     def runs(
         self, *, limit: int = 20, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
         """See :meth:`~scanflow.deployer.port.Deployer.runs`; of one application, team or workflow where it is named."""
-        return self._backend.runs(limit=limit, app=app, team=team, workflow=workflow)
+        return self._batch.runs(limit=limit, app=app, team=team, workflow=workflow)
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         """See :meth:`~scanflow.deployer.port.Deployer.outputs`."""
-        return self._backend.outputs(run, step)
+        return self._batch.outputs(run, step)
+
+    def follow(self, run: str, since: int = -1) -> tuple[RunRecord, int]:
+        """Return a run with only the tasks that changed after ``since``, and what to pass next time."""
+        return self._batch.follow(run, since)
 
     def logs(
-        self,
-        run: str,
-        task: str,
-        *,
-        stream: Literal["stdout", "stderr"] = "stdout",
-        attempt: int | None = None,
-        follow: bool = False,
+        self, run: str, task: str, *, stream: Stream = "stdout", attempt: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
         """See :meth:`~scanflow.deployer.port.Deployer.logs`."""
-        name = self._backend.show(run).name
-        path = self.log_file(name, task, stream=stream, attempt=attempt)
-        position = 0
-        while True:
-            # Asked before reading: what is written until the end is then read after it.
-            ended = not follow or self.task_ended(name, task)
-            if path.exists():
-                with path.open("rb") as file:
-                    file.seek(position)
-                    while block := file.read(_BLOCK):
-                        position += len(block)
-                        yield block
-            if ended:
-                return
-            time.sleep(LOG_POLL_S)
+        reader = self.log_reader(run, task, stream=stream, attempt=attempt)
+        return (part.data for part in self._parts(reader, follow=follow))
 
-    def runnable(self, app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
-        """Check a run, and return its workflow with the parameters set."""
-        chosen = _changed(app, workflow, parameters)
-        if chosen.type == "online":
-            raise UnsupportedError(
-                f"The workflow {chosen.name!r} is of type 'online': it is served, and has no end. "
-                "Deploy it: scanflow deploy"
-            )
-        self._backend.check(app, chosen)
-        return chosen
+    def log_reader(self, run: str, task: str, *, stream: Stream, attempt: int | None = None) -> LogReader:
+        """Return a reader of what a task wrote."""
+        return self._batch.logs(run, task, stream=stream, attempt=attempt)
 
-    def _plan_online(self, app: Application, workflow: Workflow) -> Plan:
-        from scanflow.deployer.planning import plan_online
+    # Services
 
-        self._services(app).check(app, workflow)
-        return plan_online(self._settings.home.expanduser().absolute(), workflow)
+    def deploy(
+        self,
+        app: Application,
+        workflow: str | None = None,
+        *,
+        sizing: Sizing | None = None,
+        port: int | None = None,
+        source: Path | None = None,
+        key: str | None = None,
+        observe: ServiceObserver = _ignore,
+    ) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.deploy`."""
+        refuse_while_loading()
+        chosen = online_workflow(app, workflow)
+        return self._online(app).deploy(app, chosen, source=source, sizing=sizing, port=port, key=key, observe=observe)
 
-    def log_file(
-        self, run: str, task: str, *, stream: Literal["stdout", "stderr"] = "stdout", attempt: int | None = None
-    ) -> Path:
-        """Return the file that :meth:`logs` reads; it may not exist yet."""
-        return self._backend.log_files(run, task, attempt=attempt)[stream]
+    def change(
+        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = _ignore
+    ) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.change`."""
+        tracker = self.backend.online().service(name).tracker
+        return self.backend.online(tracker).change(name, change, key=key, observe=observe)
 
-    def task_ended(self, run: str, task: str) -> bool:
-        """Say whether nothing more will be written by a task."""
-        record = self._backend.show(run)
-        if record.state != "running":
-            return True
-        return any(one.task == task and one.state != "running" for one in record.tasks)
+    def services(self) -> list[ServiceRecord]:
+        """See :meth:`~scanflow.deployer.port.Deployer.services`."""
+        return self.backend.online().services()
 
-    def _tracking(self, app: Application, observe: Observer) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+    def service(self, name: str) -> ServiceRecord:
+        """See :meth:`~scanflow.deployer.port.Deployer.service`."""
+        return self.backend.online().service(name)
+
+    def explain(self, name: str) -> Explanation:
+        """See :meth:`~scanflow.deployer.port.Deployer.explain`."""
+        return self.backend.online().explain(name)
+
+    def service_logs(
+        self, name: str, *, instance: str | None = None, follow: bool = False
+    ) -> Iterator[tuple[str, bytes]]:
+        """See :meth:`~scanflow.deployer.port.Deployer.service_logs`."""
+        return self._parts(self.service_log_reader(name, instance=instance), follow=follow)
+
+    def service_log_reader(self, name: str, *, instance: str | None = None) -> LogReader:
+        """Return a reader of what a service's instances wrote."""
+        return self.backend.online().logs(name, instance)
+
+    def delete(self, name: str, *, observe: ServiceObserver = _ignore) -> None:
+        """See :meth:`~scanflow.deployer.port.Deployer.delete`."""
+        self.backend.online().delete(name, observe=observe)
+
+    def connect(self, name: str) -> ServiceClient:
+        """See :meth:`~scanflow.deployer.service_client.ServiceCalls.connect`."""
+        return self.backend.online().client(name) or super().connect(name)
+
+    # What both need
+
+    def _online(self, app: Application) -> OnlineBackend:
+        return self.backend.online(None if app.tracker is None else app.tracker.uri)
+
+    def _parts(self, reader: LogReader, *, follow: bool) -> Iterator[LogPart]:
+        with closing(reader):
+            while True:
+                page = reader.read()
+                yield from page.parts
+                if page.ended or not (page.parts or follow):
+                    return
+                if not page.parts:
+                    self._sleep(LOG_POLL_S)
+
+    def _environment(self, app: Application, observe: Observer) -> Environment:
         """Make sure that the application's tracker is ready, and return what makes steps log to it."""
         if app.tracker is None:
             return lambda _tags: {}
@@ -257,23 +292,14 @@ class EmbeddedDeployer(EmbeddedServices):
         return lambda tags: tagged(variables, tags)
 
 
-def _changed(app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
-    batches = [one.name for one in app.workflows if one.type == "batch"]
-    name = batches[0] if workflow is None and len(batches) == 1 else workflow
-    return app.workflow(name).with_parameters(parameters or {})
-
-
 def _spun(
-    app: Application | None,
-    record: RunRecord,
-    definition: Definition,
-    step: str,
-    parameters: Mapping[str, Any] | None,
+    app: Application | None, definition: RunDefinition, step: str, parameters: Mapping[str, Any] | None
 ) -> tuple[Workflow, dict[str, Any]]:
     """Return the workflow of a spin with its parameters changed, and these by their full names."""
-    workflow = (
-        definition.read()[1] if app is None else app.workflow(record.workflow).with_parameters(definition.parameters)
-    )
+    workflow = definition.workflow
+    if app is not None:
+        workflow = app.workflow(workflow.name).with_parameters(definition.parameters)
+    step = step.partition(".")[0]  # of one task of a fan-out, too
     workflow.node(step)
     changes = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in (parameters or {}).items()}
     return workflow.with_parameters(changes), changes

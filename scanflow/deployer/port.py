@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
-from scanflow.app.resources import AffinityMode
+from scanflow.backends.port import Stream
 from scanflow.backends.records import Observer, RunRecord
 
 if TYPE_CHECKING:
-    from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord
-    from scanflow.transport import Answer, Reply
+    from scanflow.backends.port import ServiceClient
+    from scanflow.backends.service_change import ServiceChange, Sizing
+    from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
+    from scanflow.transport import Answer
 
 __all__ = ["Deployer"]
 
@@ -56,7 +58,7 @@ class Deployer(Protocol):
         parameters: Mapping[str, Any] = ...,
         observe: Observer = ...,
     ) -> RunRecord:
-        """Run one step anew on the inputs it had in a past run."""
+        """Run one step again on the inputs it had in a past run."""
         ...
 
     def stop(self, run: str) -> RunRecord:
@@ -80,11 +82,11 @@ class Deployer(Protocol):
         run: str,
         task: str,
         *,
-        stream: Literal["stdout", "stderr"] = ...,
+        stream: Stream = ...,
         attempt: int | None = None,
         follow: bool = False,
     ) -> Iterator[bytes]:
-        """Yield what a task wrote; with ``follow``, go on until it has ended."""
+        """Yield what a task wrote; with ``follow``, go on until it has ended. ``both`` streams are interleaved."""
         ...
 
     def deploy(
@@ -92,11 +94,10 @@ class Deployer(Protocol):
         app: Application,
         workflow: str | None = None,
         *,
-        instances: int | None = None,
-        cores: float | None = None,
-        affinity: AffinityMode | None = None,
+        sizing: Sizing | None = None,
         port: int | None = None,
         source: Path | None = None,
+        key: str | None = None,
         observe: ServiceObserver = ...,
     ) -> ServiceRecord:
         """Serve an online workflow; where it is served already, change it to what it says now, without a gap.
@@ -104,12 +105,11 @@ class Deployer(Protocol):
         Args:
             app: The application; everything else of it stays as it is.
             workflow: Which of its workflows; None: the only one.
-            instances: How many copies. None: as the workflow says.
-            cores: Cores of one instance. None: as the workflow says.
-            affinity: Where an instance may run. None: as the workflow says.
+            sizing: How many instances, and how large. What it leaves out is as the workflow says.
             port: The port of HTTP. None: as the workflow says, else the next one that is free.
             source: The file it came from.
-            observe: Is told of the progress.
+            key: Names this request: repeated with the same key, it is carried out once.
+            observe: Is given the progress.
         """
         ...
 
@@ -121,50 +121,17 @@ class Deployer(Protocol):
         """Return one deployed service."""
         ...
 
-    def scale(
-        self,
-        name: str,
-        *,
-        instances: int | None = None,
-        cores: float | None = None,
-        affinity: AffinityMode | None = None,
-        observe: ServiceObserver = ...,
+    def change(
+        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = ...
     ) -> ServiceRecord:
-        """Cut a service into other instances while it serves. None: as it is."""
-        ...
-
-    def traffic(
-        self,
-        name: str,
-        model: str,
-        *,
-        node: str | None = None,
-        weight: float = 0.0,
-        shadow: bool = False,
-        judgement: Judgement | None = None,
-        observe: ServiceObserver = ...,
-    ) -> ServiceRecord:
-        """Give a share of the requests, or with ``shadow`` a copy of each, to another version of a model.
+        """Change a service while it serves, and return it once the change is in effect.
 
         Args:
             name: The service.
-            model: The version: ``models:/name/3`` or ``models:/name@alias``.
-            node: The node whose model it is; None: the only one with a model.
-            weight: Share of the requests, from 0 to 1.
-            shadow: Copy the requests, and only count the answers.
-            judgement: When it is promoted or taken back without anybody's hand.
-            observe: Is told of the progress.
+            change: What to change; the rest stays as it is.
+            key: Names this request: repeated with the same key, it is carried out once.
+            observe: Is given the progress.
         """
-        ...
-
-    def promote(
-        self, name: str, model: str | None = None, *, node: str | None = None, observe: ServiceObserver = ...
-    ) -> ServiceRecord:
-        """Let the version under trial answer everything; with ``model``, swap that version in at once."""
-        ...
-
-    def rollback(self, name: str, *, observe: ServiceObserver = ...) -> ServiceRecord:
-        """Take back the version under trial; without one, go back to what was served before, and how."""
         ...
 
     def explain(self, name: str) -> Explanation:
@@ -174,11 +141,11 @@ class Deployer(Protocol):
     def service_logs(
         self, name: str, *, instance: str | None = None, follow: bool = False
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield whose words and what a service's instances wrote; with ``follow``, go on until it is deleted."""
+        """Yield instances' names and what they wrote; with ``follow``, go on until it is deleted."""
         ...
 
     def delete(self, name: str, *, observe: ServiceObserver = ...) -> None:
-        """Answer what is begun, then end a service and forget it. Models, and what was recorded, are kept."""
+        """Drain in-flight requests, then delete the service. Models, and what was recorded, are kept."""
         ...
 
     def predict(
@@ -192,15 +159,6 @@ class Deployer(Protocol):
         """
         ...
 
-    def metadata(self, name: str, *, node: str | None = None) -> dict[str, Any]:
-        """Return what a service, or one node of its graph, says of itself: ``inputs`` and ``outputs`` with their names,
-        types and shapes, as far as they are known."""
-        ...
-
-    def send(self, name: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Return a service's answer to a request as it is: bytes to and from one of its HTTP paths.
-
-        Raises:
-            The same as :meth:`predict`.
-        """
+    def connect(self, name: str) -> ServiceClient:
+        """Return a client of a service, to be closed: for its documents, and for requests as they are."""
         ...

@@ -6,19 +6,21 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
+from scanflow.backends.port import Stream
 from scanflow.backends.records import Event, Observer, RunEnded, RunRecord
+from scanflow.deployer.checks import refuse_while_loading
 from scanflow.deployer.remote_services import RemoteServices, new_key
-from scanflow.deployer.remote_travel import packed, with_changes
-from scanflow.deployer.services import refuse_while_loading
+from scanflow.deployer.serialization import packed, with_changes
 from scanflow.errors import ScanflowError
 from scanflow.names import RunName
-from scanflow.transport import Server, error_of, path_of
+from scanflow.problems import error_of
+from scanflow.transport import ServerClient, path_of
 
 __all__ = ["RemoteDeployer"]
 
@@ -41,7 +43,7 @@ class RemoteDeployer(RemoteServices):
         url: str,
         token: str | None = None,
         *,
-        server: Server | None = None,
+        server: ServerClient | None = None,
         keys: Callable[[], str] = new_key,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -51,7 +53,7 @@ class RemoteDeployer(RemoteServices):
         Raises:
             InvalidError: the address is none, or the token cannot be sent.
         """
-        super().__init__(server or Server(url, token=token), keys=keys)
+        super().__init__(server or ServerClient(url, token=token), keys=keys)
         self._sleep, self._clock = sleep, clock
 
     def plan(
@@ -115,7 +117,7 @@ class RemoteDeployer(RemoteServices):
         run: str,
         task: str,
         *,
-        stream: Literal["stdout", "stderr"] = "stdout",
+        stream: Stream = "stdout",
         attempt: int | None = None,
         follow: bool = False,
     ) -> Iterator[bytes]:

@@ -1,21 +1,15 @@
-"""Which server of a home folder is up: the note that ``scanflow up`` leaves, and whether what it says still lives."""
+"""Which server of a home folder is up: the note that ``scanflow up`` leaves, and the processes that it names."""
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scanflow.backends.local import shim
-from scanflow.backends.local.births import birth_of
+from scanflow.private import open_home, private_folder
+from scanflow.processes.daemon import Daemon
 
 __all__ = ["Up", "UpProcess", "forget_up", "read_up", "up_file", "write_up"]
-
-_POLL_S = 0.02
 
 
 class UpProcess(BaseModel):
@@ -23,53 +17,33 @@ class UpProcess(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    folder: Path
+    """Of its :class:`~scanflow.processes.daemon.Daemon`."""
+
     pid: int
-    birth: str
-    """When it began, in the kernel's clock: with its id, this names one process for ever."""
+    """For people: what it is asked and told goes by its folder."""
 
     port: int
     url: str
     log: str
     """The file that it writes to."""
 
+    @property
+    def daemon(self) -> Daemon:
+        """The process itself."""
+        return Daemon(self.folder)
+
     def is_alive(self) -> bool:
-        """Say whether that very process still runs."""
-        return bool(self.birth) and birth_of(self.pid) == self.birth
+        """Say whether it runs."""
+        return self.daemon.alive
 
-    def end(
-        self,
-        *,
-        grace_s: float,
-        group: bool = False,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> bool:
-        """Ask it to end, make it end after ``grace_s``, and say whether there was anything to end.
-
-        ``group``: the processes it started with it.
-        """
-        if not self.is_alive():
+    def end(self, *, patience_s: float) -> bool:
+        """Ask it to end, wait for that at most so long, and return whether there was anything to end."""
+        if not self.daemon.alive:
             return False
-        group_id = os.getpgid(self.pid) if group else 0
-        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
-            self._signal(number, group_id)
-            give_up = clock() + patience_s
-            while self.is_alive() and clock() < give_up:
-                sleep(_POLL_S)
-            if not self.is_alive():
-                break
-        if group:
-            shim.signal_group(group_id, signal.SIGKILL)  # what it left running
+        self.daemon.stop()
+        self.daemon.wait(patience_s)
         return True
-
-    def _signal(self, number: int, group_id: int) -> None:
-        if group_id:
-            shim.signal_group(group_id, number)
-        elif self.is_alive():
-            try:
-                os.kill(self.pid, number)
-            except ProcessLookupError:  # it ended on its own at this moment
-                return
 
 
 class Up(BaseModel):
@@ -104,10 +78,10 @@ def write_up(home: Path, up: Up) -> None:
     Raises:
         UnavailableError: it cannot be written.
     """
-    from scanflow.backends.local.services.stored import write_atomically
+    from scanflow.processes.files import write_atomically
 
     path = up_file(home)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(open_home(path.parent.parent) / path.parent.name)
     write_atomically(path, up.model_dump_json(indent=2).encode())
 
 

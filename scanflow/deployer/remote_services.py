@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
-from scanflow.app.resources import AffinityMode
-from scanflow.backends.service_records import Explanation, Judgement, Progress, ServiceObserver, ServiceRecord
-from scanflow.deployer.asking import AsksServices
-from scanflow.deployer.remote_travel import packed
-from scanflow.deployer.services import online_workflow, refuse_while_loading
+from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_records import Explanation, Progress, ServiceObserver, ServiceRecord
+from scanflow.deployer.checks import online_workflow, refuse_while_loading
+from scanflow.deployer.serialization import packed
+from scanflow.deployer.service_client import ServiceCalls
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow.transport import Server, error_of, path_of
+from scanflow.problems import error_of
+from scanflow.transport import ServerClient, path_of
 
 if TYPE_CHECKING:
     from scanflow.transport import Message
@@ -34,10 +35,10 @@ def _unseen(_: object) -> None:
     """Look at no progress."""
 
 
-class RemoteServices(AsksServices):
+class RemoteServices(ServiceCalls):
     """Serves online workflows where a server is. See :class:`~scanflow.deployer.port.Deployer` for the contract."""
 
-    def __init__(self, server: Server, *, keys: Callable[[], str] = new_key) -> None:
+    def __init__(self, server: ServerClient, *, keys: Callable[[], str] = new_key) -> None:
         """Ask ``server``; ``keys`` gives each wish its name."""
         self._server = server
         self._keys = keys
@@ -47,19 +48,22 @@ class RemoteServices(AsksServices):
         app: Application,
         workflow: str | None = None,
         *,
-        instances: int | None = None,
-        cores: float | None = None,
-        affinity: AffinityMode | None = None,
+        sizing: Sizing | None = None,
         port: int | None = None,
         source: Path | None = None,
+        key: str | None = None,
         observe: ServiceObserver = _unseen,
     ) -> ServiceRecord:
         """See :meth:`~scanflow.deployer.port.Deployer.deploy`."""
         refuse_while_loading()
         name = online_workflow(app, workflow).name
-        wish = {"instances": instances, "cores": cores, "affinity": affinity, "port": port}
-        body = packed(app, source) | {"workflow": name} | _given(wish)
-        return self._changed(name, path_of("services"), body, observe)
+        body = packed(app, source) | {"workflow": name}
+        if sizing is not None:
+            body["sizing"] = sizing.model_dump(mode="json", exclude_none=True)
+        if port is not None:
+            body["port"] = port
+        begun = self._server.post(path_of("services"), body, key=key or self._keys())
+        return self._changed(name, begun, observe)
 
     def services(self) -> list[ServiceRecord]:
         """See :meth:`~scanflow.deployer.port.Deployer.services`."""
@@ -69,46 +73,13 @@ class RemoteServices(AsksServices):
         """See :meth:`~scanflow.deployer.port.Deployer.service`."""
         return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
 
-    def scale(
-        self,
-        name: str,
-        *,
-        instances: int | None = None,
-        cores: float | None = None,
-        affinity: AffinityMode | None = None,
-        observe: ServiceObserver = _unseen,
+    def change(
+        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = _unseen
     ) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.scale`."""
-        wish = {"instances": instances, "cores": cores, "affinity": affinity}
-        return self._changed(name, path_of("services", name, "scale"), _given(wish), observe)
-
-    def traffic(
-        self,
-        name: str,
-        model: str,
-        *,
-        node: str | None = None,
-        weight: float = 0.0,
-        shadow: bool = False,
-        judgement: Judgement | None = None,
-        observe: ServiceObserver = _unseen,
-    ) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.traffic`."""
-        rule = None if judgement is None else judgement.model_dump(mode="json")
-        wish = {"model": model, "node": node, "weight": weight, "shadow": shadow, "judgement": rule}
-        return self._changed(name, path_of("services", name, "traffic"), _given(wish), observe)
-
-    def promote(
-        self, name: str, model: str | None = None, *, node: str | None = None, observe: ServiceObserver = _unseen
-    ) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.promote`."""
-        return self._changed(
-            name, path_of("services", name, "promote"), _given({"model": model, "node": node}), observe
-        )
-
-    def rollback(self, name: str, *, observe: ServiceObserver = _unseen) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.rollback`."""
-        return self._changed(name, path_of("services", name, "rollback"), {}, observe)
+        """See :meth:`~scanflow.deployer.port.Deployer.change`."""
+        body = change.model_dump(mode="json", exclude_none=True)
+        begun = self._server.patch(path_of("services", name), body, key=key or self._keys())
+        return self._changed(name, begun, observe)
 
     def explain(self, name: str) -> Explanation:
         """See :meth:`~scanflow.deployer.port.Deployer.explain`."""
@@ -122,13 +93,13 @@ class RemoteServices(AsksServices):
         known: dict[str, int] = {}
         rest = b""
 
-        def anew() -> None:
+        def restart() -> None:
             nonlocal rest
             rest = b""
             known.update(told)
 
         path = path_of("services", name, "logs")
-        for block in self._server.stream(path, reopened=anew, instance=instance, follow="true" if follow else None):
+        for block in self._server.stream(path, reopened=restart, instance=instance, follow="true" if follow else None):
             *lines, rest = (rest + block).split(b"\n")
             for who, text in map(_written, filter(None, lines)):
                 before = known.get(who, 0)
@@ -142,8 +113,7 @@ class RemoteServices(AsksServices):
         begun = self._server.delete(path_of("services", name), key=self._keys())
         self._ended(name, begun["operation"], observe)
 
-    def _changed(self, name: str, path: str, body: dict[str, Any], observe: ServiceObserver) -> ServiceRecord:
-        begun = self._server.post(path, body, key=self._keys())
+    def _changed(self, name: str, begun: dict[str, Any], observe: ServiceObserver) -> ServiceRecord:
         return ServiceRecord.model_validate(self._ended(name, begun["operation"], observe)["result"])
 
     def _ended(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
@@ -191,7 +161,3 @@ def _written(line: bytes) -> tuple[str, bytes]:
     """Read ``{"who", "text"}``, whose text is in base 64 since nobody promises that it is text."""
     found = json.loads(line)
     return found["who"], base64.b64decode(found["text"])
-
-
-def _given(wish: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in wish.items() if value is not None}

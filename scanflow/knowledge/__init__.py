@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scanflow.knowledge.memory import MemoryKnowledge
     from scanflow.knowledge.port import KnowledgeBase
-    from scanflow.knowledge.prepared import prepared_environment, tagged
     from scanflow.knowledge.records import ModelVersion, SavedVersion, TrackedRun
+    from scanflow.knowledge.step_environment import prepared_environment, tagged
 
 __all__ = [
     "KnowledgeBase",
@@ -32,8 +32,8 @@ _HOMES = {
     "ModelVersion": "records",
     "SavedVersion": "records",
     "TrackedRun": "records",
-    "prepared_environment": "prepared",
-    "tagged": "prepared",
+    "prepared_environment": "step_environment",
+    "tagged": "step_environment",
 }
 
 
@@ -46,7 +46,7 @@ def open_knowledge(home: Path, tracker_uri: str | None = None, *, connect_timeou
         InvalidError: the address is none that MLflow and scanflow both know.
     """
     from scanflow.knowledge.mlflow.knowledge import MlflowKnowledge
-    from scanflow.knowledge.prepared import tracker_place
+    from scanflow.knowledge.step_environment import tracker_place
 
     return MlflowKnowledge(tracker_place(home, tracker_uri), connect_timeout_s=connect_timeout_s)
 

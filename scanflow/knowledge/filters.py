@@ -75,11 +75,7 @@ def parse_filter(text: str) -> tuple[Clause, ...]:
 
 
 def matches(
-    clauses: tuple[Clause, ...],
-    *,
-    tags: Mapping[str, str],
-    params: Mapping[str, str],
-    metrics: Mapping[str, float],
+    clauses: tuple[Clause, ...], *, tags: Mapping[str, str], params: Mapping[str, str], metrics: Mapping[str, float]
 ) -> bool:
     """Say whether a run with these tags, params and metrics matches every clause."""
     values: dict[str, Mapping[str, str] | Mapping[str, float]] = {"tags": tags, "params": params, "metrics": metrics}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from scanflow.app.application import Application
-from scanflow.knowledge import checks, missing
+from scanflow.knowledge import checks, not_found
 from scanflow.knowledge.files import arriving, check_source
 from scanflow.knowledge.filters import matches, parse_filter
 from scanflow.knowledge.records import LATEST, ModelVersion, SavedVersion, TrackedRun
@@ -50,7 +50,6 @@ class MemoryKnowledge:
         return {}
 
     def save_application(self, application: Application) -> SavedVersion:
-        """See the port."""
         with self._lock:
             environment = self._own(application.name, application.team)
             saved = self._saved(application.name, application.team, "application.json")
@@ -58,23 +57,20 @@ class MemoryKnowledge:
             return saved
 
     def get_application(self, app: str, team: str, *, version: str | None = None) -> Application:
-        """See the port."""
         with self._lock:
             saves = self._saves(app, team)
             if not saves:
-                raise missing.unknown_application(app, team)
+                raise not_found.unknown_application(app, team)
             return _pick(saves, version, f"Application {app!r} of team {team!r}")
 
     def list_application_versions(self, app: str, team: str) -> list[SavedVersion]:
-        """See the port."""
         with self._lock:
             saves = self._saves(app, team)
             if not saves:
-                raise missing.unknown_application(app, team)
+                raise not_found.unknown_application(app, team)
             return [saved for saved, _ in reversed(saves)]
 
     def save_artifacts(self, app: str, team: str, name: str, source: Path) -> SavedVersion:
-        """See the port."""
         checks.check_artifact_name(name)
         checks.check_environment(app, team)
         files = _load(source)
@@ -85,12 +81,11 @@ class MemoryKnowledge:
             return saved
 
     def fetch_artifacts(self, app: str, team: str, name: str, destination: Path, *, version: str | None = None) -> Path:
-        """See the port."""
         environment = checks.check_environment(app, team)
         with self._lock:
             saves = self._artifacts.get((environment, checks.check_artifact_name(name)), [])
             if not saves or self._owners[environment] != (app, team):
-                raise missing.unknown_artifacts(
+                raise not_found.unknown_artifacts(
                     app, team, name, (kept for own, kept in self._artifacts if own == environment)
                 )
             files = _pick(saves, version, f"{name!r} of application {app!r}")
@@ -106,7 +101,6 @@ class MemoryKnowledge:
         run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> ModelVersion:
-        """See the port."""
         checks.check_model_name(name)
         checks.check_environment(app, team)
         owned = {**checks.check_tags(tags), "scanflow.app": app, "scanflow.team": team}
@@ -118,36 +112,31 @@ class MemoryKnowledge:
             return self._add_version(name, files, run_id, owned)
 
     def register_logged_model(self, name: str, uri: str, *, tags: Mapping[str, str] | None = None) -> ModelVersion:
-        """See the port."""
         checks.check_model_name(name)
         given = checks.check_tags(tags)
         run_id, path = checks.split_run_uri(uri)
         with self._lock:
             run = self.get_run(run_id)
             app, team = self._owners[run.environment]
-            missing.check_model_folder(run_id, path, is_file=path in self._runs[run_id][1])
+            not_found.check_model_folder(run_id, path, is_file=path in self._runs[run_id][1])
             files = self._run_files(run_id, path)
             return self._add_version(name, files, run_id, {**given, "scanflow.app": app, "scanflow.team": team})
 
     def list_models(self) -> list[str]:
-        """See the port."""
         with self._lock:
             return sorted(self._models)
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
-        """See the port."""
         with self._lock:
             model = self._model(name)
             return self._shown(model, self._number(name, model, version))
 
     def list_model_versions(self, name: str) -> list[ModelVersion]:
-        """See the port."""
         with self._lock:
             model = self._model(name)
             return [self._shown(model, number) for number in range(len(model.versions), 0, -1)]
 
     def set_model_alias(self, name: str, alias: str, version: int) -> ModelVersion:
-        """See the port."""
         checks.check_alias(alias)
         with self._lock:
             model = self._model(name)
@@ -155,7 +144,6 @@ class MemoryKnowledge:
             return self._shown(model, version)
 
     def set_model_tags(self, name: str, version: int, tags: Mapping[str, str]) -> ModelVersion:
-        """See the port."""
         given = checks.check_tags(tags)
         with self._lock:
             model = self._model(name)
@@ -165,7 +153,6 @@ class MemoryKnowledge:
             return self._shown(model, version)
 
     def fetch_model(self, name: str, destination: Path, *, version: int | str = LATEST) -> Path:
-        """See the port."""
         with self._lock:
             model = self._model(name)
             files = model.files[self._number(name, model, version) - 1]
@@ -186,7 +173,6 @@ class MemoryKnowledge:
         started_at: datetime | None = None,
         ended_at: datetime | None = None,
     ) -> TrackedRun:
-        """See the port."""
         checks.check_environment(app, team)
         texts, numbers, given = checks.check_params(params), checks.check_metrics(metrics), checks.check_tags(tags)
         begun, _ = checks.check_times(started_at, ended_at, now=self._clock())
@@ -215,14 +201,12 @@ class MemoryKnowledge:
             return run
 
     def get_run(self, run_id: str) -> TrackedRun:
-        """See the port."""
         with self._lock:
             if run_id not in self._runs:
-                raise missing.unknown_run(run_id)
+                raise not_found.unknown_run(run_id)
             return self._runs[run_id][0]
 
     def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
-        """See the port."""
         environment = checks.check_environment(app, team)
         clauses = parse_filter(filter_text)
         with self._lock:
@@ -233,7 +217,6 @@ class MemoryKnowledge:
         return sorted(found, key=lambda run: run.started_at, reverse=True)[: checks.check_limit(limit)]
 
     def fetch_run_artifacts(self, run_id: str, destination: Path, *, path: str = "") -> Path:
-        """See the port."""
         with self._lock:
             self.get_run(run_id)
             files = self._run_files(run_id, checks.check_path(path))
@@ -241,7 +224,7 @@ class MemoryKnowledge:
 
     def _own(self, app: str, team: str) -> str:
         environment = checks.check_environment(app, team)
-        missing.check_owner(environment, self._owners.setdefault(environment, (app, team)), (app, team))
+        not_found.check_owner(environment, self._owners.setdefault(environment, (app, team)), (app, team))
         return environment
 
     def _saves(self, app: str, team: str) -> list[tuple[SavedVersion, Application]]:
@@ -254,14 +237,14 @@ class MemoryKnowledge:
 
     def _model(self, name: str) -> _Model:
         if name not in self._models:
-            raise missing.unknown_model(name, self._models)
+            raise not_found.unknown_model(name, self._models)
         return self._models[name]
 
     def _number(self, name: str, model: _Model, version: int | str) -> int:
         number = model.aliases.get(version) if isinstance(version, str) else version
         number = len(model.versions) if version == LATEST else number
         if number is None or not 1 <= number <= len(model.versions):
-            raise missing.unknown_version(name, version, range(1, len(model.versions) + 1), model.aliases)
+            raise not_found.unknown_version(name, version, range(1, len(model.versions) + 1), model.aliases)
         return number
 
     def _shown(self, model: _Model, number: int) -> ModelVersion:
@@ -293,7 +276,7 @@ class MemoryKnowledge:
             if not path or name.startswith(f"{path}/")
         }
         if not inside:
-            raise missing.unknown_path(run_id, path, {name.partition("/")[0] for name in files})
+            raise not_found.unknown_path(run_id, path, {name.partition("/")[0] for name in files})
         return inside
 
 
@@ -303,7 +286,7 @@ def _pick(saves: list[tuple[SavedVersion, Kept]], version: str | None, what: str
     for saved, kept in saves:
         if saved.version == version:
             return kept
-    raise missing.unknown_version_of(what, version, [saved.version for saved, _ in saves])
+    raise not_found.unknown_version_of(what, version, [saved.version for saved, _ in saves])
 
 
 def _load(source: Path) -> Files:

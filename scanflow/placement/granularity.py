@@ -8,13 +8,13 @@ from fractions import Fraction
 
 from scanflow.errors import InvalidError
 
-__all__ = ["Share", "cut"]
+__all__ = ["BudgetShare", "cores_and_instances", "cut"]
 
 MILLI = 1000  # the smallest part of a core that can be asked for is a thousandth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class BudgetShare:
     """What one instance gets: the R and T of equation 4.1. None: that amount was not given."""
 
     cores: float
@@ -37,7 +37,7 @@ def cut(
     inter: int | None = None,
     intra: int | None = None,
     rest: int | None = None,
-) -> tuple[Share, ...]:
+) -> tuple[BudgetShare, ...]:
     """Return the shares of equation 4.1: S_cpu/N, S_mem/N, N_inter/N, N_intra/N, N_rest/N.
 
     What does not divide is not lost: the first shares are larger by one core, byte or thread, and the shares sum to
@@ -62,13 +62,49 @@ def cut(
         strict=True,
     )
     return tuple(
-        Share(cores=part * unit / MILLI, memory_bytes=memory, inter=inter_op, intra=intra_op, rest=answering)
+        BudgetShare(cores=part * unit / MILLI, memory_bytes=memory, inter=inter_op, intra=intra_op, rest=answering)
         for part, memory, inter_op, intra_op, answering in shares
     )
 
 
+def cores_and_instances(
+    instances: int | None, cores: float | None, *, cut: float | None, into: int | None
+) -> tuple[int | None, float | None]:
+    """Return the instances of a service and the cores of each, given as such or as a budget to be divided evenly.
+
+    Args:
+        instances: How many instances. None: as it is.
+        cores: Cores of one instance. None: as it is.
+        cut: Cores of all instances together. None: not given as a budget.
+        into: How many instances share ``cut``.
+
+    Raises:
+        InvalidError: only one of ``cut`` and ``into`` is given, one contradicts the others, or it does not divide:
+            the instances of a service are alike.
+
+    Source: equation 4.1.
+    """
+    if cut is None and into is None:
+        return instances, cores
+    if cut is None or into is None:
+        raise InvalidError("A budget of cores and its number of instances belong together. Write --cut 32 --into 8.")
+    if instances is not None or cores is not None:
+        raise InvalidError("--cut and --into say how many instances of which size. Leave out --instances and --cores.")
+    shares = {share.cores for share in _cut(into, cores=cut)}
+    if len(shares) > 1:
+        above = (int(cut) // into + 1) * into
+        raise InvalidError(
+            f"{cut:g} cores cannot be divided evenly over {into} instances, which are alike. Write --cut {above}, or "
+            f"--instances {into} --cores {cut / into:g}."
+        )
+    return into, shares.pop()
+
+
 def _optional(amount: int | None, instances: int, what: str) -> Sequence[int | None]:
     return [None] * instances if amount is None else _parts(amount, instances, what)
+
+
+_cut = cut  # inside a function whose option is called so
 
 
 def _parts(amount: int, instances: int, what: str) -> list[int]:

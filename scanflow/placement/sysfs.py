@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from scanflow.errors import InvalidError
+from scanflow.placement.available_cpus import PROC, CgroupLimits, affinity_mask, read_limits
 from scanflow.placement.cpulist import parse_cpus, parse_mask
-from scanflow.placement.granted import PROC, Limits, affinity_mask, read_limits
-from scanflow.placement.topology import Cache, Core, Node, Topology
+from scanflow.placement.topology import Cache, Core, NumaNode, Topology
 
 __all__ = ["SYSFS", "another_machine", "read_topology"]
 
@@ -70,7 +70,7 @@ def read_topology(
     )
 
 
-def _usable(mask: Collection[int] | None, limits: Limits, online: tuple[int, ...]) -> tuple[int, ...]:
+def _usable(mask: Collection[int] | None, limits: CgroupLimits, online: tuple[int, ...]) -> tuple[int, ...]:
     masked = tuple(cpu for cpu in online if mask is None or cpu in mask) or online
     # A cpuset that leaves nothing was changed under us, or is another machine's: the mask is what counts.
     return tuple(cpu for cpu in masked if limits.cpus is None or cpu in limits.cpus) or masked
@@ -116,7 +116,7 @@ class _Tree:
                 return " ".join(value.split())
         return ""
 
-    def cores(self, nodes: Iterable[Node]) -> tuple[Core, ...]:
+    def cores(self, nodes: Iterable[NumaNode]) -> tuple[Core, ...]:
         """Return the cores with their siblings that are online. Without packages, a node stands for a socket."""
         tiers = self._tiers()
         homes = {cpu: node.id for node in nodes for cpu in node.cpus}
@@ -162,7 +162,7 @@ class _Tree:
         groups = [_list(self._devices / name / "cpus") or () for name in ("cpu_core", "cpu_atom", "cpu_lowpower")]
         return {cpu: tier for tier, cpus in enumerate(filter(None, groups)) for cpu in cpus}
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[NumaNode, ...]:
         """Return the NUMA nodes; one where there are none. CPUs that are in none join the node of their socket."""
         folder = self._devices / "system" / "node"
         online = _list(folder / "online")
@@ -174,14 +174,14 @@ class _Tree:
         if not owned:
             memory = [_node_memory(folder / f"node{node}") for node in numbers]
             total = sum(one for one in memory if one) or self._memory()
-            return (Node(id=numbers[0] if numbers else 0, cpus=self.online, memory_bytes=total),)
+            return (NumaNode(id=numbers[0] if numbers else 0, cpus=self.online, memory_bytes=total),)
         packages = {cpu: self._topology(cpu, "physical_package_id") for cpu in self.online}
         homes = {packages[cpu]: node for cpu, node in sorted(owned.items(), reverse=True) if cpu in packages}
         for cpu in self.online:
             owned.setdefault(cpu, homes.get(packages[cpu], numbers[0]))
         distances = [_distances(folder / f"node{node}", len(numbers)) for node in numbers]
         return tuple(
-            Node(
+            NumaNode(
                 id=node,
                 cpus=tuple(cpu for cpu in self.online if owned[cpu] == node),
                 memory_bytes=_node_memory(folder / f"node{node}") if len(numbers) > 1 else self._of_the_only(node),
@@ -266,7 +266,7 @@ def _node_memory(folder: Path) -> int | None:
 
 
 def _memory(path: Path) -> int | None:
-    """Return MemTotal in bytes, from ``MemTotal: 16 kB`` or ``Node 0 MemTotal: 16 kB``."""
+    """Return MemTotal in bytes, from ``MemTotal: 16 kB`` or ``NumaNode 0 MemTotal: 16 kB``."""
     match = re.search(r"\bMemTotal:\s*([0-9]+)\s*kB", _text(path) or "")
     return int(match[1]) * 1024 if match else None
 

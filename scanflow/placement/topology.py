@@ -20,7 +20,7 @@ from scanflow.app.model import Model, Number, Whole, as_tuple, short
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.placement.cpulist import MAX_CPU, format_cpus, parse_cpus
 
-__all__ = ["Cache", "Core", "Cpus", "Node", "Topology", "load", "save", "uniform"]
+__all__ = ["Cache", "Core", "Cpus", "NumaNode", "Topology", "load", "save", "uniform"]
 
 
 def _as_cpus(value: Any) -> Any:
@@ -64,7 +64,7 @@ class Core(Model):
     """0: of the fastest cores this machine has; 1: of the next, as the efficiency cores of a hybrid machine."""
 
 
-class Node(Model):
+class NumaNode(Model):
     """A NUMA node: memory and the CPUs near it; one of the two may be missing."""
 
     id: Whole = Field(default=0, ge=0)
@@ -83,7 +83,7 @@ class Topology(Model):
     """What its processors are called, for people."""
 
     cores: Annotated[tuple[Core, ...], BeforeValidator(as_tuple)]
-    nodes: Annotated[tuple[Node, ...], BeforeValidator(as_tuple)]
+    nodes: Annotated[tuple[NumaNode, ...], BeforeValidator(as_tuple)]
     caches: Annotated[tuple[Cache, ...], BeforeValidator(as_tuple)] = ()
     offline: Cpus = ()
     """CPUs that are there and switched off."""
@@ -152,7 +152,7 @@ class Topology(Model):
         return {cpu: core for core in self.cores for cpu in core.cpus}
 
     @cached_property
-    def node_of(self) -> Mapping[int, Node]:
+    def node_of(self) -> Mapping[int, NumaNode]:
         """Each CPU's NUMA node."""
         return {cpu: node for node in self.nodes for cpu in node.cpus}
 
@@ -181,7 +181,7 @@ class Topology(Model):
         """Return the nodes whose memory is nearest to these CPUs: their own, or the nearest that has any."""
         return tuple(sorted({self._nearest(self.node_of[cpu]) for cpu in cpus}))
 
-    def _nearest(self, node: Node) -> int:
+    def _nearest(self, node: NumaNode) -> int:
         if node.id in self.memory_nodes:
             return node.id
         distances = dict(zip((one.id for one in self.nodes), node.distances, strict=False))
@@ -249,7 +249,7 @@ def uniform(
         title=title,
         cores=tuple(Core(cpus=cpus(number), socket=number // cores_per_socket) for number in range(total)),
         nodes=tuple(
-            Node(id=number, cpus=shared, memory_bytes=memory_bytes) for number, shared in enumerate(spanning(share))
+            NumaNode(id=number, cpus=shared, memory_bytes=memory_bytes) for number, shared in enumerate(spanning(share))
         ),
         caches=(
             *(Cache(level=2, cpus=cpus(number), size_bytes=2**20) for number in range(total)),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["AXIS_FONT_PX", "Label", "element", "nice_step", "number", "place", "span_text", "text_width", "ticks"]
+__all__ = ["AXIS_FONT_PX", "PlacedLabel", "element", "nice_step", "number", "place", "span_text", "text_width", "ticks"]
 
 AXIS_FONT_PX = 12
 WIDEST = 0.62
@@ -36,7 +36,7 @@ def text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
     return len(text) * font_px * WIDEST
 
 
-class Label(NamedTuple):
+class PlacedLabel(NamedTuple):
     """Where a text is put: its middle, and in which row, counted from the nearest to what it names."""
 
     middle: float
@@ -45,7 +45,7 @@ class Label(NamedTuple):
 
 def place(
     wanted: Sequence[tuple[float, float]], *, left: float, right: float, rows: int, gap: float = GAP_PX
-) -> list[Label | None]:
+) -> list[PlacedLabel | None]:
     """Return a place for each label so that no two overlap, or None where ``rows`` rows have no room for it.
 
     Args:
@@ -56,7 +56,7 @@ def place(
         gap: how far labels of one row are apart, at least.
     """
     taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
-    placed: list[Label | None] = []
+    placed: list[PlacedLabel | None] = []
     for middle, width in wanted:
         middle = max(min(middle, right - width / 2), left + width / 2)
         first, last = middle - width / 2 - gap, middle + width / 2 + gap
@@ -65,7 +65,7 @@ def place(
         )
         if row is not None:
             taken[row].append((first + gap, last - gap))
-        placed.append(None if row is None else Label(middle, row))
+        placed.append(None if row is None else PlacedLabel(middle, row))
     return placed
 
 

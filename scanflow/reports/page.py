@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from scanflow.reports.model_history import model_history
 from scanflow.reports.records import LoopEvent, Version
-from scanflow.reports.roadmap import road_map
 from scanflow.reports.style import PAGE
 from scanflow.reports.timeline import timeline
 
@@ -20,7 +20,7 @@ LANES = (
     "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), drift was looked for "
     "and not found (grey)."
 )
-POINTS = "The line is what was in use: full points were, hollow ones never. The ring marks the champion."
+POINTS = "Line: the version in use. Filled points were promoted, hollow ones never were; the ring marks the champion."
 
 
 def loop_report(
@@ -59,10 +59,10 @@ def loop_report(
 <figure>
 {timeline(events)}
 </figure>
-<h2>Road map of the model</h2>
+<h2>Model version history</h2>
 <p>{POINTS}</p>
 <figure>
-{road_map(versions)}
+{model_history(versions)}
 </figure>
 <h2>Events</h2>
 {table(events)}
@@ -80,7 +80,7 @@ def counted(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[st
     facts = {
         "predictions": f"{total('predictions'):,}",
         "anomalies": f"{total('detection'):,}",
-        "points picked": f"{sum(event.picked or 0 for event in events):,}",
+        "samples selected": f"{sum(event.picked or 0 for event in events):,}",
         "versions": f"{len(versions):,}",
     }
     champion = next((version for version in versions if version.champion), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scanflow.reports.drawing import AXIS_FONT_PX, Label, element, place, span_text, text_width, ticks
+from scanflow.reports.drawing import AXIS_FONT_PX, PlacedLabel, element, place, span_text, text_width, ticks
 from scanflow.reports.records import Kind, LoopEvent
 from scanflow.reports.style import STYLE, paint
 
@@ -14,7 +14,7 @@ __all__ = ["Marker", "markers_of", "timeline"]
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960.0, 112.0, 24.0, 12.0, 58.0
 ROW_PX, MARKER_PX, MOST_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0
-MOST_LETTERS = 52
+MOST_LETTERS = 66
 MERGE_PX = 14.0
 """Events of one kind in one lane that are closer than this to the first of them are drawn as one."""
 
@@ -124,12 +124,14 @@ def shortened(text: str) -> str:
     return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"
 
 
-def labels_of(markers: Sequence[Marker]) -> list[Label | None]:
+def labels_of(markers: Sequence[Marker]) -> list[PlacedLabel | None]:
     wanted = [(marker.x, text_width(marker.text)) for marker in markers]
     return place(wanted, left=LEFT - MARKER_PX, right=WIDTH - MARKER_PX, rows=MOST_ROWS)
 
 
-def lane(agent: str, markers: Sequence[Marker], labels: Sequence[Label | None], *, top: float, height: float) -> str:
+def lane(
+    agent: str, markers: Sequence[Marker], labels: Sequence[PlacedLabel | None], *, top: float, height: float
+) -> str:
     """Return one agent's lane: its name, its line, marks on the line and labels above."""
     base = top + height - LANE_PAD_PX
     line = paint(stroke="line")

@@ -37,15 +37,52 @@ def double(number: int) -> int:
 
 @sf.step
 def total(values: list[int]) -> int:
-    if not pathlib.Path("mended").exists():
+    if not pathlib.Path(__file__).with_name("mended").exists():
         raise ValueError("not mended yet")
     return sum(values)
 
 
+@sf.step(retries=sf.Retry(limit=1, delay="10ms"))
+def flaky(name: str = "attempts") -> int:
+    count = pathlib.Path(__file__).with_name(name)
+    count.write_text(count.read_text() + "x" if count.exists() else "x")
+    if count.read_text() == "x":
+        raise OSError("the first attempt fails")
+    sf.output("attempts", len(count.read_text()))
+    return 7
+
+
+@sf.step
+def even(number: int) -> str:
+    return "even"
+
+
+@sf.step
+def odd(number: int) -> str:
+    return "odd"
+
+
+@sf.step
+def joined(first: str | None, second: str | None) -> list:
+    return [first, second]
+
+
 numbers = load.bind()
 doubled = double.map(numbers)
+tried = flaky.bind()
+branches = [
+    tried,
+    even.options(when=tried["attempts"].equals(1)).bind(tried),
+    odd.options(when=tried["attempts"].equals(2)).bind(tried),
+]
+branches.append(joined.bind(branches[1], branches[2]))
 app = sf.Application(
-    name="contract", team="tests", workflows=[sf.Workflow(name="sums", nodes=[numbers, doubled, total.bind(doubled)])]
+    name="contract",
+    team="tests",
+    workflows=[
+        sf.Workflow(name="sums", nodes=[numbers, doubled, total.bind(doubled)]),
+        sf.Workflow(name="branches", nodes=branches),
+    ],
 )
 """
 
@@ -75,13 +112,13 @@ class DeployerContract(ServicesContract):
     @pytest.fixture
     def failed(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
         """Return a run of it that has failed in its last step."""
-        return deployer.run(app, source=source)
+        return deployer.run(app, "sums", source=source)
 
     @pytest.fixture
     def good(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
         """Return a run of it that went well."""
         (source.parent / "mended").touch()
-        return deployer.run(app, source=source)
+        return deployer.run(app, "sums", source=source)
 
     def test_a_run_tells_of_each_task_as_it_ends_and_keeps_what_it_left(
         self, deployer: Deployer, app: Application, source: Path
@@ -96,6 +133,23 @@ class DeployerContract(ServicesContract):
         assert deployer.outputs(record.name, "total") == {"result": 2}
         assert deployer.outputs(record.name, "double") == [{"result": 0}, {"result": 2}]
         assert deployer.show(record.name) == deployer.show("@latest") == record
+
+    def test_a_failed_attempt_is_retried_and_a_condition_chooses_what_runs(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        events: list[Event] = []
+        record = deployer.run(app, "branches", source=source, observe=events.append)
+        assert {task.task: (task.state, task.attempts) for task in record.tasks} == {
+            "flaky": ("succeeded", 2),
+            "even": ("skipped", 0),
+            "odd": ("succeeded", 1),
+            "joined": ("succeeded", 1),
+        }
+        retried = [one.retry_in_s for one in events if isinstance(one, TaskEnded) and one.record.state == "failed"]
+        assert retried == [0.01]
+        assert deployer.outputs(record.name, "flaky") == {"result": 7, "attempts": 2}
+        assert deployer.outputs(record.name, "joined") == {"result": [None, "odd"]}
+        assert b"the first attempt fails" in b"".join(deployer.logs(record.name, "flaky", stream="stderr", attempt=1))
 
     def test_a_failed_run_says_why_and_leaves_the_rest_undone(self, failed: RunRecord) -> None:
         assert failed.state == "failed"
@@ -122,18 +176,20 @@ class DeployerContract(ServicesContract):
         assert b"".join(deployer.logs(good.name, "load")) == b"loading 3\n"
         assert b"".join(deployer.logs(good.name, "load", stream="stderr")) == b"a word of warning\n"
         assert b"".join(deployer.logs(good.name, "load", follow=True)) == b"loading 3\n"
+        both = b"".join(deployer.logs(good.name, "load", stream="both"))
+        assert sorted(both.splitlines()) == [b"a word of warning", b"loading 3"]
 
     def test_the_newest_run_comes_first(self, deployer: Deployer, app: Application, good: RunRecord) -> None:
-        second = deployer.run(app)
+        second = deployer.run(app, "sums")
         assert [record.name for record in deployer.runs()] == [second.name, good.name]
         assert [record.name for record in deployer.runs(limit=1)] == [second.name]
         assert deployer.show("@latest-1").name == good.name
 
     def test_a_plan_checks_everything_and_runs_nothing(self, deployer: Deployer, app: Application) -> None:
-        plan = deployer.plan(app, parameters={"count": 9})
+        plan = deployer.plan(app, "sums", parameters={"count": 9})
         assert [step.name for step in plan.steps] == ["load", "double", "total"]
         with pytest.raises(InvalidError, match="'count' is 'many'"):
-            deployer.plan(app, parameters={"count": "many"})
+            deployer.plan(app, "sums", parameters={"count": "many"})
         assert deployer.runs() == []
 
     def test_what_is_not_there_is_said_to_be_so_with_the_nearest_name(
@@ -144,7 +200,7 @@ class DeployerContract(ServicesContract):
         with pytest.raises(NotFoundError, match=r"no workflow 'smus'. Did you mean 'sums'"):
             deployer.run(app, "smus")
         with pytest.raises(NotFoundError, match=r"no parameter 'cuont'. Did you mean 'count'"):
-            deployer.run(app, parameters={"cuont": 1})
+            deployer.run(app, "sums", parameters={"cuont": 1})
         with pytest.raises(NotFoundError, match=r"no node 'totla'. Did you mean 'total'"):
             deployer.spin("totla", run=good.name)
         with pytest.raises(NotFoundError, match=r"no log of 'laod'. Did you mean 'load'"):

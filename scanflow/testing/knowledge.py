@@ -342,7 +342,7 @@ class KnowledgeBaseContract(ModelsContract):
             ("tags.stage = 'train'; drop table runs", None),
         ],
     )
-    def test_a_filter_means_the_same_everywhere(
+    def test_a_filter_selects_the_same_everywhere(
         self, knowledge: KnowledgeBase, team: str, text: str, expected: str | None
     ) -> None:
         if expected is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.cached import ModelCache
+from scanflow.knowledge.model_cache import ModelCache
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.testing.folders import ODD_NAMES, read_folder, write_folder
 
@@ -169,7 +169,7 @@ class ModelsContract:
         assert name not in knowledge.list_models()
 
     @pytest.mark.parametrize("name", ["mnist_cnn", "Größe 3.1", "模型", "a+b-c"])
-    def test_model_names_may_be_words_of_any_language(
+    def test_model_names_may_be_of_any_language(
         self, knowledge: KnowledgeBase, team: str, model: str, name: str, tmp_path: Path
     ) -> None:
         full = f"{name} {model}"

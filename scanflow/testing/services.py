@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.app.application import Application
+from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.deployer import Deployer
 from scanflow.errors import NotFoundError, ServiceFailedError, UsageError
@@ -61,13 +62,14 @@ class ServicesContract:
             for record in deployer.services():
                 deployer.delete(record.name)
 
-    def test_what_is_deployed_answers_and_is_told_of(self, deployer: Deployer, served: ServiceRecord) -> None:
+    def test_a_deployed_service_responds_and_is_listed(self, deployer: Deployer, served: ServiceRecord) -> None:
         assert (served.name, served.state, served.app, served.team) == (SERVICE, "ready", "contract", "tests")
         assert [one.state for one in served.instances] == ["ready"]
         assert _only(deployer.predict(SERVICE, [[1, 2, 3]])) == [[2, 4, 6]]
         assert [record.name for record in deployer.services()] == [SERVICE]
         assert deployer.service(SERVICE).url == served.url
-        assert deployer.metadata(SERVICE)["name"] == SERVICE
+        with deployer.connect(SERVICE) as client:
+            assert client.document(f"/v2/models/{SERVICE}")["name"] == SERVICE
 
     def test_json_and_bytes_are_answered_alike(self, deployer: Deployer, served: ServiceRecord) -> None:
         for binary in (True, False):
@@ -84,12 +86,16 @@ class ServicesContract:
     def test_what_does_not_exist_is_said_not_to(self, deployer: Deployer, served: ServiceRecord) -> None:
         with pytest.raises(NotFoundError, match=f"Did you mean '{SERVICE}'"):
             deployer.service("contract-multiplied")
-        for ask in (deployer.rollback, deployer.explain, deployer.delete, deployer.promote):
+        for call in (
+            deployer.explain,
+            deployer.delete,
+            lambda name: deployer.change(name, ServiceChange(rollback=True)),
+        ):
             with pytest.raises(NotFoundError, match="nope"):
-                ask("nope")
+                call("nope")
         with pytest.raises(NotFoundError, match="nope"):
             list(deployer.service_logs("nope"))
-        with pytest.raises(NotFoundError, match="404"):
+        with pytest.raises(NotFoundError, match="nope"):
             deployer.predict(served.name, [1], node="nope")
 
     def test_a_change_comes_without_a_gap_and_can_be_taken_back(
@@ -99,16 +105,18 @@ class ServicesContract:
         changed = deployer.deploy(_load(source), source=source)
         assert (changed.url, changed.previous) == (served.url, True)
         assert _only(deployer.predict(SERVICE, [1])) == [3]
-        deployer.rollback(SERVICE)
+        deployer.change(SERVICE, ServiceChange(rollback=True))
         assert _only(deployer.predict(SERVICE, [1])) == [2]
 
-    def test_there_are_as_many_instances_as_were_asked_for(self, deployer: Deployer, served: ServiceRecord) -> None:
+    def test_the_requested_number_of_instances_runs(self, deployer: Deployer, served: ServiceRecord) -> None:
         seen: list[Progress] = []
-        scaled = deployer.scale(served.name, instances=2, observe=seen.append)
+        scaled = deployer.change(served.name, ServiceChange(instances=2), observe=seen.append)
         assert scaled.shape.instances == 2
         assert [one.state for one in scaled.instances] == ["ready", "ready"]
         assert {one.service for one in seen} == {SERVICE}
-        assert deployer.scale(served.name, instances=1).shape.instances == 1
+        again = deployer.change(served.name, ServiceChange(affinity="any", cores=0.5), key="smaller")
+        assert deployer.change(served.name, ServiceChange(affinity="any", cores=0.5), key="smaller") == again
+        assert deployer.change(served.name, ServiceChange(instances=1)).shape.instances == 1
         assert _only(deployer.predict(SERVICE, [1])) == [2]
 
     def test_what_instances_write_is_kept(self, deployer: Deployer, served: ServiceRecord) -> None:
@@ -124,7 +132,7 @@ class ServicesContract:
         with pytest.raises(NotFoundError):
             deployer.predict(served.name, [1])
 
-    def test_a_class_that_is_not_there_is_told_before_anything_starts(self, deployer: Deployer, tmp_path: Path) -> None:
+    def test_a_missing_class_is_reported_before_anything_starts(self, deployer: Deployer, tmp_path: Path) -> None:
         source = _application(tmp_path, by=2)
         (tmp_path / "contract_model.py").unlink()
         with pytest.raises(UsageError, match=r"contract_model\.py"):

@@ -1,4 +1,4 @@
-"""The one door to httpx: how servers and services are asked, and how their refusals become our errors again."""
+"""The one door to httpx: how servers and services are called."""
 
 from __future__ import annotations
 
@@ -6,40 +6,29 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanflow.transport.predictions import Answer, Predictions, Reply
-    from scanflow.transport.problems import PROBLEM_JSON, error_of, problem_of, refusal_of, status_of
-    from scanflow.transport.server import Server, answers, path_of
+    from scanflow.transport.server_client import ServerClient, is_reachable, path_of
+    from scanflow.transport.service_client import Answer, HttpServiceClient, Reply
     from scanflow.transport.sse import Message
 
-__all__ = [
-    "PROBLEM_JSON",
-    "Answer",
-    "Message",
-    "Predictions",
-    "Reply",
-    "Server",
-    "answers",
-    "error_of",
-    "path_of",
-    "problem_of",
-    "refusal_of",
-    "status_of",
-]
-
 _HOMES = {
-    "PROBLEM_JSON": "problems",
-    "Answer": "predictions",
+    "Answer": "service_client",
+    "HttpServiceClient": "service_client",
     "Message": "sse",
-    "Predictions": "predictions",
-    "Reply": "predictions",
-    "Server": "server",
-    "answers": "server",
-    "error_of": "problems",
-    "path_of": "server",
-    "problem_of": "problems",
-    "refusal_of": "problems",
-    "status_of": "problems",
+    "Reply": "service_client",
+    "ServerClient": "server_client",
+    "is_reachable": "server_client",
+    "path_of": "server_client",
 }
+
+__all__ = [
+    "Answer",
+    "HttpServiceClient",
+    "Message",
+    "Reply",
+    "ServerClient",
+    "is_reachable",
+    "path_of",
+]
 
 
 def __getattr__(name: str) -> object:

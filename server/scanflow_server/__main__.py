@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from scanflow_server.program import main
+from scanflow_server.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,23 +10,28 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
+from scanflow.http_security import RequestGuard
 from scanflow_server.arbiter.make import make_engine
-from scanflow_server.context import Context
+from scanflow_server.auth import TokenNames
+from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
 from scanflow_server.control.loop import Controller, Loop
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
+from scanflow_server.limits import BodyLimit
 from scanflow_server.metrics import Counted, Meters
 from scanflow_server.problems import Problem, handle_problems
-from scanflow_server.routes import agents, applications, events, intents, labels, runs, services, system
+from scanflow_server.routes import agents, applications, events, intents, labels, runs, services, system, tokens
 
 __all__ = ["BASE", "create_app"]
 
 BASE = "/api/v1"
+OPEN_PATHS = ("/healthz", "/readyz")
+"""What is answered without a token: that the server is there, and nothing about it."""
 
 
-def create_app(context: Context, *, control: bool = True) -> FastAPI:
+def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     """Return the application of a server; ``control``: its controllers work while it does."""
     engine = make_engine(context)
     controllers: list[Controller] = [
@@ -48,6 +53,7 @@ def create_app(context: Context, *, control: bool = True) -> FastAPI:
         try:
             yield
         finally:
+            context.ending.set()
             await run_in_threadpool(engine.stop)
             await run_in_threadpool(loop.stop)
 
@@ -64,11 +70,20 @@ def create_app(context: Context, *, control: bool = True) -> FastAPI:
     app.state.context = context
     app.state.engine = engine
     app.state.meters = Meters()
+    app.state.token_names = TokenNames(context)
     handle_problems(app)
     app.include_router(system.root)
-    things = (runs, services, applications, events, agents, intents, labels)
+    things = (runs, services, applications, events, agents, intents, labels, tokens)
     for router in (system.api, *(module.router for module in things)):
         app.include_router(router, prefix=BASE)
+    app.add_middleware(
+        RequestGuard,
+        hosts=context.settings.names,
+        authenticate=app.state.token_names.owner,
+        open_paths=OPEN_PATHS,
+        json_only=True,
+    )
+    app.add_middleware(BodyLimit)
     app.add_middleware(Counted, meters=app.state.meters, prefix=BASE)
     _describe(app)
     return app
@@ -87,6 +102,8 @@ def _describe(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = make()
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{"token": []}]
             schemas["Problem"] = Problem.model_json_schema()
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)

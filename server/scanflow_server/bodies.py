@@ -14,8 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
-from scanflow.app.resources import AffinityMode
-from scanflow.backends.service_records import Judgement
+from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
 from scanflow_server.store.keys import OWN
 
@@ -32,16 +31,13 @@ __all__ = [
     "Name",
     "Named",
     "Operation",
-    "PromoteBody",
     "ResumeBody",
     "RunBody",
     "RunName",
-    "ScaleBody",
     "SpinBody",
     "Status",
     "Text",
     "TrackerStatus",
-    "TrafficBody",
     "check_text",
     "read_application",
 ]
@@ -131,7 +127,7 @@ class ResumeBody(_Body):
 
 
 class SpinBody(ResumeBody):
-    """A step that is to be run anew."""
+    """A step that is to be run again."""
 
     step: Text
     parameters: Document = Field(default_factory=dict)
@@ -141,35 +137,8 @@ class DeployBody(AppBody):
     """A service that is wanted."""
 
     workflow: Text | None = None
-    instances: int | None = Field(default=None, ge=0, le=100_000)
-    cores: float | None = Field(default=None, gt=0, le=100_000)
-    affinity: AffinityMode | None = None
+    sizing: Sizing | None = None
     port: int | None = Field(default=None, ge=1, le=65535)
-
-
-class ScaleBody(_Body):
-    """How a service is to be cut; null: as it is."""
-
-    instances: int | None = Field(default=None, ge=0, le=100_000)
-    cores: float | None = Field(default=None, gt=0, le=100_000)
-    affinity: AffinityMode | None = None
-
-
-class TrafficBody(_Body):
-    """A version of a model that is to be tried."""
-
-    model: Text
-    node: Text | None = None
-    weight: float = Field(default=0.0, ge=0, le=1)
-    shadow: bool = False
-    judgement: Judgement | None = None
-
-
-class PromoteBody(_Body):
-    """Which version is to answer everything; nothing: the one that is tried."""
-
-    model: Text | None = None
-    node: Text | None = None
 
 
 class Begun(_Body):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,34 +14,65 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from scanflow.deployer.embedded import EmbeddedDeployer
-from scanflow_server.bell import Bell
+from scanflow.knowledge.registry_subprocess import RegistrySubprocess
+from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.jobs import Job
+from scanflow_server.limits import StreamLimit
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
 
-__all__ = ["Context", "Given", "make_context"]
+__all__ = ["Given", "ServerContext", "make_context"]
 
 
 @dataclass(slots=True)
-class Context:
+class ServerContext:
     """One server's parts."""
 
     settings: ServerSettings
     store: Store
     deployer: EmbeddedDeployer
-    news: Bell
-    """Rings when the store has changed."""
+    news: ChangeNotifier
+    """Notifies when the store has changed."""
 
-    work: Bell
-    """Rings when a controller has something to do."""
+    work: ChangeNotifier
+    """Notifies when a controller has something to do."""
+
+    streams: StreamLimit
+    """Counts the responses that go on while something happens."""
 
     clock: Callable[[], float] = time.time
     """Seconds since the epoch."""
+
+    ending: threading.Event = field(default_factory=threading.Event)
+    """Set when the server ends: nobody waits for what takes long from then on."""
 
     rng: random.Random = field(default_factory=random.SystemRandom)
     started: float = 0.0
     url: str = ""
     """Where this server answers, once it does."""
+
+    _moments: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _last_moment: float = 0.0
+    _registries: dict[str | None, RegistrySubprocess] = field(default_factory=dict, repr=False)
+    _registries_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def moment(self) -> float:
+        """Return the time, later than any that was returned before: commands are told apart by it."""
+        with self._moments:
+            self._last_moment = max(self.clock(), math.nextafter(self._last_moment, math.inf))
+            return self._last_moment
+
+    def find_model(self, model: str, tracker: str | None) -> None:
+        """Ask the registry of a tracker (None: the default one) for a version of a model.
+
+        Raises:
+            NotFoundError: there is none.
+            UnavailableError: the registry does not answer.
+        """
+        uri = tracker or self.settings.library.tracker_uri
+        with self._registries_lock:  # one process for each tracker, which is asked for one model at a time
+            registry = self._registries.setdefault(uri, RegistrySubprocess(self.settings.home, uri))
+            registry.find(model)
 
     def run_job(self, run: str, drive: int) -> Job:
         """The job of one drive of a run."""
@@ -54,9 +87,9 @@ class Context:
         return Job(self.settings.folder / "agents" / app / name)
 
     @property
-    def told_settings(self) -> dict[str, Any]:
+    def child_settings(self) -> dict[str, Any]:
         """What processes that this server starts are told of its settings."""
-        own = {"home", "tracker_uri", "slots", "max_fan_out"}
+        own = {"home", "backend", "tracker_uri", "slots", "max_fan_out"}
         return self.settings.library.model_copy(update={"home": self.settings.home}).model_dump(
             mode="json", include=own
         )
@@ -68,30 +101,32 @@ class Context:
         told = {"SCANFLOW_HOME": str(self.settings.home)}
         if library.tracker_uri is not None:
             told["SCANFLOW_TRACKER_URI"] = library.tracker_uri
-        # The database's address may hold a password; the others would make of a step a client of some server.
-        hidden = {"SCANFLOW_DATABASE_URL", "SCANFLOW_SERVER_HOST", "SCANFLOW_SERVER_PORT", "SCANFLOW_URL"}
+        # Secrets are the server's alone; the others would make of a step a client of some server.
+        own = ("DATABASE_URL", "SERVER_HOST", "SERVER_PORT", "URL", "TOKEN", "TLS_KEY")
+        hidden = {f"SCANFLOW_{name}" for name in own}
         return {**{name: value for name, value in os.environ.items() if name not in hidden}, **told}
 
 
-def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> Context:
+def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> ServerContext:
     """Return the parts of a server with these settings. The database is not asked for anything yet."""
-    news = Bell()
+    news = ChangeNotifier()
     library = settings.library.model_copy(update={"home": settings.home})
-    return Context(
+    return ServerContext(
         settings=settings,
-        store=open_store(settings.database, changed=news.ring),
+        store=open_store(settings.database, changed=news.notify),
         deployer=EmbeddedDeployer(library),
         news=news,
-        work=Bell(),
+        work=ChangeNotifier(),
+        streams=StreamLimit(settings.max_streams),
         clock=clock,
         started=clock(),
     )
 
 
-def _context(request: Request) -> Context:
-    context: Context = request.app.state.context
+def _context(request: Request) -> ServerContext:
+    context: ServerContext = request.app.state.context
     return context
 
 
-Given = Annotated[Context, Depends(_context)]
+Given = Annotated[ServerContext, Depends(_context)]
 """What a route asks for to get the server's parts."""

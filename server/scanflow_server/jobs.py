@@ -1,32 +1,31 @@
 """Work that a process of its own does, which outlives the server: a folder says what is to be done and how it ended.
 
-The folder's lock is held by that process from before it starts until it is gone, however it goes: the server takes the
-lock and hands it on. So there is never a second one, and a server that starts anew sees what still works.
+Its process is a :class:`~scanflow.processes.daemon.Daemon`: there is never a second one, and a server that is started
+later sees what still works.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.backends.local.locks import is_held, try_lock
+from scanflow.private import open_private, private_folder, write_private
+from scanflow.processes.daemon import Daemon
 
-__all__ = ["GONE", "Job", "Lines"]
+__all__ = ["GONE", "GRACE_S", "Job", "Lines"]
 
 GONE = ".gone-"
 """So begins the name of a folder that is being removed."""
 
 _PROGRAM = "scanflow_server.driver"
-_NOTED = 'echo $$ > "$0"; exec "$@"'
-"""A shell that writes its own process id down, and becomes the program: so it is known whoever is killed when."""
+GRACE_S = 10.0
+"""Between asking a process to end and killing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Job:
     def prepare(self, order: Mapping[str, Any]) -> None:
         """Write down what is to be done, if it is not yet."""
         if not (self.path / "job.json").exists():
-            self.path.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path)
             _write(self.path / "job.json", order)
 
     @property
@@ -82,14 +81,24 @@ class Job:
         except FileNotFoundError:
             return 0
 
-    def count_anew(self) -> None:
+    def reset_starts(self) -> None:
         """Let its starts be counted from 0 again."""
         (self.path / "starts").unlink(missing_ok=True)
 
     @property
+    def daemon(self) -> Daemon:
+        """Its process."""
+        return Daemon(self.path)
+
+    @property
     def alive(self) -> bool:
         """Whether its process lives."""
-        return is_held(self.path / "lock")
+        return self.daemon.alive
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, as long as that lives."""
+        return self.daemon.pid
 
     def begin(self, note: Mapping[str, Any]) -> dict[str, Any]:
         """Note what was so before anything is changed, or return what an earlier process noted."""
@@ -99,62 +108,39 @@ class Job:
         return dict(note)
 
     def end(self, result: Mapping[str, Any]) -> None:
-        """Write down how it ended; only whoever holds the lock does."""
+        """Write down how it ended; only its process does."""
         _write(self.path / "ended.json", result)
 
     def end_unheld(self, result: Mapping[str, Any]) -> bool:
-        """Write down how it ended where no process works on it; say whether that was so."""
-        with (self.path / "lock").open("ab") as lock:
-            if not try_lock(lock.fileno(), fcntl.LOCK_EX) or self.result is not None:
-                return False
-            self.end(result)
-            return True
+        """Write down how it ended where no process works on it, nor will; return whether that was so."""
+        if not self.daemon.withdraw() or self.result is not None:
+            return False
+        self.end(result)
+        return True
 
     def forget(self) -> bool:
         """Remove the folder of what has ended, and say whether that was done; a reader finds all of it, or nothing."""
-        with (self.path / "lock").open("ab") as lock:
-            if not try_lock(lock.fileno(), fcntl.LOCK_EX) or self.result is None:
-                return False
-            gone = self.path.with_name(f"{GONE}{self.path.name}")
-            shutil.rmtree(gone, ignore_errors=True)
-            self.path.rename(gone)
+        if self.alive or self.result is None:
+            return False
+        gone = self.path.with_name(f"{GONE}{self.path.name}")
+        shutil.rmtree(gone, ignore_errors=True)
+        self.path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
         return True
 
-    @property
-    def pid(self) -> int | None:
-        """Its process, as long as that lives."""
-        try:
-            found = int((self.path / "pid").read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):
-            return None
-        return found if self.alive else None
-
     def start(
-        self, environ: Mapping[str, str], *, command: Sequence[str] | None = None
-    ) -> subprocess.Popen[bytes] | None:
-        """Start its process, unless there is one or it has ended; the process goes on when this one ends.
+        self, environ: Mapping[str, str], *, command: Sequence[str] | None = None, grace_s: float = GRACE_S
+    ) -> bool:
+        """Start its process, unless there is one or it has ended; it goes on when this one ends.
 
-        ``command`` is what to start; None: what does a run or an operation. It holds the lock by an open file that it
-        need not know of.
+        ``command`` is what to start; None: what does a run or an operation.
         """
-        with (self.path / "lock").open("ab") as lock:
-            if not try_lock(lock.fileno(), fcntl.LOCK_EX) or self.result is not None:
-                return None
-            with (self.path / "starts").open("ab") as starts:
-                starts.write(b".")
-            with self.log.open("ab") as log:
-                usual = [sys.executable, "-P", "-m", _PROGRAM, str(self.path), str(lock.fileno())]
-                return subprocess.Popen(
-                    ["/bin/sh", "-c", _NOTED, str(self.path / "pid"), *(command or usual)],
-                    pass_fds=[lock.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    cwd="/",
-                    env=dict(environ),
-                )
+        if self.result is not None or self.alive:
+            return False
+        with open_private(self.path / "starts", "ab") as starts:
+            starts.write(b".")
+        usual = [sys.executable, "-P", "-m", _PROGRAM, str(self.path)]
+        return self.daemon.start(command or usual, log=self.log, environment=environ, grace_s=grace_s)
 
 
 class Lines:
@@ -166,7 +152,7 @@ class Lines:
 
     def append(self, text: str) -> None:
         """Add one document."""
-        with self._path.open("ab") as file:
+        with open_private(self._path, "ab") as file:
             # A line that was cut off by a kill is ended first, so that only that one is lost.
             torn = file.tell() > 0 and not _ends_well(self._path)
             os.write(file.fileno(), (b"\n" if torn else b"") + text.encode() + b"\n")
@@ -202,7 +188,7 @@ def _is_json(line: bytes) -> bool:
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     unfinished = path.with_suffix(f".{os.getpid()}")
-    unfinished.write_text(json.dumps(document), encoding="utf-8")
+    write_private(unfinished, json.dumps(document))
     unfinished.replace(path)
 
 

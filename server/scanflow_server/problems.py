@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from scanflow.errors import InvalidError, ScanflowError
-from scanflow.transport.problems import PROBLEM_JSON, problem_of
+from scanflow.problems import PROBLEM_JSON, problem_document, problem_of
 
 __all__ = ["PROBLEMS", "Problem", "handle_problems", "problem_response", "problems"]
 
@@ -35,8 +35,13 @@ class Problem(BaseModel):
 
 _WORDS = {
     400: "The request needs a change; the detail says which.",
+    401: "No token was sent, or one that is not valid.",
+    403: "A page of another origin sent the request.",
     404: "There is nothing of that name.",
     409: "Somebody else is at it already.",
+    413: "The body is too large.",
+    415: "The body is not sent as application/json.",
+    421: "The request is for a host that this server is not known as.",
     422: "A value cannot be accepted.",
     500: "A defect of the server; its log has the details.",
     503: "Something outside does not answer. It may pass: try again.",
@@ -54,7 +59,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-PROBLEMS = problems(400, 404, 409, 422, 500, 503)
+PROBLEMS = problems(400, 401, 403, 404, 409, 413, 415, 421, 422, 500, 503)
 """All that a route may answer when something is wrong."""
 
 
@@ -80,12 +85,12 @@ async def _ours(request: Request, error: Exception) -> Response:
 
 async def _unreadable(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return problem_response(InvalidError(_told(error.errors())))
+    return problem_response(InvalidError(_lines(error.errors())))
 
 
 async def _plain(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    document = {"type": "about:blank", "title": error.detail, "status": error.status_code, "detail": error.detail}
+    document = problem_document(error.status_code, error.detail, title=error.detail)
     return _response(error.status_code, document, dict(error.headers or {}))
 
 
@@ -94,7 +99,7 @@ async def _defect(request: Request, error: Exception) -> Response:
     return problem_response(error)
 
 
-def _told(errors: Sequence[Any]) -> str:
+def _lines(errors: Sequence[Any]) -> str:
     lines = []
     for one in errors[:_MOST_SHOWN]:
         where = ".".join(str(part) for part in one["loc"] if part != "body") or "the body"

@@ -9,7 +9,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, UsageError
+from scanflow.http_security import is_loopback_host
 from scanflow.settings import Settings
 
 __all__ = ["ServerSettings"]
@@ -26,11 +27,22 @@ class ServerSettings(BaseModel):
     """What is set for the library: the home folder, the tracker, the slots."""
 
     host: str = "127.0.0.1"
-    """``SCANFLOW_SERVER_HOST``: where it listens. Whoever reaches it may run programs as this user: keep it on this
-    machine."""
+    """``SCANFLOW_SERVER_HOST``: where it listens. Whoever reaches it with a token may run programs as this user; beyond
+    loopback it is only listened on with TLS."""
 
     port: int = Field(default=PORT, ge=0, le=65535)
     """``SCANFLOW_SERVER_PORT``. 0: any that is free; the log says which."""
+
+    tls_cert: Path | None = None
+    """``SCANFLOW_TLS_CERT``: a file with the server's certificate, and those it depends on, in PEM. Unset: plain HTTP,
+    which is only served on loopback."""
+
+    tls_key: Path | None = None
+    """``SCANFLOW_TLS_KEY``: the file with the certificate's private key, in PEM."""
+
+    allowed_hosts: str = ""
+    """``SCANFLOW_ALLOWED_HOSTS``: names under which the server may be reached beside its address and loopback's,
+    separated by commas. A request for any other is refused, as a page may send it by DNS rebinding."""
 
     database_url: SecretStr | None = None
     """``SCANFLOW_DATABASE_URL``: where what is wanted is kept, ``sqlite:////a/file.db`` or
@@ -38,6 +50,10 @@ class ServerSettings(BaseModel):
 
     max_runs: int = Field(default_factory=lambda: max(4, 2 * (os.cpu_count() or 1)), ge=1)
     """``SCANFLOW_MAX_RUNS``: how many runs are driven at once; more of them wait. Each takes a process of 60 MB."""
+
+    max_streams: int = Field(default=256, ge=1)
+    """``SCANFLOW_MAX_STREAMS``: how many responses are streamed at once: events, logs, progress. Each agent that fires
+    on events has one, and so has each command that watches. More are refused with 503, and clients try again."""
 
     keep_events: int = Field(default=200_000, ge=0)
     """``SCANFLOW_KEEP_EVENTS``: how many events are kept, and of what agents wanted as many on which nothing was done.
@@ -64,8 +80,8 @@ class ServerSettings(BaseModel):
             InvalidError: a variable has a value that its field cannot take; the message names the variable.
         """
         source = os.environ if environ is None else environ
-        own = ("database_url", "max_runs", "keep_events", "keep_events_days", "keep_ended_days", "keep_keys_days")
-        names = {"host": "SERVER_HOST", "port": "SERVER_PORT", **{field: field.upper() for field in own}}
+        names = {field: field.upper() for field in cls.model_fields if field != "library"}
+        names |= {"host": "SERVER_HOST", "port": "SERVER_PORT"}
         found = {field: text for field, name in names.items() if (text := source.get(f"SCANFLOW_{name}", ""))}
         try:
             return cls.model_validate({"library": Settings.from_environment(source), **found})
@@ -73,6 +89,30 @@ class ServerSettings(BaseModel):
             first = error.errors()[0]
             name = f"SCANFLOW_{names[str(first['loc'][0])]}"
             raise InvalidError(f"The environment variable {name} is not usable: {first['msg']}.") from error
+
+    def check_exposure(self) -> None:
+        """Refuse to be reached from other machines in the clear.
+
+        Raises:
+            UsageError: it would be; the message says what to set.
+        """
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UsageError("TLS takes a certificate and its key. Set both: SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY")
+        for file in filter(None, (self.tls_cert, self.tls_key)):
+            if not file.expanduser().is_file():
+                raise UsageError(f"There is no file {str(file)!r}. Name others: SCANFLOW_TLS_CERT, SCANFLOW_TLS_KEY")
+        if self.tls_cert is None and not is_loopback_host(self.host):
+            raise UsageError(
+                f"The server is not opened to other machines on {self.host!r} without TLS: tokens would travel in the "
+                "clear. Set SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY to the files of a certificate and its key, and "
+                "SCANFLOW_ALLOWED_HOSTS to the names it is reached by; or keep it on this machine: --host 127.0.0.1"
+            )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The hosts that requests may be for, beside loopback's."""
+        given = {one.strip().lower() for one in self.allowed_hosts.split(",")}
+        return frozenset(given | {self.host.lower()}) - {""}
 
     @property
     def home(self) -> Path:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+
+from scanflow_server.limits import LimitedStream, StreamLimit
 
 __all__ = ["EVENTS", "PING", "event", "events_response", "pinged"]
 
@@ -25,10 +26,14 @@ def event(data: str, *, name: str | None = None, id: str | None = None) -> bytes
     return format_sse_event(data_str=data, event=name, id=id)
 
 
-def events_response(events: AsyncIterator[bytes]) -> StreamingResponse:
-    """Return an answer of server-sent events."""
+def events_response(slots: StreamLimit, events: AsyncIterator[bytes]) -> LimitedStream:
+    """Return a response of server-sent events.
+
+    Raises:
+        UnavailableError: there are as many streams as there may be.
+    """
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(pinged(events), media_type="text/event-stream", headers=headers)
+    return LimitedStream(pinged(events), slots, media_type="text/event-stream", headers=headers)
 
 
 async def pinged(blocks: AsyncIterator[bytes], *, every_s: float = PING_S) -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from scanflow_serving.program import main
+from scanflow_serving.main import main
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from scanflow.wire import Batching
+from scanflow.wire import BatchingOptions
 from scanflow_serving.components import raised
-from scanflow_serving.engine import Engine, Job
-from scanflow_serving.graph import Step, Walk, take_extras
+from scanflow_serving.engine import Engine
+from scanflow_serving.graph import GraphStep, Walk, take_extras
 
 __all__ = ["QUIET", "Batcher", "Traffic", "arrived", "join", "pause", "rows_of", "split", "stack"]
 
@@ -56,7 +56,7 @@ def arrived(traffic: Traffic, since_last_s: float | None, *, max_delay_s: float)
 
 
 def pause(
-    traffic: Traffic, batching: Batching, *, rows: int, oldest_s: float, newest_s: float, free: bool
+    traffic: Traffic, batching: BatchingOptions, *, rows: int, oldest_s: float, newest_s: float, free: bool
 ) -> float | None:
     """Return how many seconds the requests that wait should wait on: 0, call now; None, until a thread is free.
 
@@ -130,16 +130,15 @@ def join(results: Sequence[Any]) -> Any:
 class _Entry:
     """A request that waits for the node."""
 
-    __slots__ = ("came", "future", "job", "kind", "names", "rows", "value", "walk")
+    __slots__ = ("came", "future", "kind", "names", "rows", "value", "walk")
 
     def __init__(
-        self, value: Any, names: Any, walk: Walk, job: Job, came: float, future: asyncio.Future[tuple[Any, Any]]
+        self, value: Any, names: Any, walk: Walk, came: float, future: asyncio.Future[tuple[Any, Any]]
     ) -> None:
         found = rows_of(value)
         self.value = value
         self.names = names
         self.walk = walk
-        self.job = job
         self.came = came
         self.rows = found[0] if found is not None else 1
         self.kind: object = None if found is None else (found[1], tuple(names or ()))
@@ -151,8 +150,8 @@ class Batcher:
 
     def __init__(
         self,
-        step: Step,
-        batching: Batching,
+        step: GraphStep,
+        batching: BatchingOptions,
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -175,7 +174,7 @@ class Batcher:
         self._alone = False
         """Whether its results cannot be dealt out, so that each request needs a call of its own."""
 
-    async def call(self, value: Any, names: Any, walk: Walk, job: Job) -> Any:
+    async def call(self, value: Any, names: Any, walk: Walk) -> Any:
         """Return the node's result for one request, whoever shares the call.
 
         Raises:
@@ -187,7 +186,7 @@ class Batcher:
         )
         self._last = now
         self._here += 1
-        entry = _Entry(value, names, walk, job, now, self._loop.create_future())
+        entry = _Entry(value, names, walk, now, self._loop.create_future())
         self._waiting.append(entry)
         try:
             self._look()
@@ -241,13 +240,16 @@ class Batcher:
     def _send(self, batch: list[_Entry]) -> None:
         self._running += 1
         self._called(sum(entry.rows for entry in batch))
-        call: asyncio.Future[Any]
-        if self._step.component.is_async:
-            waiting = asyncio.wait_for(self._call_async(batch), self._deadline_s)
-            call = self._loop.create_task(waiting)
+        component, call = self._step.component, partial(self._call, batch)
+        answered: asyncio.Future[Any]
+        if component.is_async:
+            answered = self._loop.create_task(asyncio.wait_for(self._call_async(batch), self._deadline_s))
+        elif component.blocks or self._engine.busy:
+            answered = self._engine.run(call)
         else:
-            call = self._engine.hop(partial(self._call, batch))
-        call.add_done_callback(partial(self._done, batch))
+            answered = self._loop.create_future()
+            answered.set_result(call())
+        answered.add_done_callback(partial(self._done, batch))
 
     def _done(self, batch: list[_Entry], call: asyncio.Future[Any]) -> None:
         """Hand out the results, and go on with those that came meanwhile."""
@@ -261,8 +263,6 @@ class Batcher:
 
     def _call(self, batch: Sequence[_Entry]) -> list[tuple[Any, BaseException | None]]:
         """Answer all in one call, or each in one of its own if that fails; in a worker thread."""
-        for entry in batch:
-            entry.job.running()
         begin = perf_counter()
         try:
             results = split(self._call_rows(batch), [entry.rows for entry in batch])
@@ -271,13 +271,11 @@ class Batcher:
             if len(batch) == 1:
                 return [(None, self._failed(batch[0], begin, error))]
             self._tell_if_unsplittable(error)
-            return [(None, None) if entry.job.stale() else self._call([entry])[0] for entry in batch]
+            return [(None, None) if entry.future.done() else self._call([entry])[0] for entry in batch]
         return [(result, None) for result in results]
 
     async def _call_async(self, batch: Sequence[_Entry]) -> list[tuple[Any, BaseException | None]]:
         """As :meth:`_call`, of a component that runs on the loop."""
-        for entry in batch:
-            entry.job.running()
         begin = perf_counter()
         try:
             value = stack([entry.value for entry in batch])
@@ -291,7 +289,7 @@ class Batcher:
             if len(batch) == 1:
                 return [(None, self._failed(batch[0], begin, error))]
             self._tell_if_unsplittable(error)
-            return [(None, None) if entry.job.stale() else (await self._call_async([entry]))[0] for entry in batch]
+            return [(None, None) if entry.future.done() else (await self._call_async([entry]))[0] for entry in batch]
         return [(result, None) for result in results]
 
     def _call_rows(self, batch: Sequence[_Entry]) -> Any:

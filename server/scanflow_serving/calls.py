@@ -1,10 +1,11 @@
-"""One request from its bytes to its answer: what is done on the loop, what in a worker thread, and what is kept."""
+"""One request from its bytes to its response: what runs on the loop, what in a worker thread, and what is kept."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -13,21 +14,21 @@ import numpy as np
 
 from scanflow_serving import oip, seldon
 from scanflow_serving.declared import TensorSpec
-from scanflow_serving.engine import Engine, Job
+from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph, Outcome, Walk, finish
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 from scanflow_serving.results import as_tensors, raw_bytes
 from scanflow_serving.revisions import Loaded
 from scanflow_serving.seldon import Prediction
 
 __all__ = [
     "LARGE",
-    "Call",
     "InferCall",
     "OipCall",
     "SeldonCall",
     "Server",
+    "ServingCall",
     "as_inputs",
     "equal_answers",
     "with_headers",
@@ -41,53 +42,40 @@ _NOWHERE: Final = Walk()
 
 
 class Server(Protocol):
-    """Who takes calls in and gives their answers out."""
+    """What calls need of the application."""
 
     engine: Engine
 
-    def retain(self, call: Call) -> None:
-        """Decide, of a call that was read, whether what was sent is to be kept."""
-
-    def finished(self, call: Call, result: Any, error: BaseException | None) -> None:
-        """Give out a call's answer; on the loop."""
+    def retain(self, call: ServingCall) -> None:
+        """Decide, for a call that was read, whether its inputs are kept."""
 
 
-class Call(ABC):
+class ServingCall(ABC):
     """A request on its way through one revision."""
 
     __slots__ = (
         "began",
         "graph",
-        "holder",
         "inputs",
         "loaded",
         "names",
         "outcome",
         "recorded",
-        "reply",
         "server",
         "shadowed",
+        "started",
         "unread",
         "value",
         "walk",
     )
 
-    def __init__(
-        self,
-        server: Server,
-        loaded: Loaded,
-        graph: Graph,
-        holder: Request | InferRequest,
-        reply: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, server: Server, loaded: Loaded, graph: Graph) -> None:
         self.began = monotonic()
         """When it came, on the monotonic clock."""
 
         self.server = server
         self.loaded = loaded
         self.graph = graph
-        self.holder = holder
-        self.reply = reply
         self.walk = _NOWHERE
         self.value: Any = None
         self.names: Any = []
@@ -95,25 +83,26 @@ class Call(ABC):
         """What was sent, where it is to be kept."""
 
         self.outcome: Outcome | None = None
+        self.started = False
         self.unread = False
         self.recorded = False
         self.shadowed = False
 
     @abstractmethod
     def read(self) -> None:
-        """Understand the request: set ``value``, ``names`` and ``walk``.
+        """Decode and check the request: set ``value``, ``names`` and ``walk``.
 
         Raises:
-            Problem: it is wrong.
+            ProblemError: it is wrong.
         """
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds that the caller allows; None: what the service allows."""
+        """Seconds that the client allows; None: what the service allows."""
         return None
 
     def copy_of_value(self) -> Any:
-        """Return what was sent, once more, for somebody who may change it."""
+        """Return a copy of what was sent, for a caller that may change it."""
         assert self.inputs is not None
         if len(self.inputs) == 1:
             return self.inputs[0].data.copy()
@@ -121,59 +110,64 @@ class Call(ABC):
 
     @abstractmethod
     def answer(self, outcome: Outcome) -> Any:
-        """Return the answer that goes back to the caller."""
+        """Return the response."""
 
     @abstractmethod
     def sent(self) -> list[Tensor]:
         """Return what was sent, as tensors."""
 
-    def failure(self, problem: Problem) -> Any:
-        """Return what goes back to the caller instead of an answer."""
+    def failure(self, problem: ProblemError) -> Any:
+        """Return the response where there is no outcome."""
         return problem.response()
 
-    def start(self, allowed_s: float) -> None:
-        """Let the engine have it."""
-        self.loaded.in_flight += 1
-        engine = self.server.engine
-        if self.graph.waits:
-            engine.start_async(self.on_loop, self.done, allowed_s=allowed_s, holder=self.holder)
-        else:
-            engine.start(self.work, self.done, allowed_s=allowed_s, holder=self.holder)
+    async def run(self, allowed_s: float) -> Any:
+        """Return the response, computed on the loop or by a worker.
 
-    def done(self, result: Any, error: BaseException | None) -> None:
-        """Give back what came of it; on the loop."""
-        self.server.finished(self, result, error)
+        Raises:
+            ProblemError: a component raised; or 504, it took longer than ``allowed_s``.
+        """
+        engine = self.server.engine
+        if not engine.busy and self.graph.inline and not self.unread:
+            return self._work()
+        try:
+            async with asyncio.timeout(allowed_s):
+                return await (self._on_loop() if self.graph.waits else engine.run(self._work))
+        except TimeoutError:
+            engine.timed_out()
+            where = "it ran when time was up" if self.started else "it was still waiting for others"
+            raise ProblemError(504, f"The request was not answered within {allowed_s:g} s: {where}.") from None
 
     def keep_inputs(self) -> None:
-        """Keep what was sent as it was, whatever components do with it; before any of them has it."""
+        """Keep what was sent as it was, before any component can change it."""
         self.inputs = [
             Tensor(one.name, one.datatype, one.data.copy() if one.data.flags.writeable else one.data)
             for one in self.sent()
         ]
 
     def outputs(self) -> list[Tensor]:
-        """Return the answer as tensors."""
+        """Return the outcome as tensors."""
         assert self.outcome is not None
         return as_outputs(self.outcome)
 
-    def work(self) -> Any:
-        """Go all the way, in a worker thread."""
+    def _work(self) -> Any:
+        """Go all the way, in this thread."""
+        self.started = True
         if self.unread:
             self._read_late()
         outcome = finish(self.graph.walk(self.value, self.names, self.walk))
         self.outcome = outcome
         return self.answer(outcome)
 
-    async def on_loop(self, job: Job) -> Any:
+    async def _on_loop(self) -> Any:
         """Go all the way, on the loop; what is large is read and written by a worker."""
         engine = self.server.engine
         if self.unread:
-            await engine.hop(self._read_late, job)
-        self.walk.stop = job.stale
-        outcome = await self.graph.walk(self.value, self.names, self.walk, self.loaded.invoke(job))
+            await engine.run(self._read_late)
+        self.started = True
+        outcome = await self.graph.walk(self.value, self.names, self.walk, self.loaded.invoke)
         self.outcome = outcome
         if getattr(outcome.value, "nbytes", 0) > LARGE:
-            return await engine.hop(lambda: self.answer(outcome), job)
+            return await engine.run(lambda: self.answer(outcome))
         return self.answer(outcome)
 
     def _read_late(self) -> None:
@@ -181,7 +175,7 @@ class Call(ABC):
         self.server.retain(self)
 
 
-class InferCall(Call):
+class InferCall(ServingCall):
     """A request of the Open Inference Protocol that was read already: gRPC's."""
 
     __slots__ = ("infer", "label", "version")
@@ -191,14 +185,12 @@ class InferCall(Call):
         server: Server,
         loaded: Loaded,
         graph: Graph,
-        holder: Request | InferRequest,
-        reply: Callable[[Any], None],
         *,
         label: str,
         version: str,
         infer: InferRequest | None = None,
     ) -> None:
-        super().__init__(server, loaded, graph, holder, reply)
+        super().__init__(server, loaded, graph)
         self.label = label
         self.version = version
         self.infer = infer
@@ -238,7 +230,7 @@ class InferCall(Call):
         """Return the answer as it is: gRPC writes it itself."""
         return self.respond(outcome)
 
-    def failure(self, problem: Problem) -> Any:
+    def failure(self, problem: ProblemError) -> Any:
         """Return the problem: gRPC has its own words for it."""
         return problem
 
@@ -254,14 +246,13 @@ class OipCall(InferCall):
         loaded: Loaded,
         graph: Graph,
         request: Request,
-        reply: Callable[[Response], None],
         *,
         label: str,
         version: str,
         headers: tuple[tuple[str, str], ...],
         allow_nan: bool,
     ) -> None:
-        super().__init__(server, loaded, graph, request, reply, label=label, version=version)
+        super().__init__(server, loaded, graph, label=label, version=version)
         self.request = request
         self.headers = headers
         self.allow_nan = allow_nan
@@ -270,8 +261,6 @@ class OipCall(InferCall):
         """Decode the body, and compare what it holds with what is declared."""
         request = self.request
         headers = request.headers
-        if (coding := headers.get("content-encoding", "identity")) != "identity":
-            raise Problem(415, f"The body is encoded with {coding[:40]!r}. Send it as it is.")
         if oip.HEADER_LENGTH not in headers and headers.get("content-type", "").startswith(oip.OCTETS):
             declared = self.graph.roots[0].component.declared
             self.infer = oip.decode_raw(request.body, declared, allow_nan=self.allow_nan)
@@ -287,12 +276,12 @@ class OipCall(InferCall):
         assert self.infer is not None
         return oip.encode(self.respond(outcome), self.infer, self.headers)
 
-    def failure(self, problem: Problem) -> Response:
+    def failure(self, problem: ProblemError) -> Response:
         """Return the problem's document."""
         return with_headers(problem, self.headers)
 
 
-class SeldonCall(Call):
+class SeldonCall(ServingCall):
     """A prediction in Seldon's protocol."""
 
     __slots__ = ("allow_nan", "asked", "headers", "request")
@@ -303,12 +292,11 @@ class SeldonCall(Call):
         loaded: Loaded,
         graph: Graph,
         request: Request,
-        reply: Callable[[Response], None],
         *,
         headers: tuple[tuple[str, str], ...],
         allow_nan: bool,
     ) -> None:
-        super().__init__(server, loaded, graph, request, reply)
+        super().__init__(server, loaded, graph)
         self.request = request
         self.headers = headers
         self.allow_nan = allow_nan
@@ -316,7 +304,9 @@ class SeldonCall(Call):
 
     def read(self) -> None:
         """Decode the body."""
-        self.asked = asked = seldon.decode(self.request.body, allow_nan=self.allow_nan)
+        self.asked = asked = seldon.decode(
+            self.request.body, allow_nan=self.allow_nan, media=self.request.headers.get("content-type", "")
+        )
         self.walk = Walk(asked.meta)
         self.value, self.names = asked.value, asked.names
 
@@ -335,12 +325,12 @@ class SeldonCall(Call):
         """Return the answer as Seldon writes it."""
         return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
 
-    def failure(self, problem: Problem) -> Response:
+    def failure(self, problem: ProblemError) -> Response:
         """Return the problem's document."""
         return with_headers(problem, self.headers)
 
 
-def with_headers(problem: Problem, headers: tuple[tuple[str, str], ...]) -> Response:
+def with_headers(problem: ProblemError, headers: tuple[tuple[str, str], ...]) -> Response:
     """Return a problem's document, saying who met it."""
     response = problem.response()
     response.headers = (*headers, *response.headers)
@@ -360,7 +350,7 @@ def as_outputs(outcome: Outcome) -> list[Tensor]:
 def _kept(name: str, value: Any, declared: Sequence[TensorSpec]) -> list[Tensor]:
     try:
         return as_tensors({name: value} if name.startswith("input") else value, declared, "The value")
-    except Problem:
+    except ProblemError:
         return as_tensors({name: msgspec.json.encode(seldon.plain(value), enc_hook=repr)}, (), "The value")
 
 

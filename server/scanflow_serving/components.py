@@ -13,8 +13,8 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.tracebacks import read_text
 from scanflow.wire import Node
-from scanflow_serving.declared import Declared, declared_by
-from scanflow_serving.problems import Problem
+from scanflow_serving.declared import NodeSignature, declared_by
+from scanflow_serving.problems import ProblemError
 
 __all__ = ["CALLED", "Call", "Component", "load_component", "raised"]
 
@@ -42,7 +42,7 @@ class Predictor(Protocol):
     """A model of the registry, opened."""
 
     platform: str
-    declared: Declared
+    declared: NodeSignature
 
     def predict(self, value: Any) -> Any:
         """Return what the model says of an array or a dictionary of them."""
@@ -59,8 +59,11 @@ class Component:
         self.platform = platform
         """For the model's metadata: ``python``, ``tensorflow``, ``sklearn``, ``onnxruntime``, ``pyfunc``."""
 
-        self.declared = Declared()
+        self.declared = NodeSignature()
         self.is_async = False
+        self.blocks = True
+        """Whether a call may take long, and so needs a thread; else it is made on the loop."""
+
         self.subject = subject
         """The user's object."""
 
@@ -69,6 +72,11 @@ class Component:
         self.health: Callable[[], Any] | None = _method(subject, "health_status")
         self.feedback: Callable[..., Any] | None = None
         self.class_names: list[str] | None = None
+
+    def says(self, blocking: object) -> None:
+        """Take over what a class says in its attribute ``blocking``, if it says it."""
+        if isinstance(blocking, bool):
+            self.blocks = blocking
 
     @property
     def version(self) -> str:
@@ -91,28 +99,30 @@ def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.ru
         return _from_class(node, who, run_async)
     except ScanflowError:
         raise
-    except Problem as problem:
+    except ProblemError as problem:
         raise UsageError(f"{who} cannot be warmed up: {problem.detail}") from problem
     except BaseException as error:  # whatever a user's code raises must not end the instance
-        frames, cause = _told(error)
+        frames, cause = _frames_and_cause(error)
         raise UsageError("\n  ".join([f"{who} cannot be loaded:", *frames, *cause.splitlines()])) from error
 
 
-def raised(who: str, error: BaseException) -> Problem:
+def raised(who: str, error: BaseException) -> ProblemError:
     """Return the problem that a component's exception is for its caller, with the user's own frames.
 
     An exception may choose its status by an attribute ``status_code``, as in Seldon.
     """
-    if isinstance(error, Problem):
+    if isinstance(error, ProblemError):
         return error
-    frames, cause = _told(error)
+    frames, cause = _frames_and_cause(error)
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not 400 <= status <= 599:
         status = 500
-    return Problem(status, f"{who} raised {cause}", extra={"frames": list(frames), "exception": type(error).__name__})
+    return ProblemError(
+        status, f"{who} raised {cause}", extra={"frames": list(frames), "exception": type(error).__name__}
+    )
 
 
-def _told(error: BaseException) -> tuple[tuple[str, ...], str]:
+def _frames_and_cause(error: BaseException) -> tuple[tuple[str, ...], str]:
     text = "".join(traceback.format_exception(error, limit=-_FRAMES_READ))
     frames, cause = read_text(text, *_OWN_FOLDERS)
     return frames, cause or type(error).__name__
@@ -150,6 +160,7 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
         )
     component = Component(node, _adapted(method, f"{node.implementation}.{name}"), platform="python", subject=subject)
     component.is_async = _is_async(method)
+    component.says(getattr(subject, "blocking", None))
     component.declared = declared_by(subject, who)
     if callable(feedback := getattr(subject, "send_feedback", None)):
         component.feedback = feedback

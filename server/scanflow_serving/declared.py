@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import Problem, invalid
+from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import DATATYPES, datatype_of
 
-__all__ = ["NOTHING", "Declared", "TensorSpec", "declared_by", "declared_in_mlmodel"]
+__all__ = ["NOTHING", "NodeSignature", "TensorSpec", "declared_by", "declared_in_mlmodel"]
 
 UNPROCESSABLE: Final = 422
 
@@ -59,7 +59,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class NodeSignature:
     """The inputs and outputs of a node; none of either: it says nothing about them."""
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -74,7 +74,7 @@ class Declared:
         """Check what a caller sends.
 
         Raises:
-            Problem: 400, naming what came and what is declared.
+            ProblemError: 400, naming what came and what is declared.
         """
         specs = self.inputs
         if not specs or (self.table and self._is_whole_table(tensors)):
@@ -104,7 +104,7 @@ class Declared:
         Numbers are cast to the declared datatype where nothing is lost but precision.
 
         Raises:
-            Problem: 422, naming what came and what is declared.
+            ProblemError: 422, naming what came and what is declared.
         """
         specs = self.inputs
         if not specs:
@@ -112,7 +112,7 @@ class Declared:
         if isinstance(value, dict):
             known = {spec.name: spec for spec in specs}
             if missing := next((spec.name for spec in specs if spec.name not in value and not spec.optional), None):
-                raise Problem(
+                raise ProblemError(
                     UNPROCESSABLE, f"{who} takes an input {missing!r}, and got {', '.join(map(repr, value))}."
                 )
             return {
@@ -127,7 +127,7 @@ class Declared:
             if len(specs) == 1:
                 return _cast(specs[0], value, who)
         names = ", ".join(f"{spec.name!r}" for spec in specs)
-        raise Problem(UNPROCESSABLE, f"{who} takes {names}, and got one value of type {type(value).__name__}.")
+        raise ProblemError(UNPROCESSABLE, f"{who} takes {names}, and got one value of type {type(value).__name__}.")
 
     def zeros(self) -> Any:
         """Return the smallest value that fits, or None where nothing is declared."""
@@ -156,28 +156,28 @@ class Declared:
     def _as_table(self, value: Any, who: str) -> NDArray[Any]:
         table = np.asarray(value)
         if table.ndim != 2 or table.shape[1] != len(self.inputs):
-            raise Problem(
+            raise ProblemError(
                 UNPROCESSABLE, f"{who} takes tables of {len(self.inputs)} columns, and got shape {list(table.shape)}."
             )
         return table
 
 
-NOTHING: Final = Declared()
+NOTHING: Final = NodeSignature()
 
 
-def declared_by(component: object, who: str) -> Declared:
+def declared_by(component: object, who: str) -> NodeSignature:
     """Return what a user's class says in ``inputs`` and ``outputs``: lists of ``{"name", "datatype", "shape"}``.
 
     Raises:
         InvalidError: they say it wrongly.
     """
-    return Declared(
+    return NodeSignature(
         inputs=_specs(getattr(component, "inputs", None), f"{who}: inputs"),
         outputs=_specs(getattr(component, "outputs", None), f"{who}: outputs"),
     )
 
 
-def declared_in_mlmodel(signature: Mapping[str, Any] | None, who: str) -> Declared:
+def declared_in_mlmodel(signature: Mapping[str, Any] | None, who: str) -> NodeSignature:
     """Return what the signature in an ``MLmodel`` file says; nothing where there is none.
 
     Raises:
@@ -188,7 +188,7 @@ def declared_in_mlmodel(signature: Mapping[str, Any] | None, who: str) -> Declar
     inputs, table = _from_mlflow(signature.get("inputs"), "input", f"{who}: signature.inputs")
     outputs, _ = _from_mlflow(signature.get("outputs"), "output", f"{who}: signature.outputs")
     anonymous = len(inputs) == 1 and not table and not _entries(signature.get("inputs"), who)[0].get("name")
-    return Declared(inputs=inputs, outputs=outputs, table=table, anonymous=anonymous)
+    return NodeSignature(inputs=inputs, outputs=outputs, table=table, anonymous=anonymous)
 
 
 def _specs(said: Any, where: str) -> tuple[TensorSpec, ...]:
@@ -266,10 +266,10 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise Problem(UNPROCESSABLE, f"{who} takes {spec}, and got rows that are not equally long.") from error
+        raise ProblemError(UNPROCESSABLE, f"{who} takes {spec}, and got rows that are not equally long.") from error
     got = f"{array.dtype.name} [{', '.join(map(str, array.shape))}]"
     if not spec.fits(array.shape) and not (column and array.ndim == 2 and array.shape[1] == 1):
-        raise Problem(UNPROCESSABLE, f"{who} takes {spec}, and got {got}: the shape is wrong.")
+        raise ProblemError(UNPROCESSABLE, f"{who} takes {spec}, and got {got}: the shape is wrong.")
     wanted = DATATYPES[spec.datatype]
     if array.dtype == wanted or (wanted.kind == "O" and array.dtype.kind in "OSU"):
         return array
@@ -283,4 +283,4 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
             cast = array.astype(wanted)
             if np.array_equal(cast, array):
                 return cast
-    raise Problem(UNPROCESSABLE, f"{who} takes {spec}, and got {got}, which cannot be had without loss.")
+    raise ProblemError(UNPROCESSABLE, f"{who} takes {spec}, and got {got}, which cannot be had without loss.")

@@ -11,15 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from scanflow import __version__
-from scanflow.backends.local.binding import pin
 from scanflow.wire import InstanceSpec
 from scanflow_serving.declared import TensorSpec
-from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph
 from scanflow_serving.messages import Response
 from scanflow_serving.revisions import Loaded
 
-__all__ = ["about", "as_json", "index", "model", "pin_workers", "revisions", "server", "this_process", "threads_of"]
+__all__ = ["about", "as_json", "index", "model", "revisions", "server", "this_process", "threads_of"]
 
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
 _encoder: Final = msgspec.json.Encoder()
@@ -101,16 +99,6 @@ def threads_of(spec: InstanceSpec) -> int:
     """Return how many threads a library that asks for a number may have."""
     said = spec.threads.get("SCANFLOW_THREADS") or os.environ.get("SCANFLOW_THREADS", "")
     return int(said) if said.isdigit() and int(said) > 0 else max(1, math.ceil(spec.cores))
-
-
-def pin_workers(spec: InstanceSpec, engine: Engine) -> None:
-    """Put each worker on a core of its own, where that was asked for.
-
-    Only after warm-up, and only where there are several: the threads that a library starts in a worker inherit its
-    core, so that a single worker with its library's pool would be left with one.
-    """
-    if spec.pin_threads and spec.cpus and engine.threads > 1:
-        pin(spec.cpus, [worker.native_id for worker in engine.workers if worker.native_id is not None])
 
 
 def _described(spec: TensorSpec) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Where components run: worker threads behind a bounded queue, deadlines, and what is done about threads that hang.
+"""The threads in which components run: a bounded pool, and what is done about threads that hang.
 
-Everything here belongs to the loop's thread, except what a worker does between taking a piece of work and putting it
-among the finished. The loop is woken once for all pieces that finish before it looks.
+Everything here belongs to the loop's thread, except what a worker does between taking a job and putting it among the
+finished. The loop is woken once for all jobs that finish before it looks.
 """
 
 from __future__ import annotations
@@ -10,85 +10,42 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from scanflow_serving.messages import RUNNING, WAITING, Slot
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 
-__all__ = ["MAX_ABANDONED", "Engine", "Job", "Worker"]
+__all__ = ["MAX_ABANDONED", "Engine", "Worker"]
 
 MAX_ABANDONED: Final = 4
 """So many threads may hang before the instance asks to be replaced."""
 
 _SMOOTHING: Final = 0.1
-_NEVER: Final = float("inf")
 _log = logging.getLogger(__name__)
 
-Done = Callable[[Any, "BaseException | None"], None]
 
+class ThreadCall:
+    """A call that a worker makes, and the future that waits for it."""
 
-class Holder(Protocol):
-    """A request, which has its connection's slot until it is answered."""
+    __slots__ = ("abandoned", "began", "call", "error", "future", "result")
 
-    slot: Slot | None
-
-
-class Job:
-    """A request on its way, or a part of one that a worker does."""
-
-    __slots__ = (
-        "allowed_s",
-        "answered",
-        "began",
-        "call",
-        "deadline",
-        "deliver",
-        "error",
-        "holder",
-        "owner",
-        "result",
-        "task",
-    )
-
-    def __init__(self, call: Callable[[], Any] | None, deliver: Callable[[Job], None], holder: Holder | None) -> None:
+    def __init__(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         self.call = call
-        self.deliver = deliver
-        """Called on the loop once a worker is through with it."""
-
-        self.holder = holder
-        self.answered = False
-        self.allowed_s = 0.0
-        self.deadline = _NEVER
+        self.future = future
         self.began = 0.0
+        self.abandoned = False
         self.result: Any = None
         self.error: BaseException | None = None
-        self.owner: Job | None = None
-        """The request that it is a part of."""
-
-        self.task: asyncio.Task[None] | None = None
-
-    def stale(self) -> bool:
-        """Whether nobody waits for it any more."""
-        return self.answered or (self.owner is not None and self.owner.answered)
-
-    def running(self) -> Slot | None:
-        """Tell, from any thread, that a component has begun on it; return where that is noted."""
-        slot = self.holder.slot if self.holder is not None else None
-        if slot is not None:
-            slot.phase = RUNNING
-        return slot
 
 
 class Worker(threading.Thread):
-    """A thread that does one piece of work after the other. One that hangs is left alone and another replaces it."""
+    """A thread that does one job after the other. One that hangs is abandoned, and another replaces it."""
 
     def __init__(self, name: str, serve: Callable[[Worker], None]) -> None:
         super().__init__(name=name, daemon=True)
-        self.job: Job | None = None
-        self.began = 0.0
+        self.job: ThreadCall | None = None
         self.abandoned = False
         self._serve = serve
 
@@ -98,7 +55,7 @@ class Worker(threading.Thread):
 
 
 class Engine:
-    """Worker threads, and the requests in their care."""
+    """A pool of workers, and the number of requests that wait or run."""
 
     def __init__(
         self,
@@ -110,36 +67,36 @@ class Engine:
         name: str = "worker",
         on_unhealthy: Callable[[], None] | None = None,
     ) -> None:
-        """``queue``: most requests at a time; ``deadline_s``: longest that a call may take before its thread is given
-        up."""
+        """``queue``: most requests at a time; ``deadline_s``: longest that a call may take before its thread is
+        abandoned."""
         self._loop = loop
         self._name = name
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._most = queue
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self._finished: deque[Job] = deque()
+        self._queue: SimpleQueue[ThreadCall | None] = SimpleQueue()
+        self._finished: deque[ThreadCall] = deque()
         self._woken = False
-        self._jobs: dict[Job, Done] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._due = _NEVER
         self._mean_s = 0.0
         self._number = 0
         self._closed = False
         self._on_unhealthy = on_unhealthy
         self._gone: asyncio.Future[None] | None = None
+        self.in_flight = 0
+        """Requests that wait or run; whoever runs one counts it."""
+
+        self.busy = 0
+        """Jobs that were given to workers and are not through. While there are any, the loop calls no component itself:
+        components may not be called twice at a time."""
+
         self.threads = 0
         self.workers: list[Worker] = []
         self.abandoned: list[Worker] = []
         self.grow(threads)
 
     @property
-    def in_flight(self) -> int:
-        """Requests that wait or run."""
-        return len(self._jobs)
-
-    @property
     def waiting(self) -> int:
-        """Pieces of work that no worker has taken yet."""
+        """Jobs that no worker has taken yet."""
         return self._queue.qsize()
 
     @property
@@ -148,7 +105,7 @@ class Engine:
         return len(self.abandoned) >= MAX_ABANDONED
 
     def grow(self, threads: int) -> None:
-        """Hire so many workers more than there are."""
+        """Add so many workers."""
         self.threads += threads
         for _ in range(threads):
             self._hire()
@@ -157,58 +114,28 @@ class Engine:
         """Check that there is room for one more request.
 
         Raises:
-            Problem: 429, the queue is full; 503, the engine has stopped.
+            ProblemError: 429, the queue is full; 503, the engine has stopped.
         """
-        if len(self._jobs) >= self._most:
-            raise Problem(
+        if self.in_flight >= self._most:
+            raise ProblemError(
                 429,
-                f"{len(self._jobs)} requests wait or run already, which is the most that this instance takes.",
-                retry_after_s=max(self._mean_s * len(self._jobs) / max(1, self.threads), 0.1),
+                f"{self.in_flight} requests wait or run already, which is the most that this instance takes.",
+                retry_after_s=max(self._mean_s * self.in_flight / max(1, self.threads), 0.1),
             )
         if self._closed:
-            raise Problem(503, "This instance is about to end.", retry_after_s=1.0)
+            raise ProblemError(503, "This instance is about to end.", retry_after_s=1.0)
 
-    def start(self, call: Callable[[], Any], done: Done, *, allowed_s: float, holder: Holder | None = None) -> Job:
-        """Let a worker make the call; ``done`` gets its result or error on the loop, or a 504 when
-        ``allowed_s`` seconds are over."""
-        job = Job(call, self._deliver, holder)
-        self._add(job, done, allowed_s)
-        self._queue.put(job)
-        return job
-
-    def start_async(
-        self,
-        walk: Callable[[Job], Coroutine[Any, Any, Any]],
-        done: Done,
-        *,
-        allowed_s: float,
-        holder: Holder | None = None,
-    ) -> Job:
-        """Run a coroutine on the loop, which may :meth:`hop` to workers; it is cancelled when its time is up."""
-        job = Job(None, self._deliver, holder)
-        self._add(job, done, allowed_s)
-        job.task = self._loop.create_task(self._drive(job, walk))
-        return job
-
-    def hop(
-        self, call: Callable[[], Any], owner: Job | None = None, *, holder: Holder | None = None
-    ) -> asyncio.Future[Any]:
-        """Let a worker make a call on behalf of a request that runs on the loop; return what to wait for."""
+    def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Let a worker make a call; return what to wait for. A call whose future is cancelled is not begun."""
         future: asyncio.Future[Any] = self._loop.create_future()
-
-        def deliver(job: Job) -> None:
-            if future.done():
-                return
-            if job.error is None:
-                future.set_result(job.result)
-            else:
-                future.set_exception(job.error)
-
-        job = Job(call, deliver, holder)
-        job.owner = owner
-        self._arm(monotonic() + self._deadline_s)
-        self._queue.put(job)
+        self.busy += 1
+        self._queue.put(ThreadCall(call, future))
         return future
+
+    def timed_out(self) -> None:
+        """Look, now and until all are through, whether a worker hangs: a request was not answered in time."""
+        if self._timer is None:
+            self._check()
 
     async def close(self, timeout_s: float = 2.0) -> None:
         """Stop the workers once they have done what waits; those that hang are left behind."""
@@ -225,29 +152,6 @@ class Engine:
         except TimeoutError:
             _log.warning("%d worker threads did not end", len(self.workers))
 
-    def _add(self, job: Job, done: Done, allowed_s: float) -> None:
-        job.allowed_s = allowed_s
-        job.deadline = deadline = monotonic() + allowed_s
-        self._jobs[job] = done
-        if deadline < self._due:
-            self._arm(deadline)
-
-    def _deliver(self, job: Job) -> None:
-        done = self._jobs.pop(job, None)
-        if done is not None:
-            _tell(done, job)
-
-    async def _drive(self, job: Job, walk: Callable[[Job], Coroutine[Any, Any, Any]]) -> None:
-        try:
-            job.result = await walk(job)
-        except asyncio.CancelledError as error:
-            if job.answered:
-                return
-            job.error = error
-        except BaseException as error:  # noqa: BLE001 - a component may raise anything, and must not end the loop
-            job.error = error
-        self._deliver(job)
-
     def _hire(self) -> None:
         self._number += 1
         worker = Worker(f"scanflow-{self._name}-{self._number}", self._serve)
@@ -255,28 +159,20 @@ class Engine:
         worker.start()
 
     def _serve(self, worker: Worker) -> None:
-        """Do one piece of work after the other, in a thread of their own."""
+        """Do one job after the other, in a thread of their own."""
         take, finished, wake = self._queue.get, self._finished, self._loop.call_soon_threadsafe
-        before: Slot | None = None
         while not worker.abandoned:
             job = take()
             if job is None:
                 break
-            if job.stale():
-                continue
-            worker.began = job.began = monotonic()
-            worker.job = job
-            # The one before is done, if not answered yet: should the process die from here on, it is not the cause. Not
-            # said any sooner, since a component that signals its own process may return before that takes effect.
-            if before is not None and before.phase == RUNNING:
-                before.phase = WAITING
-            before = job.running()
-            try:
-                assert job.call is not None
-                job.result = job.call()
-            except BaseException as error:  # noqa: BLE001 - a component may raise anything, and must not end the thread
-                job.error = error
-            worker.job = None
+            if not job.future.done():  # somebody still waits for it
+                job.began = monotonic()
+                worker.job = job
+                try:
+                    job.result = job.call()
+                except BaseException as error:  # noqa: BLE001 - a component may raise anything, and must not end the thread
+                    job.error = error
+                worker.job = None
             finished.append(job)
             del job  # what it holds must not wait for the next one
             if not self._woken:
@@ -304,64 +200,38 @@ class Engine:
         now = monotonic()
         while finished:
             job = finished.popleft()
-            self._mean_s += _SMOOTHING * (now - job.began - self._mean_s)
-            job.deliver(job)
+            self.busy -= not job.abandoned
+            if job.began:
+                self._mean_s += _SMOOTHING * (now - job.began - self._mean_s)
+            if job.future.done():
+                continue
+            if job.error is None:
+                job.future.set_result(job.result)
+            elif isinstance(job.error, Exception) and not isinstance(job.error, StopIteration):
+                job.future.set_exception(job.error)
+            else:  # a future takes no StopIteration, and SystemExit would end the loop
+                job.future.set_exception(RuntimeError(f"{type(job.error).__name__}: {job.error}"))
 
-    def _arm(self, due: float) -> None:
-        """Look at deadlines at that time, unless it is done before."""
-        if due >= self._due:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = due
-        self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._expire)
-
-    def _expire(self) -> None:
-        """Answer the requests whose time is up, and give up the threads that hang; then set the next alarm."""
+    def _check(self) -> None:
+        """Abandon and replace the workers whose call takes longer than any request may; look again while one runs."""
         self._timer = None
-        self._due = _NEVER
         now = monotonic()
-        for job in [job for job in self._jobs if job.deadline <= now]:
-            self._time_out(job)
-        self._give_up(now)
-        due = _NEVER
-        for job in self._jobs:
-            due = min(due, job.deadline)
-        for worker in self.workers:
-            if worker.job is not None:
-                due = min(due, worker.began + self._deadline_s)
-        if due < _NEVER:
-            self._arm(due)
-
-    def _time_out(self, job: Job) -> None:
-        done = self._jobs.pop(job)
-        job.answered = True
-        where = "it ran when time was up" if job.began or job.task else "it was still waiting for others"
-        job.error = Problem(504, f"The request was not answered within {job.allowed_s:g} s: {where}.")
-        _tell(done, job)
-        if job.task is not None:
-            job.task.cancel()
-
-    def _give_up(self, now: float) -> None:
-        """Replace the workers whose call takes longer than any request may."""
-        stuck = [worker for worker in self.workers if worker.job is not None and now - worker.began >= self._deadline_s]
-        for worker in stuck:
+        running = [(worker, job) for worker in self.workers if (job := worker.job) is not None]
+        stuck = [(worker, job) for worker, job in running if now - job.began >= self.deadline_s]
+        for worker, job in stuck:
             worker.abandoned = True
             self.workers.remove(worker)
             self.abandoned.append(worker)
-            _log.warning("%s hangs since %.1f s and is replaced", worker.name, now - worker.began)
+            job.abandoned = True
+            self.busy -= 1
+            _log.warning("%s has hung for %.1f s and is replaced", worker.name, now - job.began)
             self._hire()
-            if (job := worker.job) is not None:
-                job.answered = True
-                job.error = Problem(504, f"The call of a component took longer than {self._deadline_s:g} s.")
-                job.deliver(job)
+            if not job.future.done():
+                job.future.set_exception(
+                    ProblemError(504, f"The call of a component took longer than {self.deadline_s:g} s.")
+                )
         if stuck and self.unhealthy and self._on_unhealthy is not None:
             self._on_unhealthy()
-
-
-def _tell(done: Done, job: Job) -> None:
-    """Call back, whatever that raises: the requests after it are to be answered all the same."""
-    try:
-        done(job.result, job.error)
-    except Exception:  # noqa: BLE001 - the loop's edge
-        _log.exception("a request could not be answered")
+        if not self._closed and len(running) > len(stuck):
+            due = min(job.began for worker, job in running if not worker.abandoned) + self.deadline_s
+            self._timer = self._loop.call_later(max(0.001, due - now), self._check)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
-from scanflow_serving.declared import Declared, TensorSpec, declared_in_mlmodel
+from scanflow_serving.declared import NodeSignature, TensorSpec, declared_in_mlmodel
 from scanflow_serving.results import as_tensors
 from scanflow_serving.tensors import DATATYPES
 
@@ -125,7 +125,7 @@ def _warmed_up(model: Predictor, who: str) -> Predictor:
         found = as_tensors(result, (), who)
         # The first dimension is that of the batch.
         specs = tuple(TensorSpec(one.name, one.datatype, (-1, *one.data.shape[1:])) for one in found if one.data.ndim)
-        model.declared = Declared(
+        model.declared = NodeSignature(
             model.declared.inputs, specs, table=model.declared.table, anonymous=model.declared.anonymous
         )
     return model
@@ -136,7 +136,7 @@ class _Keras:
 
     platform = "tensorflow"
 
-    def __init__(self, file: Path, declared: Declared, who: str) -> None:
+    def __init__(self, file: Path, declared: NodeSignature, who: str) -> None:
         tensorflow = _tensorflow(who)
         import keras
 
@@ -181,7 +181,7 @@ def _tensorflow(who: str) -> Any:
     return tf
 
 
-def _keras_inputs(model: Any, declared: Declared) -> tuple[list[str], list[tuple[tuple[int | None, ...], str]]]:
+def _keras_inputs(model: Any, declared: NodeSignature) -> tuple[list[str], list[tuple[tuple[int | None, ...], str]]]:
     """Return the names, shapes and dtypes of a Keras model's inputs; none for one that was never built."""
     inputs = getattr(model, "inputs", None) or []
     names = [str(one.name) for one in inputs]
@@ -197,8 +197,8 @@ def _keras_inputs(model: Any, declared: Declared) -> tuple[list[str], list[tuple
 
 
 def _declared_by_keras(
-    names: list[str], specs: list[tuple[tuple[int | None, ...], str]], declared: Declared
-) -> Declared:
+    names: list[str], specs: list[tuple[tuple[int | None, ...], str]], declared: NodeSignature
+) -> NodeSignature:
     inputs = declared_in_mlmodel(
         {
             "inputs": [
@@ -212,7 +212,7 @@ def _declared_by_keras(
         },
         "The Keras model",
     ).inputs
-    return Declared(inputs, declared.outputs, anonymous=len(inputs) == 1)
+    return NodeSignature(inputs, declared.outputs, anonymous=len(inputs) == 1)
 
 
 def _from_tensorflow(result: Any) -> Any:
@@ -228,7 +228,9 @@ class _Sklearn:
 
     platform = "sklearn"
 
-    def __init__(self, folder: Path, said: Mapping[str, Any], declared: Declared, who: str, *, proba: bool) -> None:
+    def __init__(
+        self, folder: Path, said: Mapping[str, Any], declared: NodeSignature, who: str, *, proba: bool
+    ) -> None:
         self.declared = declared
         estimator = _load_sklearn(folder / str(said.get("pickled_model", "model.pkl")), said, who)
         method = "predict_proba" if proba else "predict"
@@ -276,14 +278,14 @@ def _load_sklearn(file: Path, said: Mapping[str, Any], who: str) -> Any:
         return pickle.load(opened)  # noqa: S301 - a model of the user's own registry; cloudpickle's files are pickles
 
 
-def _matrix(value: Any, declared: Declared) -> Any:
+def _matrix(value: Any, declared: NodeSignature) -> Any:
     if not isinstance(value, dict):
         return value
     columns = [np.asarray(value[spec.name]).reshape(-1) for spec in declared.inputs if spec.name in value]
     return np.column_stack(columns) if columns else np.column_stack([np.asarray(one) for one in value.values()])
 
 
-def _frame(value: Any, declared: Declared) -> Any:
+def _frame(value: Any, declared: NodeSignature) -> Any:
     import pandas as pd
 
     names = [spec.name for spec in declared.inputs]
@@ -304,7 +306,7 @@ class _Onnx:
 
     platform = "onnxruntime"
 
-    def __init__(self, file: Path, declared: Declared, who: str, *, threads: int) -> None:
+    def __init__(self, file: Path, declared: NodeSignature, who: str, *, threads: int) -> None:
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
@@ -317,7 +319,7 @@ class _Onnx:
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        self.declared = Declared(
+        self.declared = NodeSignature(
             _onnx_specs(inputs, who), _onnx_specs(outputs, who), anonymous=declared.anonymous or len(inputs) == 1
         )
         self._inputs = [one.name for one in inputs]
@@ -355,7 +357,7 @@ class _Pyfunc:
 
     platform = "pyfunc"
 
-    def __init__(self, folder: Path, declared: Declared, who: str) -> None:
+    def __init__(self, folder: Path, declared: NodeSignature, who: str) -> None:
         from scanflow.knowledge.mlflow.pyfunc import load_pyfunc
 
         self.declared = declared

@@ -1,8 +1,8 @@
 """An inference graph, put in order once and walked for each request. Edges are data flow.
 
-The walk is written once, as a coroutine. Where no node is asynchronous or batched it never waits, so a worker thread
-runs it from end to end (:func:`finish`); otherwise it runs on the loop, and each call that may take long is handed to a
-worker thread by whoever is asked to ``invoke``.
+The walk is written once, as a coroutine. Where no node is asynchronous or batched it never waits, so a worker thread,
+or the loop where no node blocks, runs it from end to end (:func:`finish`); otherwise it runs on the loop, and each
+call that may block goes to a worker thread by ``invoke``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 from scanflow.errors import InternalError, InvalidError, did_you_mean
 from scanflow.wire import Node
 from scanflow_serving.components import Component, raised
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 
-__all__ = ["ALL", "Graph", "Invoke", "Outcome", "Step", "Walk", "call_now", "finish", "in_order"]
+__all__ = ["ALL", "Graph", "GraphStep", "Invoke", "Outcome", "Walk", "call_now", "finish", "in_order"]
 
 _T = TypeVar("_T")
 ALL: Final = -1
 """What a ROUTER returns to take all of its branches."""
 
 
-class Step:
+class GraphStep:
     """One node at its place in a graph."""
 
     __slots__ = ("children", "combines", "component", "name", "node", "parents", "place", "routes", "who")
@@ -56,7 +56,7 @@ class Step:
 class Walk:
     """What happens on one request's way through a graph."""
 
-    __slots__ = ("checked", "failed", "meta", "metrics", "path", "routing", "spent", "stop", "tags")
+    __slots__ = ("checked", "failed", "meta", "metrics", "path", "routing", "spent", "tags")
 
     def __init__(self, meta: dict[str, Any] | None = None, *, checked: bool = False) -> None:
         self.meta: dict[str, Any] = {} if meta is None else meta
@@ -71,8 +71,6 @@ class Walk:
         self.path: list[str] = []
         self.tags: dict[str, Any] = {}
         self.metrics: list[tuple[str, Any]] = []
-        self.stop: Callable[[], bool] | None = None
-        """Whether nobody waits for the answer any more; asked between two nodes."""
 
 
 class Outcome:
@@ -80,22 +78,22 @@ class Outcome:
 
     __slots__ = ("names", "step", "value")
 
-    def __init__(self, value: Any, names: Any, step: Step) -> None:
+    def __init__(self, value: Any, names: Any, step: GraphStep) -> None:
         self.value = value
         self.names = names
         self.step = step
         """The node that gave it."""
 
 
-Invoke = Callable[[Step, Any, Any, Walk], Awaitable[Any]]
+Invoke = Callable[[GraphStep, Any, Any, Walk], Awaitable[Any]]
 """Calls a node's component with value and names, and counts what it costs."""
 
 
-def call_now(step: Step, value: Any, names: Any, walk: Walk) -> Any:
+def call_now(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
     """Call a node's component in this thread.
 
     Raises:
-        Problem: it raised, whatever that was.
+        ProblemError: it raised, whatever that was.
     """
     component = step.component
     begin = perf_counter()
@@ -111,7 +109,7 @@ def call_now(step: Step, value: Any, names: Any, walk: Walk) -> Any:
     return result
 
 
-def take_extras(step: Step, walk: Walk) -> None:
+def take_extras(step: GraphStep, walk: Walk) -> None:
     """Ask a component for its tags and metrics, which tell of the call that it just answered."""
     component = step.component
     if component.tags is not None:
@@ -122,7 +120,7 @@ def take_extras(step: Step, walk: Walk) -> None:
         walk.metrics += [(step.name, one) for one in component.metrics() or ()]
 
 
-async def directly(step: Step, value: Any, names: Any, walk: Walk) -> Any:
+async def directly(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
     """Call a node's component in this thread: how :func:`finish` walks."""
     return call_now(step, value, names, walk)
 
@@ -197,14 +195,14 @@ class Graph:
         """``alone``: a single node, apart from its graph: it takes the request whatever its parents are."""
         self.name = name
         places = {node.name: place for place, node in enumerate(nodes)}
-        self._levels: list[list[Step]]
+        self._levels: list[list[GraphStep]]
         if alone:
-            self.steps = [Step(0, nodes[0], components[0], alone=True)]
+            self.steps = [GraphStep(0, nodes[0], components[0], alone=True)]
             self._levels = [self.steps]
         else:
             levels = in_order(nodes)
             self.steps = [
-                Step(
+                GraphStep(
                     place,
                     node,
                     components[place],
@@ -224,11 +222,16 @@ class Graph:
             names = " and ".join(repr(step.name) for step in self.ends)
             raise InvalidError(f"{names} would both answer the same request. Join them with a COMBINER.")
 
+    @property
+    def inline(self) -> bool:
+        """Whether it can be walked on the loop from end to end, since it neither waits nor blocks."""
+        return not self.waits and not any(step.component.blocks for step in self.steps)
+
     async def walk(self, value: Any, names: Any, walk: Walk, invoke: Invoke = directly) -> Outcome:
         """Take one request through the graph.
 
         Raises:
-            Problem: a component raised, or what it gave does not fit.
+            ProblemError: a component raised, or what it gave does not fit.
         """
         step = self._only
         if step is not None:
@@ -241,8 +244,6 @@ class Graph:
             due = [(step, *inputs) for step in level if (inputs := self._inputs(step, value, names, given, walk))]
             if not due:
                 continue
-            if walk.stop is not None and walk.stop():
-                raise Problem(504, "Nobody waits for the answer any more.")
             if len(due) == 1 or invoke is directly:
                 for step, taken, called in due:
                     given[step.place] = await self._visit(step, taken, called, walk, invoke)
@@ -253,11 +254,11 @@ class Graph:
         answers = [outcome for step in self.ends if (outcome := given[step.place]) is not None]
         if len(answers) != 1:
             named = ", ".join(repr(answer.step.name) for answer in answers)
-            raise Problem(500, f"The graph has {len(answers)} answers, from {named}. Join them with a COMBINER.")
+            raise ProblemError(500, f"The graph has {len(answers)} answers, from {named}. Join them with a COMBINER.")
         return answers[0]
 
     def _inputs(
-        self, step: Step, value: Any, names: Any, given: Sequence[Outcome | None], walk: Walk
+        self, step: GraphStep, value: Any, names: Any, given: Sequence[Outcome | None], walk: Walk
     ) -> tuple[Any, Any] | None:
         """Return what the step takes; None: no branch that leads to it was taken."""
         if not step.parents:
@@ -269,14 +270,14 @@ class Graph:
             return [one.value for one in taken], [one.names for one in taken]
         return taken[0].value, taken[0].names
 
-    def _along(self, parent: int, step: Step, given: Sequence[Outcome | None], walk: Walk) -> Outcome | None:
+    def _along(self, parent: int, step: GraphStep, given: Sequence[Outcome | None], walk: Walk) -> Outcome | None:
         outcome = given[parent]
         if outcome is None or not self.steps[parent].routes:
             return outcome
         chosen = walk.routing[self.steps[parent].name]
         return outcome if chosen == ALL or self.steps[parent].children[chosen] == step.place else None
 
-    async def _visit(self, step: Step, value: Any, names: Any, walk: Walk, invoke: Invoke) -> Outcome:
+    async def _visit(self, step: GraphStep, value: Any, names: Any, walk: Walk, invoke: Invoke) -> Outcome:
         declared = step.component.declared
         if declared.inputs and not step.combines and not (walk.checked and not step.parents):
             value = declared.adapt(value, step.who)
@@ -288,7 +289,7 @@ class Graph:
         named = step.component.class_names
         return Outcome(result, named if named is not None else names if step.node.role == "TRANSFORMER" else [], step)
 
-    def _branch(self, step: Step, result: Any) -> int:
+    def _branch(self, step: GraphStep, result: Any) -> int:
         """Return which of a ROUTER's children it chose."""
         names = [self.steps[child].name for child in step.children]
         if isinstance(result, str) and result in names:
@@ -299,7 +300,7 @@ class Graph:
         if isinstance(array, int) and not isinstance(array, bool) and ALL <= array < len(names):
             return array
         walked = ", ".join(f"{place} or {name!r}" for place, name in enumerate(names))
-        raise Problem(
+        raise ProblemError(
             500, f"{step.who} chose {result!r:.80}, which is no branch of it. Known: {walked}, and -1 for all."
         )
 

@@ -1,59 +1,32 @@
-"""What the faces of an instance (HTTP, gRPC) and its core say to each other.
+"""Requests, responses and tensors, as the protocols of an instance (HTTP, gRPC) and its graph exchange them.
 
-Plain classes with slots rather than dataclasses with checks: one of each is made for every request.
+Plain classes with slots rather than checked dataclasses: one of each is made for every request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from numpy.typing import NDArray
 
 __all__ = [
-    "ANSWERING",
-    "IDLE",
-    "PHASES",
-    "RUNNING",
-    "WAITING",
     "Body",
     "InferRequest",
     "InferResponse",
-    "Reply",
     "Request",
     "RequestedOutput",
     "Response",
-    "Slot",
     "Tensor",
 ]
-
-PHASES: Final = ("idle", "waiting", "running", "answering")
-"""The words for a connection's phase; its number is the place in here, one byte in the shared table of connections."""
-
-IDLE: Final = 0
-WAITING: Final = 1
-RUNNING: Final = 2
-ANSWERING: Final = 3
 
 Body = bytes | bytearray | memoryview
 
 
-class Slot(Protocol):
-    """A connection's place in the table that outlives the process. Set from any thread: one byte is written."""
-
-    @property
-    def phase(self) -> int:
-        """The number of one of :data:`PHASES`."""
-        ...
-
-    @phase.setter
-    def phase(self, value: int) -> None: ...
-
-
 class Request:
-    """One HTTP request, read whole."""
+    """One HTTP request with its whole body."""
 
-    __slots__ = ("body", "headers", "method", "path", "query", "received", "slot")
+    __slots__ = ("body", "headers", "method", "path", "query")
 
     def __init__(
         self,
@@ -62,22 +35,17 @@ class Request:
         query: str = "",
         headers: dict[str, str] | None = None,
         body: Body = b"",
-        *,
-        received: float = 0.0,
-        slot: Slot | None = None,
     ) -> None:
-        """``received`` is the time of its first byte on the monotonic clock; 0: now. Header names are lower case."""
+        """``path`` is decoded; names in ``headers`` are lower case."""
         self.method = method
         self.path = path
         self.query = query
         self.headers = {} if headers is None else headers
         self.body = body
-        self.received = received
-        self.slot = slot
 
 
 class Response:
-    """One HTTP answer. A body in parts is written as it is, never joined."""
+    """One HTTP response. A body in parts is written as it is, never joined."""
 
     __slots__ = ("body", "content_type", "headers", "status")
 
@@ -93,9 +61,9 @@ class Response:
         self.content_type = content_type
         self.headers = headers
 
-
-Reply = Callable[[Response], None]
-"""Called exactly once a request, on the loop's thread, now or later."""
+    def content(self) -> bytes:
+        """Return the body as one."""
+        return self.body if isinstance(self.body, bytes) else b"".join(self.body)
 
 
 class Tensor:
@@ -129,7 +97,7 @@ class RequestedOutput:
 class InferRequest:
     """A request for an inference, whatever it came by."""
 
-    __slots__ = ("binary_output", "id", "inputs", "outputs", "parameters", "slot", "timeout_s")
+    __slots__ = ("binary_output", "id", "inputs", "outputs", "parameters", "timeout_s")
 
     def __init__(
         self,
@@ -140,7 +108,6 @@ class InferRequest:
         parameters: dict[str, Any] | None = None,
         binary_output: bool = False,
         timeout_s: float | None = None,
-        slot: Slot | None = None,
     ) -> None:
         """``outputs`` None: all of them. ``timeout_s``: what the caller allows, of which the shorter counts."""
         self.inputs = inputs
@@ -149,7 +116,6 @@ class InferRequest:
         self.parameters = {} if parameters is None else parameters
         self.binary_output = binary_output
         self.timeout_s = timeout_s
-        self.slot = slot
 
 
 class InferResponse:

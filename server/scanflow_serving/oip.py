@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from scanflow.errors import did_you_mean
-from scanflow_serving.declared import Declared
+from scanflow_serving.declared import NodeSignature
 from scanflow_serving.messages import Body, InferRequest, InferResponse, RequestedOutput, Response, Tensor
-from scanflow_serving.problems import Problem, invalid
+from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import from_binary, from_json, from_python, to_binary, to_list
 
 __all__ = ["HEADER_LENGTH", "OCTETS", "decode", "decode_raw", "encode", "pick_outputs", "wants_raw"]
@@ -19,9 +19,6 @@ __all__ = ["HEADER_LENGTH", "OCTETS", "decode", "decode_raw", "encode", "pick_ou
 HEADER_LENGTH: Final = "inference-header-content-length"
 OCTETS: Final = "application/octet-stream"
 JSON_TYPE: Final = "application/json"
-_KEPT: Final = 256 * 1024
-"""Bodies up to this size are copied: they lie in memory that the connection uses again for its next request."""
-
 _NO_DATA: Final = msgspec.Raw(b"")
 _ABSENT: Final = object()
 
@@ -70,7 +67,7 @@ def decode(body: Body, headers: Mapping[str, str], *, allow_nan: bool) -> InferR
     """Return the request that a body in JSON, or JSON with the bytes of its tensors after it, stands for.
 
     Raises:
-        Problem: 400, it is none; the message says where and what is right.
+        ProblemError: 400, it is none; the message says where and what is right.
     """
     length = headers.get(HEADER_LENGTH)
     if length is None:
@@ -79,17 +76,17 @@ def decode(body: Body, headers: Mapping[str, str], *, allow_nan: bool) -> InferR
         raise invalid(f"The header Inference-Header-Content-Length should be a number, and is {length[:40]!r}.")
     if int(length) > len(body):
         raise invalid(f"Inference-Header-Content-Length is {int(length)}, and the body has {len(body)} bytes only.")
-    whole = memoryview(bytearray(body) if len(body) <= _KEPT else body)
+    whole = memoryview(_writable(body))
     return _decode(whole[: int(length)], whole[int(length) :], allow_nan=allow_nan)
 
 
-def decode_raw(body: Body, declared: Declared, *, allow_nan: bool) -> InferRequest:
+def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> InferRequest:
     """Return the request of a body that is the bytes of one tensor: UINT8, or what the one declared input says.
 
     Raises:
-        Problem: 400, the node takes several inputs, or the size is wrong.
+        ProblemError: 400, the node takes several inputs, or the size is wrong.
     """
-    data: Body = bytearray(body) if len(body) <= _KEPT else body
+    data = _writable(body)
     if len(declared.inputs) > 1:
         raise invalid(
             f"A raw body is one tensor, and {len(declared.inputs)} are declared: {declared.described()}. Send JSON."
@@ -111,7 +108,7 @@ def pick_outputs(tensors: list[Tensor], wanted: Sequence[RequestedOutput] | None
     """Return the outputs that were asked for, in that order; all where none were named.
 
     Raises:
-        Problem: 400, there is no such output.
+        ProblemError: 400, there is no such output.
     """
     if not wanted:
         return tensors
@@ -200,14 +197,21 @@ def timeout_of(parameters: Mapping[str, Any]) -> float | None:
     """Return Triton's ``timeout`` parameter, which is in microseconds, in seconds.
 
     Raises:
-        Problem: 400, it is no positive number.
+        ProblemError: 400, it is no positive number; or the request is part of a sequence.
     """
+    if parameters.get("sequence_id"):
+        raise invalid("The parameter 'sequence_id' is not supported: no state is kept from one request to the next.")
     timeout = parameters.get("timeout")
     if timeout is None or timeout == 0:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout < 0:
         raise invalid(f"The parameter 'timeout' is in microseconds, a positive number, and not {timeout!r:.40}.")
     return float(timeout) / 1e6
+
+
+def _writable(body: Body) -> Body:
+    """Return the body in memory that components may write to, as arrays lie on it."""
+    return bytearray(body) if isinstance(body, bytes) else body
 
 
 def _part(rest: memoryview | None, begin: int, size: object, where: str) -> memoryview:
@@ -249,14 +253,14 @@ def _decode_with_nan(body: Body, rest: memoryview | None) -> InferRequest:
     return _request(read, tensors, rest, begin)
 
 
-def _unreadable(body: Body, error: Exception) -> Problem:
+def _unreadable(body: Body, error: Exception) -> ProblemError:
     if not len(body):
         return invalid('The body is empty. Send a request of the Open Inference Protocol: {"inputs": [...]}.')
     if isinstance(error, msgspec.ValidationError):
         text = str(error)
         if "required field" in text or " - at `$" in text:
-            return invalid(f"The request is not as the protocol says: {_in_words(text)}.")
-        return invalid(f"The request should be an object with 'inputs': {_in_words(text)}.")
+            return invalid(f"The request is not as the protocol says: {_reason(text)}.")
+        return invalid(f"The request should be an object with 'inputs': {_reason(text)}.")
     if _has_nan(body):
         return invalid(
             f"The body is no JSON: {error}. JSON has neither NaN nor Infinity; this service takes finite numbers only."
@@ -266,7 +270,7 @@ def _unreadable(body: Body, error: Exception) -> Problem:
     return invalid(f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.")
 
 
-def _in_words(text: str) -> str:
+def _reason(text: str) -> str:
     what, _, where = text.partition(" - at `")
     place = where.rstrip("`").removeprefix("$").removeprefix(".")
     what = what[:1].lower() + what[1:].replace("`", "'")

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from scanflow.errors import did_you_mean
+from scanflow.problems import PROBLEM_JSON, problem_document
 from scanflow_serving.messages import Response
 
-__all__ = ["PROBLEM_JSON", "Problem", "invalid", "not_found"]
+__all__ = ["PROBLEM_JSON", "ProblemError", "invalid", "not_found"]
 
-PROBLEM_JSON = "application/problem+json"
 _MAX_SHOWN = 2000
 
 
-class Problem(Exception):  # noqa: N818 - it is the name of the document it becomes
+class ProblemError(Exception):
     """A request that gets no result, and why: what was wrong, where, and what is right."""
 
     def __init__(
@@ -43,23 +43,23 @@ class Problem(Exception):  # noqa: N818 - it is the name of the document it beco
 
     def response(self) -> Response:
         """Return it as an answer; waiting times are whole seconds in the header, at least 1."""
-        document = {"type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail}
         # `error` is where clients of the Open Inference Protocol look for the words.
-        body = _encode({**document, "error": self.detail, **self.extra})
+        more = {"error": self.detail, **self.extra}
+        body = _encode({**problem_document(self.status, self.detail, title=self.title), **more})
         headers = self.headers
         if self.retry_after_s is not None:
             headers = (*headers, ("retry-after", str(max(1, math.ceil(self.retry_after_s)))))
         return Response(self.status, body, PROBLEM_JSON, headers)
 
 
-def invalid(detail: str, **extra: Any) -> Problem:
+def invalid(detail: str, **extra: Any) -> ProblemError:
     """Return the problem of a request that cannot be read or does not fit: 400."""
-    return Problem(400, detail, extra=extra)
+    return ProblemError(400, detail, extra=extra)
 
 
-def not_found(kind: str, name: str, known: Iterable[str]) -> Problem:
+def not_found(kind: str, name: str, known: Iterable[str]) -> ProblemError:
     """Return the problem of a name that is not known: 404, with the nearest one that is."""
-    return Problem(404, f"There is no {kind} {_short(name)!r} here.{did_you_mean(name[:200], known)}")
+    return ProblemError(404, f"There is no {kind} {_short(name)!r} here.{did_you_mean(name[:200], known)}")
 
 
 def _encode(document: dict[str, Any]) -> bytes:

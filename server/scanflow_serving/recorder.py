@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.private import open_private, private_folder
 from scanflow.wire import Recording
 from scanflow_serving.messages import Tensor
 
@@ -141,13 +142,13 @@ class Recorder:
     def _write(self, alike: Sequence[_Prediction]) -> None:
         rows = sum(one.rows for one in alike)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self._folder)
             if _bytes_in(self._folder) + _bytes_of(alike) > self._recording.max_bytes:
                 self._dropped(rows)
                 return
             name = f"{int(self._clock() * 1000)}-{os.getpid()}-{next(self._numbers)}"
             draft = self._folder / f"{name}.part"
-            with draft.open("wb") as file:
+            with open_private(draft, "wb") as file:
                 np.savez(file, **_columns(alike))  # type: ignore[arg-type]  # its own keyword is no array
             draft.rename(self._folder / f"{name}.npz")
         except (OSError, ValueError):  # a full disk: the prediction was answered, and that is what matters

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scanflow_serving.declared import TensorSpec
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 from scanflow_serving.tensors import datatype_of
 
 __all__ = ["as_array", "as_tensors", "raw_bytes"]
@@ -23,7 +23,7 @@ def as_tensors(value: Any, declared: Sequence[TensorSpec], who: str) -> list[Ten
     else ``output-0`` and so on.
 
     Raises:
-        Problem: 500, it is nothing that can be an output.
+        ProblemError: 500, it is nothing that can be an output.
     """
     if isinstance(value, dict):
         return [_tensor(str(name), one, who) for name, one in value.items()]
@@ -37,7 +37,7 @@ def as_array(value: Any, who: str) -> NDArray[Any]:
     """Return a result as an array that has a datatype; one of text or bytes holds ``bytes`` objects.
 
     Raises:
-        Problem: 500, it cannot be one.
+        ProblemError: 500, it cannot be one.
     """
     return _tensor("", value, who).data
 
@@ -46,7 +46,7 @@ def raw_bytes(value: Any, who: str) -> bytes | memoryview:
     """Return a result as the bytes that it holds, whatever they stand for; without a copy where that is possible.
 
     Raises:
-        Problem: 500, it holds none, or several outputs.
+        ProblemError: 500, it holds none, or several outputs.
     """
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
@@ -57,7 +57,7 @@ def raw_bytes(value: Any, who: str) -> bytes | memoryview:
     if isinstance(value, dict) and len(value) == 1:
         return raw_bytes(next(iter(value.values())), who)
     if isinstance(value, (dict, tuple)):
-        raise Problem(
+        raise ProblemError(
             500, f"{who} returned {len(value)} outputs, and only one can be answered as raw bytes. Ask for JSON."
         )
     array = as_array(value, who)
@@ -74,12 +74,14 @@ def _tensor(name: str, value: Any, who: str) -> Tensor:
         array = np.empty(1, dtype=object)
         array[0] = value if isinstance(value, str) else bytes(value)
     elif value is None:
-        raise Problem(500, f"{who} returned nothing. Let it return an array, a list, a dict of them, bytes or text.")
+        raise ProblemError(
+            500, f"{who} returned nothing. Let it return an array, a list, a dict of them, bytes or text."
+        )
     else:
         array = _convert(value, who)
     datatype = datatype_of(array.dtype)
     if datatype is None:
-        raise Problem(500, f"{who} returned an array of {array.dtype.name}, which no datatype can hold.")
+        raise ProblemError(500, f"{who} returned an array of {array.dtype.name}, which no datatype can hold.")
     if datatype == "BYTES":
         array = _bytes_only(array, who)
     elif datatype == "BF16":
@@ -91,10 +93,10 @@ def _convert(value: Any, who: str) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise Problem(500, f"{who} returned a list whose rows are not equally long.") from error
+        raise ProblemError(500, f"{who} returned a list whose rows are not equally long.") from error
     # What numpy does not know becomes an array without dimensions that holds the thing itself.
     if array.dtype.kind == "O" and array.ndim == 0:
-        raise Problem(
+        raise ProblemError(
             500,
             f"{who} returned a value of type {type(value).__name__!r}, which is no array, list, dict of them, bytes "
             "or text.",
@@ -110,7 +112,7 @@ def _bytes_only(array: NDArray[Any], who: str) -> NDArray[Any]:
         elif isinstance(item, (bytes, bytearray)):
             found[place] = bytes(item)
         else:
-            raise Problem(
+            raise ProblemError(
                 500, f"{who} returned an array of objects, the first of which is of type {type(item).__name__!r}."
             )
     return found.reshape(array.shape)

@@ -9,15 +9,16 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.wire import Desired, Node, Revision, encode
 from scanflow_serving.batching import Batcher
 from scanflow_serving.components import Component, load_component, raised
-from scanflow_serving.engine import Engine, Job
-from scanflow_serving.graph import Graph, Invoke, Step, Walk, call_now, in_order, take_extras
-from scanflow_serving.meters import Meters
+from scanflow_serving.engine import Engine
+from scanflow_serving.graph import Graph, GraphStep, Invoke, Walk, call_now, in_order, take_extras
+from scanflow_serving.metrics import Metrics
 
 __all__ = ["Chooser", "Loaded", "Revisions", "share_key"]
 
@@ -74,7 +75,7 @@ def share_key(node: Node) -> bytes:
 class Loaded:
     """A revision, ready to answer."""
 
-    def __init__(self, revision: Revision, components: Sequence[Component], service: str, meters: Meters) -> None:
+    def __init__(self, revision: Revision, components: Sequence[Component], service: str, metrics: Metrics) -> None:
         self.id = revision.id
         self.revision = revision
         self.weight = revision.weight
@@ -83,19 +84,19 @@ class Loaded:
         self.in_flight = 0
         self.answered = 0
         self.retired = False
-        self.meter = meters.revision(revision.id)
+        self.meter = metrics.revision(revision.id)
         self.nodes = {node.name: self.meter.node(node.name) for node in revision.nodes}
         self.graph = Graph(service, revision.nodes, components)
         self.alone = {
             node.name: Graph(node.name, [node], [component], alone=True)
             for node, component in zip(revision.nodes, components, strict=True)
         }
-        self.invoke: Callable[[Job], Invoke]
+        self.invoke: Invoke
         self.compared: dict[str, int] = {"equal": 0, "different": 0, "failed": 0, "dropped": 0}
         """As a shadow: how its answers were, against those that callers got."""
 
     def bind(self, engine: Engine, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
-        """Say whose threads do its work."""
+        """Set whose threads compute for it."""
         batchers = {
             step.name: Batcher(
                 step, step.node.batching, engine, loop, deadline_s=deadline_s, called=self.nodes[step.name].batch
@@ -103,7 +104,7 @@ class Loaded:
             for step in self.graph.steps
             if step.node.batching is not None
         }
-        self.invoke = lambda job: _invoke_on_loop(job, engine, batchers)
+        self.invoke = _invoke_on_loop(engine, batchers)
 
     def count(self, walk: Walk) -> None:
         """Count the calls that were made for one request."""
@@ -115,17 +116,18 @@ class Loaded:
                 nodes[name].worked(seconds)
 
 
-def _invoke_on_loop(job: Job, engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
+def _invoke_on_loop(engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
     """Return how a walk on the loop calls a node: in a batch, on the loop itself, or by a worker."""
 
-    async def invoke(step: Step, value: Any, names: Any, walk: Walk) -> Any:
+    async def invoke(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
         batcher = batchers.get(step.name)
         if batcher is not None:
-            return await batcher.call(value, names, walk, job)
+            return await batcher.call(value, names, walk)
         if not step.component.is_async:
-            return await engine.hop(lambda: call_now(step, value, names, walk), job, holder=job.holder)
-        job.running()
-        begin = asyncio.get_running_loop().time()
+            if step.component.blocks or engine.busy:
+                return await engine.run(lambda: call_now(step, value, names, walk))
+            return call_now(step, value, names, walk)
+        begin = perf_counter()
         try:
             result = await step.component.call(value, names, walk.meta)
             take_extras(step, walk)
@@ -135,7 +137,7 @@ def _invoke_on_loop(job: Job, engine: Engine, batchers: dict[str, Batcher]) -> I
             walk.failed = step.name
             raise raised(step.who, error) from error
         finally:
-            walk.spent.append((step.name, asyncio.get_running_loop().time() - begin))
+            walk.spent.append((step.name, perf_counter() - begin))
         return result
 
     return invoke
@@ -149,7 +151,7 @@ class Revisions:
         loop: asyncio.AbstractEventLoop,
         engine: Engine,
         shadows: Engine,
-        meters: Meters,
+        metrics: Metrics,
         *,
         service: str,
         threads: int,
@@ -159,13 +161,16 @@ class Revisions:
         self._loop = loop
         self._engine = engine
         self._shadow_engine = shadows
-        self._meters = meters
+        self._metrics = metrics
         self._service = service
         self._threads = threads
         self._deadline_s = deadline_s
         self._lock = asyncio.Lock()
         self._emptied = asyncio.Event()
         self.generation = -1
+        self.loaders: set[int] = set()
+        """Ids of the threads that loaded."""
+
         self.loaded: dict[str, Loaded] = {}
         self.retiring: list[Loaded] = []
         self.chooser: Chooser[Loaded] | None = None
@@ -198,6 +203,7 @@ class Revisions:
         future: asyncio.Future[dict[str, list[Component]]] = self._loop.create_future()
 
         def work() -> None:
+            self.loaders.add(threading.get_native_id())
             try:
                 done: Any = _load_all(fresh, have, threads=self._threads, run_async=self._run_async)
                 tell: Callable[..., None] = _set_result
@@ -213,7 +219,7 @@ class Revisions:
             components = await asyncio.wait_for(future, LOAD_S)
         except TimeoutError as error:
             raise UnavailableError(f"Loading took longer than {LOAD_S:g} s and was given up.") from error
-        return {one.id: Loaded(one, components[one.id], self._service, self._meters) for one in fresh}
+        return {one.id: Loaded(one, components[one.id], self._service, self._metrics) for one in fresh}
 
     def _run_async(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LOAD_S)

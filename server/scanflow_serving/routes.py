@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -18,28 +18,29 @@ from urllib.parse import unquote
 from scanflow.errors import ScanflowError
 from scanflow.wire import Desired, InstanceSpec
 from scanflow_serving import documents, seldon
-from scanflow_serving.calls import LARGE, Call, InferCall, OipCall, SeldonCall, with_headers
+from scanflow_serving.calls import LARGE, InferCall, OipCall, SeldonCall, ServingCall, with_headers
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph
-from scanflow_serving.messages import InferRequest, InferResponse, Reply, Request, Response
-from scanflow_serving.meters import Meters
-from scanflow_serving.problems import Problem, not_found
+from scanflow_serving.health import HealthChecks
+from scanflow_serving.messages import InferRequest, InferResponse, Request, Response
+from scanflow_serving.metrics import Metrics, Samples
+from scanflow_serving.pinning import Pinning
+from scanflow_serving.problems import ProblemError, not_found
 from scanflow_serving.recorder import Recorder
 from scanflow_serving.revisions import Chooser, Loaded, Revisions
 from scanflow_serving.shadows import Shadows
-from scanflow_serving.watch import Watch
 
-__all__ = ["Application"]
+__all__ = ["ServingApplication"]
 
 _MODELS: Final = "/v2/models/"
 _LOADING_SWITCH_S: Final = 0.0002
 """While a model is loaded its thread gives way to requests this soon; Python's own default is 5 ms."""
 
 _log = logging.getLogger(__name__)
-Handler = Callable[[Request, Reply], None]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
-class Target:
+class RouteTarget:
     """A name that requests are sent to: the whole graph, or one node; with or without a version."""
 
     __slots__ = ("chooser", "name", "node")
@@ -58,7 +59,7 @@ class Target:
         return (loaded.components[self.node].version if self.node else "") or loaded.id
 
 
-class Application:
+class ServingApplication:
     """One instance: what it serves, and to whom."""
 
     def __init__(
@@ -73,7 +74,8 @@ class Application:
         self._spec = spec
         self._loop = loop
         self._limits = limits
-        self.meters = Meters(spec.metrics, spec.service)
+        self.metrics = Metrics(spec.service)
+        self._others: Samples = ()
         self.engine = Engine(
             loop,
             threads=limits.concurrency,
@@ -81,26 +83,28 @@ class Application:
             deadline_s=limits.deadline_s,
             on_unhealthy=on_unhealthy,
         )
-        self.shadows = Shadows(loop, self.meters, deadline_s=limits.deadline_s)
+        self.shadows = Shadows(loop, self.metrics, deadline_s=limits.deadline_s)
         self.revisions = Revisions(
             loop,
             self.engine,
             self.shadows.engine,
-            self.meters,
+            self.metrics,
             service=spec.service,
             threads=documents.threads_of(spec),
             deadline_s=limits.deadline_s,
         )
         self.recorder = (
-            Recorder(spec.recording, recorded=self.meters.recorded, dropped=self.meters.dropped)
+            Recorder(spec.recording, recorded=self.metrics.recorded, dropped=self.metrics.dropped)
             if spec.recording is not None and spec.recording.fraction > 0
             else None
         )
         self._instance = ("x-scanflow-instance", spec.instance)
         self._headers: dict[str, tuple[tuple[str, str], ...]] = {"": (self._instance,)}
-        self._nobody = self.meters.revision("")
-        self._watch = Watch(loop, self.engine, self.meters)
-        self._targets: dict[tuple[str, str], Target] = {}
+        self._unrouted = self.metrics.revision("")
+        self.health = HealthChecks(self.engine)
+        self.pinning = Pinning(spec.cpus if spec.pin_threads else (), self.engine, self.revisions.loaders)
+        self.pinning.exclude()
+        self._targets: dict[tuple[str, str], RouteTarget] = {}
         self._closed = False
         self.draining = False
         """Set by whoever drains: readiness is false then; what still comes is answered."""
@@ -116,24 +120,33 @@ class Application:
     def ready(self) -> bool:
         """Whether requests can be answered, and should be sent here."""
         serving = self.revisions.chooser is not None
-        return serving and not (self._closed or self.draining or self.engine.unhealthy or self._watch.unwell)
+        return serving and not (self._closed or self.draining or self.engine.unhealthy or self.health.unwell)
 
     def live(self) -> bool:
         """Whether the process is of use."""
         return not (self._closed or self.engine.unhealthy)
 
-    def state(self) -> dict[str, Any]:
-        """Return how the instance is, for its supervisor."""
-        self._watch.publish()
-        unwell = [*self._watch.unwell.values()]
+    def state(self, *, metrics: bool = False, others: Samples | None = None) -> dict[str, Any]:
+        """Return the instance's state, for its supervisor.
+
+        Args:
+            metrics: With all samples of its metrics.
+            others: The samples of the service's other instances together, which ``/metrics`` is to add.
+        """
+        if others is not None:
+            self._others = others
+        self.metrics.in_flight(self.engine.in_flight)
         return {
             "generation": self.revisions.generation,
             "revisions": documents.revisions([*self.revisions.loaded.values(), *self.revisions.retiring]),
             "in_flight": self.engine.in_flight,
             "queue": self.engine.waiting,
             "ready": self.ready(),
+            "draining": self.draining,
             "unhealthy": self.engine.unhealthy,
-            "unwell": unwell[0] if unwell else "",
+            "unwell": next(iter(self.health.unwell.values()), ""),
+            "pinned": self.pinning.update(),
+            **({"metrics": self.metrics.samples()} if metrics else {}),
             **documents.this_process(),
         }
 
@@ -154,91 +167,66 @@ class Application:
             sys.setswitchinterval(before)
         if changed:
             self._build_routes()
-            self._watch.look_after(self.revisions.loaded.values())
-            documents.pin_workers(self._spec, self.engine)
+            self.health.watch(self.revisions.loaded.values())
+            self.pinning.update()
 
     async def close(self) -> None:
         """Stop the workers, and write what is still to be recorded."""
         if self._closed:
             return
         self._closed = True
-        self._watch.close()
+        self.health.close()
         await self.engine.close()
         await self.shadows.engine.close()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
-        self.meters.close()
 
     # -- requests
 
-    def handle(self, request: Request, reply: Reply) -> None:
-        """Answer a request, now or later, exactly once. Never raises."""
+    async def handle(self, request: Request) -> Response:
+        """Answer a request. Never raises."""
         try:
             methods = self._routes.get(request.path)
             handler = methods.get(request.method) if methods is not None else None
             if handler is None:
                 handler = self._search(request)
-            handler(request, reply)
-        except Problem as problem:
-            self._refuse(problem, reply)
-        except Exception as error:  # noqa: BLE001 - the loop's edge: whatever is wrong here, the caller gets an answer
-            self._refuse(_defect(error), reply)
+            return await handler(request)
+        except ProblemError as problem:
+            return self.refuse(problem)
+        except Exception as error:  # noqa: BLE001 - the loop's edge: whatever is wrong here, the client gets a response
+            return self.refuse(_defect(error))
+
+    def refuse(self, problem: ProblemError) -> Response:
+        """Return the response to a request that never came to a model, counted."""
+        self._unrouted.answered(problem.status, 0.0)
+        return with_headers(problem, (self._instance,))
 
     async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
         """Answer an inference that came by another way than HTTP.
 
         Raises:
-            Problem: it cannot be answered.
+            ProblemError: it cannot be answered.
         """
         target = self._targets.get((model, version))
         if target is None:
             raise self._unknown(model, version)
         self._admit()
-        answered: asyncio.Future[InferResponse] = self._loop.create_future()
-
-        def reply(result: Any) -> None:
-            if answered.done():  # the caller has gone
-                return
-            if isinstance(result, Problem):
-                answered.set_exception(result)
-            else:
-                answered.set_result(result)
-
         loaded = target.chooser.pick()
-        graph, label = target.graph(loaded), target.version(loaded)
-        call = InferCall(self, loaded, graph, request, reply, label=target.name, version=label, infer=request)
-        self._begin(call, target, deadline_s, unread=False)
-        return await answered
+        label, number = target.name, target.version(loaded)
+        call = InferCall(self, loaded, target.graph(loaded), label=label, version=number, infer=request)
+        result = await self._run(call, target, deadline_s)
+        if isinstance(result, ProblemError):
+            raise result
+        found: InferResponse = result
+        return found
 
-    def retain(self, call: Call) -> None:
-        """Keep what was sent, if it is to be recorded or shown to a shadow; in any thread."""
+    def retain(self, call: ServingCall) -> None:
+        """Keep a call's inputs, if they are to be recorded or sent to a shadow; in any thread."""
         call.recorded = self.recorder is not None and self.recorder.wants(call.sent())
         if call.recorded or call.shadowed:
             call.keep_inputs()
 
-    def finished(self, call: Call, result: Any, error: BaseException | None) -> None:
-        """Give out an answer, and count it."""
-        status = 200
-        if error is not None:
-            problem = error if isinstance(error, Problem) else _defect(error)
-            status, result = problem.status, call.failure(problem)
-        loaded = call.loaded
-        try:
-            call.reply(result)
-        finally:
-            self.revisions.left(loaded)
-            loaded.answered += 1
-            loaded.meter.answered(status, monotonic() - call.began)
-            loaded.count(call.walk)
-        if call.walk.metrics:
-            self.meters.custom(loaded.id, call.walk.metrics)
-        if status == 200 and call.inputs is not None:
-            if call.recorded and self.recorder is not None:
-                self.recorder.keep(loaded.id, call.inputs, call.outputs())
-            if call.shadowed:
-                self.shadows.show(call, self.revisions)
-
-    def _infer(self, target: Target, request: Request, reply: Reply) -> None:
+    async def _infer(self, target: RouteTarget, request: Request) -> Response:
         self._admit()
         loaded = target.chooser.pick()
         call = OipCall(
@@ -246,49 +234,62 @@ class Application:
             loaded,
             target.graph(loaded),
             request,
-            reply,
             label=target.name,
             version=target.version(loaded),
             headers=self._headers[loaded.id],
             allow_nan=self._limits.allow_nan,
         )
-        self._begin(call, target, self._limits.deadline_s, unread=len(request.body) > LARGE)
+        call.unread = len(request.body) > LARGE
+        answer: Response = await self._run(call, target, self._limits.deadline_s)
+        return answer
 
-    def _predict(self, target: Target, request: Request, reply: Reply) -> None:
+    async def _predict(self, target: RouteTarget, request: Request) -> Response:
         self._admit()
         loaded = target.chooser.pick()
         headers, allow_nan = self._headers[loaded.id], self._limits.allow_nan
-        call = SeldonCall(self, loaded, loaded.graph, request, reply, headers=headers, allow_nan=allow_nan)
-        self._begin(call, target, self._limits.deadline_s, unread=len(request.body) > LARGE)
+        call = SeldonCall(self, loaded, loaded.graph, request, headers=headers, allow_nan=allow_nan)
+        call.unread = len(request.body) > LARGE
+        answer: Response = await self._run(call, target, self._limits.deadline_s)
+        return answer
 
     def _admit(self) -> None:
         try:
             self.engine.admit()
-        except Problem as problem:
-            self.meters.refused("queue" if problem.status == 429 else "draining")
+        except ProblemError as problem:
+            self.metrics.refused("queue" if problem.status == 429 else "draining")
             raise
 
-    def _begin(self, call: Call, target: Target, allowed_s: float, *, unread: bool) -> None:
-        """Read a request, unless it is so large that a worker does, and let the engine have it."""
+    async def _run(self, call: ServingCall, target: RouteTarget, allowed_s: float) -> Any:
+        """Return the response of a call, counted: read it, unless it is so large that a worker does, and run it."""
+        loaded, engine, status = call.loaded, self.engine, 200
         call.shadowed = target.node is None and bool(self.revisions.shadows)
-        call.unread = unread
-        if not unread:
-            try:
+        loaded.in_flight += 1
+        engine.in_flight += 1
+        try:
+            if not call.unread:
                 call.read()
-            except Problem as problem:
-                call.loaded.meter.answered(problem.status, monotonic() - call.began)
-                call.reply(call.failure(problem))
-                return
-            if self.recorder is not None or call.shadowed:
-                self.retain(call)
-            asked_s = call.timeout_s
-            if asked_s is not None and asked_s < allowed_s:
-                allowed_s = asked_s
-        call.start(allowed_s)
-
-    def _refuse(self, problem: Problem, reply: Reply) -> None:
-        self._nobody.answered(problem.status, 0.0)
-        reply(with_headers(problem, (self._instance,)))
+                if self.recorder is not None or call.shadowed:
+                    self.retain(call)
+                if call.timeout_s is not None:
+                    allowed_s = min(allowed_s, call.timeout_s)
+            result = await call.run(allowed_s)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a response
+            problem = error if isinstance(error, ProblemError) else _defect(error)
+            status, result = problem.status, call.failure(problem)
+        finally:
+            engine.in_flight -= 1
+            loaded.answered += 1
+            self.revisions.left(loaded)
+        loaded.meter.answered(status, monotonic() - call.began)
+        loaded.count(call.walk)
+        if call.walk.metrics:
+            self.metrics.custom(loaded.id, call.walk.metrics)
+        if status == 200 and call.inputs is not None:
+            if call.recorded and self.recorder is not None:
+                self.recorder.keep(loaded.id, call.inputs, call.outputs())
+            if call.shadowed:
+                self.shadows.show(call, self.revisions)
+        return result
 
     # -- the table
 
@@ -306,11 +307,11 @@ class Application:
             one.id: (self._instance, ("x-scanflow-revision", one.id)) for one in self.revisions.loaded.values()
         }
         get("/", self._about)
-        get("/v2", lambda _request, reply: reply(documents.as_json(documents.server())))
+        get("/v2", self._server)
         for path in ("/v2/health/live", "/healthz"):
-            get(path, lambda _request, reply: reply(_state("live", self.live())))
+            get(path, self._live)
         for path in ("/v2/health/ready", "/readyz"):
-            get(path, lambda _request, reply: reply(_state("ready", self.ready())))
+            get(path, self._ready)
         get("/metrics", self._metrics)
         post("/v2/repository/index", self._index)
         self._targets = self._find_targets()
@@ -324,27 +325,27 @@ class Application:
         post("/api/v1.0/feedback", partial(self._feedback, whole) if whole else _not_ready)
         self._routes = table
 
-    def _find_targets(self) -> dict[tuple[str, str], Target]:
+    def _find_targets(self) -> dict[tuple[str, str], RouteTarget]:
         """Return what can be asked, by name and version; the version empty: by weight."""
         chooser = self.revisions.chooser
         if chooser is None:
             return {}
-        found: dict[tuple[str, str], Target] = {}
+        found: dict[tuple[str, str], RouteTarget] = {}
         serving = [one for one in self.revisions.loaded.values() if not one.shadow]
         for name in (self._spec.service, *self._spec.aliases):
-            found[name, ""] = Target(name, None, chooser)
+            found[name, ""] = RouteTarget(name, None, chooser)
             for one in serving:
-                found[name, one.id] = Target(name, None, Chooser([one]))
+                found[name, one.id] = RouteTarget(name, None, Chooser([one]))
         whole = {name for name, _ in found}
         for node in {node: None for one in serving for node in one.components if node not in whole}:
             having = [one for one in serving if node in one.components]
             before = self._targets.get((node, ""))
-            found[node, ""] = Target(node, node, Chooser(having, before.chooser if before else None))
+            found[node, ""] = RouteTarget(node, node, Chooser(having, before.chooser if before else None))
             versions: dict[str, list[Loaded]] = {}
             for one in having:
                 versions.setdefault(found[node, ""].version(one), []).append(one)
             for version, those in versions.items():
-                found[node, version] = Target(node, node, Chooser(those))
+                found[node, version] = RouteTarget(node, node, Chooser(those))
         return found
 
     def _versions(self, name: str) -> list[str]:
@@ -354,7 +355,7 @@ class Application:
         """Return who answers a request that the table does not have as it is.
 
         Raises:
-            Problem: 404 or 405, with what there is.
+            ProblemError: 404 or 405, with what there is.
         """
         path = unquote(request.path).rstrip("/") or "/"
         methods = self._routes.get(path)
@@ -362,7 +363,7 @@ class Application:
             if request.method in methods:
                 return methods[request.method]
             allowed = ", ".join(methods)
-            raise Problem(
+            raise ProblemError(
                 405, f"{request.method[:20]} is not for {path[:200]}: use {allowed}.", headers=(("allow", allowed),)
             )
         if path.startswith(_MODELS):
@@ -372,85 +373,87 @@ class Application:
                 raise self._unknown(name, version)
         raise not_found("path", path, self._routes)
 
-    def _unknown(self, name: str, version: str) -> Problem:
+    def _unknown(self, name: str, version: str) -> ProblemError:
         if not self._targets:
             return _no_model_yet()
         if (name, "") not in self._targets:
             return not_found("model", name, [known for known, version in self._targets if not version])
-        return Problem(
+        return ProblemError(
             404, f"The model {name!r} has no version {version[:80]!r}. Known: {', '.join(self._versions(name))}."
         )
 
-    # -- the small answers
+    # -- the small responses
 
-    def _about(self, _request: Request, reply: Reply) -> None:
+    async def _about(self, _request: Request) -> Response:
         names = [name for name, version in self._targets if not version]
-        reply(documents.as_json(documents.about(self._spec, names), (self._instance,)))
+        return documents.as_json(documents.about(self._spec, names), (self._instance,))
 
-    def _metadata(self, target: Target, _request: Request, reply: Reply) -> None:
+    async def _server(self, _request: Request) -> Response:
+        return documents.as_json(documents.server())
+
+    async def _live(self, _request: Request) -> Response:
+        return _state("live", self.live())
+
+    async def _ready(self, _request: Request) -> Response:
+        return _state("ready", self.ready())
+
+    async def _metadata(self, target: RouteTarget, _request: Request) -> Response:
         loaded = max(target.chooser.choices, key=lambda one: one.weight)
         document = documents.model(target.name, target.graph(loaded), self._versions(target.name))
-        reply(documents.as_json(document, self._headers[loaded.id]))
+        return documents.as_json(document, self._headers[loaded.id])
 
-    def _model_ready(self, target: Target, _request: Request, reply: Reply) -> None:
-        unwell = self._watch.unwell.get(target.node) if target.node else next(iter(self._watch.unwell.values()), None)
+    async def _model_ready(self, target: RouteTarget, _request: Request) -> Response:
+        unwell = self.health.unwell.get(target.node) if target.node else next(iter(self.health.unwell.values()), None)
         if unwell:
-            raise Problem(503, unwell, retry_after_s=1.0)
-        reply(_state("ready", self.ready() or target.node is not None))
+            raise ProblemError(503, unwell, retry_after_s=1.0)
+        return _state("ready", self.ready() or target.node is not None)
 
-    def _index(self, _request: Request, reply: Reply) -> None:
+    async def _index(self, _request: Request) -> Response:
         names = [name for name, version in self._targets if not version]
         models = {name: self._versions(name) for name in names}
-        reply(documents.as_json(documents.index(models, ready=self.ready())))
+        return documents.as_json(documents.index(models, ready=self.ready()))
 
-    def _metrics(self, _request: Request, reply: Reply) -> None:
-        """Merge the figures of all instances, aside: there may be many files."""
-        self._watch.publish()
+    async def _metrics(self, _request: Request) -> Response:
+        self.metrics.in_flight(self.engine.in_flight)
+        return Response(200, *self.metrics.render(self._others))
 
-        def told(rendered: asyncio.Future[tuple[bytes, str]]) -> None:
-            error = rendered.exception()
-            if error is not None:
-                reply(_defect(error).response())
-                return
-            body, content_type = rendered.result()
-            reply(Response(200, body, content_type))
-
-        self._loop.run_in_executor(None, self.meters.render).add_done_callback(told)
-
-    def _feedback(self, target: Target, request: Request, reply: Reply) -> None:
+    async def _feedback(self, target: RouteTarget, request: Request) -> Response:
         self._admit()
-        feedback = seldon.decode_feedback(request.body, allow_nan=self._limits.allow_nan)
+        media = request.headers.get("content-type", "")
+        feedback = seldon.decode_feedback(request.body, allow_nan=self._limits.allow_nan, media=media)
         said = self.revisions.loaded.get(str(feedback.tags.get(seldon.REVISION_TAG, "")))
         loaded = said if said is not None and not said.shadow else target.chooser.pick()
-        loaded.in_flight += 1
 
         def finish(coroutine: Any) -> Any:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(self._limits.deadline_s)
 
-        def done(told: Any, error: BaseException | None) -> None:
+        loaded.in_flight += 1
+        self.engine.in_flight += 1
+        try:
+            async with asyncio.timeout(self._limits.deadline_s):
+                told = await self.engine.run(partial(seldon.give_feedback, loaded.graph, feedback, finish))
+        except TimeoutError:
+            self.engine.timed_out()
+            raise ProblemError(504, f"The feedback was not taken within {self._limits.deadline_s:g} s.") from None
+        finally:
+            self.engine.in_flight -= 1
             self.revisions.left(loaded)
-            if error is None:
-                reply(documents.as_json({"meta": {"tags": {"told": told}}}, self._headers.get(loaded.id, ())))
-            else:
-                reply(with_headers(error if isinstance(error, Problem) else _defect(error), (self._instance,)))
-
-        work = partial(seldon.give_feedback, loaded.graph, feedback, finish)
-        self.engine.start(work, done, allowed_s=self._limits.deadline_s, holder=request)
+        return documents.as_json({"meta": {"tags": {"told": told}}}, self._headers.get(loaded.id, ()))
 
 
 def _state(word: str, well: bool) -> Response:
     return documents.as_json({word: well}, status=200 if well else 503)
 
 
-def _no_model_yet() -> Problem:
-    return Problem(503, "No model is loaded yet. Try again in a moment.", retry_after_s=1.0)
+def _no_model_yet() -> ProblemError:
+    return ProblemError(503, "No model is loaded yet. Try again in a moment.", retry_after_s=1.0)
 
 
-def _not_ready(_request: Request, _reply: Reply) -> None:
+async def _not_ready(_request: Request) -> Response:
     raise _no_model_yet()
 
 
-def _defect(error: BaseException) -> Problem:
+def _defect(error: BaseException) -> ProblemError:
     """Return the problem of an error that nobody foresaw."""
     _log.error("a request could not be answered", exc_info=error)
-    return Problem(500, f"The answer could not be made: {type(error).__name__}: {error}")
+    return ProblemError(500, f"The answer could not be made: {type(error).__name__}: {error}")

@@ -6,17 +6,20 @@ import base64
 import binascii
 import inspect
 import json
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow_serving import tftensor
 from scanflow_serving.graph import Graph, Outcome, Walk
 from scanflow_serving.messages import Body
-from scanflow_serving.problems import Problem, invalid
+from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import as_array
 from scanflow_serving.tensors import check_finite, check_shape
 
@@ -25,6 +28,9 @@ __all__ = ["REVISION_TAG", "Feedback", "Prediction", "decode", "decode_feedback"
 REVISION_TAG: Final = "scanflow.revision"
 """The tag of an answer that says which revision gave it, so that feedback finds it again."""
 
+_DATA: Final = ("ndarray", "tensor", "tftensor")
+_FORM: Final = "application/x-www-form-urlencoded"
+_MOST_FIELDS: Final = 16
 _KINDS: Final = ("data", "binData", "strData", "jsonData")
 _writer: Final = msgspec.json.Encoder()
 
@@ -39,7 +45,7 @@ class Prediction:
         self.names = names
         self.meta = meta
         self.kind = kind
-        """``ndarray``, ``tensor``, ``binData``, ``strData`` or ``jsonData``; the answer has the same where it can."""
+        """One of ``_DATA`` or ``binData``, ``strData``, ``jsonData``; the response has the same."""
 
 
 class Feedback:
@@ -57,25 +63,25 @@ class Feedback:
         self.tags = tags
 
 
-def decode(body: Body, *, allow_nan: bool) -> Prediction:
-    """Return the message that a body stands for.
+def decode(body: Body, *, allow_nan: bool, media: str = "") -> Prediction:
+    """Return the message that a body stands for: JSON, or a form (``media``) with a field ``json``.
 
     Raises:
-        Problem: 400, it is none; the message says what is wrong with it.
+        ProblemError: 400, it is none; the message says what is wrong with it.
     """
-    return _message(_parse(body, allow_nan=allow_nan), "The request", allow_nan=allow_nan)
+    return _message(_parse(body, media, allow_nan=allow_nan), "The request", allow_nan=allow_nan)
 
 
-def decode_feedback(body: Body, *, allow_nan: bool) -> Feedback:
+def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback:
     """Return the feedback that a body stands for.
 
     Raises:
-        Problem: 400, it is none.
+        ProblemError: 400, it is none.
     """
-    said = _parse(body, allow_nan=allow_nan)
+    said = _parse(body, media, allow_nan=allow_nan)
     reward = said.get("reward", 0.0)
-    if isinstance(reward, bool) or not isinstance(reward, (int, float)):
-        raise invalid(f"'reward' should be a number, and is {reward!r:.60}.")
+    if isinstance(reward, bool) or not isinstance(reward, (int, float)) or abs(reward) > sys.float_info.max:
+        raise invalid(f"'reward' should be a number of 64 bits, and is {reward!s:.60}.")
     if not any(said.get(name) for name in ("request", "response", "truth")) and "reward" not in said:
         raise invalid("Feedback has a 'reward', a 'truth', or both, and the 'request' and 'response' that it is about.")
     request = said.get("request")
@@ -83,7 +89,10 @@ def decode_feedback(body: Body, *, allow_nan: bool) -> Feedback:
     response = said.get("response") or {}
     meta = response.get("meta") if isinstance(response, dict) else None
     meta = meta if isinstance(meta, dict) else {}
-    routing = {str(name): branch for name, branch in (meta.get("routing") or {}).items() if isinstance(branch, int)}
+    routing = meta.get("routing") or {}
+    if not isinstance(routing, dict):
+        raise invalid(f"'response.meta.routing' should be an object of branches by node, and is {routing!r:.60}.")
+    routing = {str(name): branch for name, branch in routing.items() if isinstance(branch, int)}
     tags = meta.get("tags")
     return Feedback(
         _message(request, "'request'", allow_nan=allow_nan) if request else None,
@@ -98,7 +107,7 @@ def encode(asked: Prediction, outcome: Outcome, walk: Walk, revision: str) -> by
     """Return the answer to a prediction as JSON.
 
     Raises:
-        Problem: 500, the component returned what no message can hold.
+        ProblemError: 500, the component returned what no message can hold.
     """
     meta: dict[str, Any] = {
         "puid": asked.meta.get("puid") or uuid.uuid4().hex,
@@ -111,7 +120,7 @@ def encode(asked: Prediction, outcome: Outcome, walk: Walk, revision: str) -> by
     try:
         return _writer.encode({**_payload(outcome, asked.kind), "meta": meta})
     except (TypeError, UnicodeEncodeError, RecursionError, ValueError) as error:
-        raise Problem(500, f"{outcome.step.who} gave what is no JSON: {str(error)[:200]}.") from error
+        raise ProblemError(500, f"{outcome.step.who} gave what is no JSON: {str(error)[:200]}.") from error
 
 
 def give_feedback(graph: Graph, feedback: Feedback, finish: Callable[[Any], Any]) -> int:
@@ -156,7 +165,12 @@ def _count(method: Callable[..., Any]) -> int:
     return min(5, sum(one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD} for one in parameters))
 
 
-def _parse(body: Body, *, allow_nan: bool) -> dict[str, Any]:
+def _parse(body: Body, media: str, *, allow_nan: bool) -> dict[str, Any]:
+    if media.startswith(_FORM):
+        fields = parse_qs(bytes(body).decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
+        if len(fields.get("json", ())) != 1:
+            raise invalid("A form should have one field 'json', which holds the message.")
+        body = fields["json"][0].encode()
     if not len(body):
         raise invalid('The body is empty. Send a prediction: {"data": {"ndarray": [[1.0, 2.0]]}}.')
     try:
@@ -196,15 +210,20 @@ def _message(said: Any, where: str, *, allow_nan: bool) -> Prediction:
 
 
 def _data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bool) -> Prediction:
-    if not isinstance(content, dict) or ("ndarray" in content) == ("tensor" in content):
-        raise invalid(f"{where}: data should have either 'ndarray' or 'tensor'.")
+    kinds = [kind for kind in _DATA if isinstance(content, dict) and kind in content]
+    if len(kinds) != 1:
+        raise invalid(f"{where}: data should have either 'ndarray' or 'tensor' or 'tftensor'.")
+    kind = kinds[0]
     names = content.get("names") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise invalid(f"{where}: data.names should be a list of texts.")
-    if "ndarray" in content:
-        array, kind = _array(content["ndarray"], f"{where}: data.ndarray"), "ndarray"
+    place = f"{where}: data.{kind}"
+    if kind == "ndarray":
+        array = _array(content[kind], place)
+    elif kind == "tensor":
+        array = _tensor(content[kind], place)
     else:
-        array, kind = _tensor(content["tensor"], f"{where}: data.tensor"), "tensor"
+        array = tftensor.decode(content[kind], place, allow_nan=allow_nan)
     if names and (array.ndim < 2 or array.shape[1] != len(names)):
         raise invalid(f"{where}: data.names has {len(names)} names, and the data has the shape {list(array.shape)}.")
     if array.dtype.kind == "f" and not allow_nan:
@@ -222,8 +241,11 @@ def _array(rows: Any, where: str) -> NDArray[Any]:
         raise invalid(f"{where} {why}.") from None
     if array.dtype.kind == "U":  # a number among texts would have become a text itself
         array = np.array(rows, dtype=object)
-    if array.dtype.kind == "O" and any(isinstance(one, (dict, list)) or one is None for one in array.flat):
-        raise invalid(f"{where} should hold numbers or texts, in rows of the same length.")
+    if array.dtype.kind == "O":
+        if any(isinstance(one, int) and not -(2**63) <= one < 2**64 for one in array.flat):
+            raise invalid(f"{where} holds an integer beyond 64 bits.")
+        if any(isinstance(one, (dict, list)) or one is None for one in array.flat):
+            raise invalid(f"{where} should hold numbers or texts, in rows of the same length.")
     return array
 
 
@@ -251,15 +273,16 @@ def _payload(outcome: Outcome, kind: str) -> dict[str, Any]:
         return {"strData": value}
     if isinstance(value, dict) or kind == "jsonData":
         return {"jsonData": plain(value)}
-    array = as_array(value, who)
+    mixed = isinstance(value, np.ndarray) and value.dtype.kind == "O"  # numbers among texts, as they were sent
+    array = value if mixed else as_array(value, who)
     names = [str(name) for name in outcome.names or ()]
     if not names and array.ndim > 1:
         names = [f"t:{place}" for place in range(array.shape[1])]
     if kind == "tensor" and array.dtype.kind != "O":
         return {"data": {"names": names, "tensor": {"shape": array.shape, "values": array.ravel().tolist()}}}
-    if array.dtype.kind == "O":
-        array = np.array([one.decode(errors="replace") for one in array.flat], dtype=object).reshape(array.shape)
-    return {"data": {"names": names, "ndarray": array.tolist()}}
+    if kind == "tftensor" and (found := tftensor.encode(array)) is not None:
+        return {"data": {"names": names, "tftensor": found}}
+    return {"data": {"names": names, "ndarray": plain(array)}}
 
 
 def plain(value: Any) -> Any:

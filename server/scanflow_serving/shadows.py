@@ -1,16 +1,16 @@
-"""Shadow revisions: they get a copy of requests after the caller has an answer, and theirs are compared with it."""
+"""Shadow revisions: they get a copy of requests after the client has its response, and theirs is compared with it."""
 
 from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
-from scanflow_serving.calls import Call, as_outputs, equal_answers
-from scanflow_serving.engine import Engine, Job
+from scanflow_serving.calls import ServingCall, as_outputs, equal_answers
+from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Outcome, Walk, finish
-from scanflow_serving.meters import Meters
-from scanflow_serving.problems import Problem
+from scanflow_serving.metrics import Metrics
+from scanflow_serving.problems import ProblemError
 from scanflow_serving.revisions import Loaded, Revisions
 
 __all__ = ["Shadows"]
@@ -23,54 +23,63 @@ _WAITING_BYTES: Final = 64 * 1024 * 1024
 
 
 class Shadows:
-    """One thread that no caller waits for, and what it found."""
+    """One thread that no client waits for, and what it found."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, meters: Meters, *, deadline_s: float) -> None:
-        self._meters = meters
+    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics, *, deadline_s: float) -> None:
+        self._metrics = metrics
         self._deadline_s = deadline_s
         self._bytes = 0
+        self._tasks: set[asyncio.Future[None]] = set()
         self.engine = Engine(loop, threads=0, queue=_WAITING, deadline_s=deadline_s, name="shadow")
 
-    def show(self, call: Call, revisions: Revisions) -> None:
-        """Let each shadow answer what was answered; on the loop, at once and without waiting."""
+    def show(self, call: ServingCall, revisions: Revisions) -> None:
+        """Let each shadow answer what was answered, later."""
         if not self.engine.workers:
             self.engine.grow(1)
         size = sum(one.data.nbytes for one in call.inputs or ())
         for loaded in revisions.shadows:
-            # One that hangs is asked no more, and whoever looks at the figures sees it.
+            # One that hangs gets no more requests, which its counts show.
             if self.engine.unhealthy or self.engine.in_flight >= _WAITING or self._bytes + size > _WAITING_BYTES:
                 self._compared(loaded, "dropped")
-            else:
-                self._start(call, loaded, size, revisions)
+                continue
+            self.engine.in_flight += 1
+            self._bytes += size
+            loaded.in_flight += 1
+            task = asyncio.ensure_future(self._answer(call, loaded, size, revisions))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def _start(self, call: Call, loaded: Loaded, size: int, revisions: Revisions) -> None:
-        names, began = call.names, monotonic()
-        walk = Walk(dict(call.walk.meta), checked=call.walk.checked)
-        loaded.in_flight += 1
-        self._bytes += size
-
-        def compare(outcome: Outcome) -> bool:
-            return equal_answers(as_outputs(outcome), call.outputs())
-
-        def done(equal: Any, error: BaseException | None) -> None:
-            revisions.left(loaded)
-            self._bytes -= size
-            loaded.count(walk)
-            status = 200 if error is None else error.status if isinstance(error, Problem) else 500
-            loaded.meter.answered(status, monotonic() - began)
-            self._compared(loaded, "failed" if error is not None else "equal" if equal else "different")
-
-        async def on_loop(job: Job) -> bool:
-            return compare(await loaded.graph.walk(call.copy_of_value(), names, walk, loaded.invoke(job)))
+    async def _answer(self, call: ServingCall, loaded: Loaded, size: int, revisions: Revisions) -> None:
+        walk, began, graph = Walk(dict(call.walk.meta), checked=call.walk.checked), monotonic(), loaded.graph
+        status, outcome = 200, "failed"
 
         def work() -> bool:
-            return compare(finish(loaded.graph.walk(call.copy_of_value(), names, walk)))
+            return equal(finish(graph.walk(call.copy_of_value(), call.names, walk)))
 
-        if loaded.graph.waits:
-            self.engine.start_async(on_loop, done, allowed_s=self._deadline_s)
-        else:
-            self.engine.start(work, done, allowed_s=self._deadline_s)
+        def equal(found: Outcome) -> bool:
+            return equal_answers(as_outputs(found), call.outputs())
+
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                if graph.waits:
+                    same = equal(await graph.walk(call.copy_of_value(), call.names, walk, loaded.invoke))
+                else:
+                    same = await self.engine.run(work)
+            outcome = "equal" if same else "different"
+        except Exception as error:  # noqa: BLE001 - a shadow may fail in any way, and is only counted
+            if isinstance(error, TimeoutError):
+                self.engine.timed_out()
+            status = (
+                error.status if isinstance(error, ProblemError) else 504 if isinstance(error, TimeoutError) else 500
+            )
+        finally:
+            self.engine.in_flight -= 1
+            self._bytes -= size
+            revisions.left(loaded)
+        loaded.count(walk)
+        loaded.meter.answered(status, monotonic() - began)
+        self._compared(loaded, outcome)
 
     def _compared(self, loaded: Loaded, outcome: str) -> None:
         loaded.compared[outcome] += 1
-        self._meters.compared(loaded.id, outcome)
+        self._metrics.compared(loaded.id, outcome)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scanflow.errors import did_you_mean
 from scanflow_serving.messages import Body, Tensor
-from scanflow_serving.problems import Problem, invalid
+from scanflow_serving.problems import ProblemError, invalid
 
 __all__ = [
     "DATATYPES",
@@ -77,7 +77,7 @@ def check_shape(shape: Sequence[int], where: str) -> int:
         if size < 0:
             raise invalid(f"{where}: the shape {_shown(shape)} has a negative dimension. Say how large the data is.")
         count *= size
-    if count > _MAX_ELEMENTS:
+    if count > _MAX_ELEMENTS or any(size > _MAX_ELEMENTS for size in shape):  # [0, 2**63] has none, but no array has it
         raise invalid(f"{where}: the shape {_shown(shape)} stands for more elements than any request can hold.")
     return count
 
@@ -100,7 +100,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Body | msgsp
     Numbers are finite then, since JSON has no others and what does not fit the datatype is refused.
 
     Raises:
-        Problem: anything about it is wrong; ``where`` begins the message.
+        ProblemError: anything about it is wrong; ``where`` begins the message.
     """
     dtype = check_datatype(datatype, where)
     count = check_shape(shape, where)
@@ -193,7 +193,7 @@ def to_list(tensor: Tensor) -> list[Any]:
     """Return a tensor's elements, flat, as JSON can have them.
 
     Raises:
-        Problem: they are bytes that are no text.
+        ProblemError: they are bytes that are no text.
     """
     flat: list[Any] = tensor.data.ravel().tolist()
     if tensor.datatype != "BYTES":
@@ -285,7 +285,7 @@ def _takes(datatype: str) -> str:
     return f"numbers below {_BOUNDS[datatype]:.4g}" if datatype in _BOUNDS else "numbers of 64 bits"
 
 
-def _wrong_value(data: Body | msgspec.Raw, datatype: str, error: msgspec.ValidationError, where: str) -> Problem:
+def _wrong_value(data: Body | msgspec.Raw, datatype: str, error: msgspec.ValidationError, where: str) -> ProblemError:
     """Return what to say of an element that msgspec refused: which, where, and what is right."""
     _, _, path = str(error).rpartition(" - at `$")
     places = [int(place) for place in _INDEX.findall(path)]

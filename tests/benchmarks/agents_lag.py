@@ -23,9 +23,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import scanflow as sf
 from scanflow.app.files import dump_json
+from tests.benchmarks.control_server import TOKEN, give_token
+from tests.server import bearer
 from tests.waiting import until
 
 __all__ = ["answer", "main", "measure", "percentiles"]
@@ -79,6 +82,7 @@ def _hosted(module: str, server: str | None) -> Iterator[tuple[str, int]]:
             "server": server,
             "home": str(folder / "home"),
         }
+        give_token(folder / "home")
         (folder / "agent.json").write_text(json.dumps(spec), encoding="utf-8")
         with (folder / "log").open("wb") as log:
             agent = subprocess.Popen([sys.executable, "-m", "scanflow_agents", name], stderr=log, stdout=log)
@@ -96,10 +100,10 @@ def measure(count: int, plain: int, seconds: float) -> dict[str, float]:
         before = _cpu(pid)
         threading.Event().wait(seconds)  # what is measured
         cpu = _cpu(pid) - before
-        sensors = json.load(urllib.request.urlopen(f"{url}/sensors", timeout=30))
+        sensors = _get(f"{url}/sensors")
         lags: list[float] = []
         after = 0
-        while entries := json.load(urllib.request.urlopen(f"{url}/journal?limit=10000&after={after}", timeout=60)):
+        while entries := _get(f"{url}/journal?limit=10000&after={after}"):
             after = entries[-1]["id"]
             lags += [_lag(entry["body"]) for entry in entries if entry["kind"] == "sample"]
     return {
@@ -136,12 +140,19 @@ def answer(count: int) -> dict[str, float]:
         with _hosted(ON_EVENT, f"http://127.0.0.1:{server.server_address[1]}") as (url, _):
             for number in range(1, count + 1):
                 event = json.dumps([{"id": number, "at": 1.0, "type": "run.failed"}]).encode()
-                asked = urllib.request.Request(f"{url}/inbox", event, {"content-type": "application/json"})
+                asked = urllib.request.Request(
+                    f"{url}/inbox", event, {"content-type": "application/json", **bearer(TOKEN)}
+                )
                 began = time.perf_counter()
                 urllib.request.urlopen(asked, timeout=30).close()
                 took.append(_arrival(arrived, f"many/alarm/event:{number}") - began)
         server.shutdown()
     return _in_seconds(took)
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=bearer(TOKEN)), timeout=60) as answer:
+        return json.load(answer)
 
 
 def _arrival(arrived: dict[str, float], key: str) -> float:

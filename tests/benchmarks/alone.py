@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow import wire
-from scanflow.backends.local import seqpacket
-from tests.benchmarks.measure import NotMeasuredError, environment
-from tests.benchmarks.servers import READY_S, Probe, Server, end, marked, until_ready
+from tests.benchmarks.measure import environment
+from tests.benchmarks.servers import Probe, Server, end, marked, until_ready
 
 __all__ = ["alone"]
 
@@ -29,10 +27,9 @@ def alone(python: Path, program: Path, component: str, service: str, folder: Pat
     node = wire.Node(name="model", implementation=f"app.py:{component}", file=str(program / "app.py"))
     desired = wire.Desired(generation=1, revisions=(wire.Revision(id="r1", nodes=(node,)),))
     instance = folder / "instance"
-    (folder / "metrics").mkdir()
     instance.mkdir()
     (folder / "desired.json").write_bytes(wire.encode(desired))
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, seqpacket.listen(folder / "supervisor"):
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         port = int(listener.getsockname()[1])
         spec = wire.InstanceSpec(
             service=service,
@@ -40,11 +37,10 @@ def alone(python: Path, program: Path, component: str, service: str, folder: Pat
             team="bench",
             instance="i1",
             folder=str(instance),
-            supervisor=str(folder / "supervisor"),
             desired=str(folder / "desired.json"),
             address=f"127.0.0.1:{port}",
             app_dir=str(program),
-            metrics=str(folder / "metrics"),
+            listen_fd=listener.fileno(),
         )
         (instance / "instance.json").write_bytes(wire.encode(spec))
         mark, log = uuid.uuid4().hex, folder / "instance.log"
@@ -58,25 +54,13 @@ def alone(python: Path, program: Path, component: str, service: str, folder: Pat
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                pass_fds=(listener.fileno(),),
             )
         try:
-            with _control(instance / "control", process, log) as control:
-                seqpacket.send(control, wire.Exchange(kind="listen", key="1"), [listener.fileno()])
-                until_ready(port, probe, alive=lambda: process.poll() is None, log=log)
-                ready_s = time.perf_counter() - began
-                yield Server(port=port, ready_s=ready_s, processes=lambda: marked(mark))
+            until_ready(port, probe, alive=lambda: process.poll() is None, log=log)
+            ready_s = time.perf_counter() - began
+            yield Server(port=port, ready_s=ready_s, processes=lambda: marked(mark))
         finally:
             process.kill()
             process.wait()
             end(marked(mark))
-
-
-def _control(path: Path, process: subprocess.Popen[bytes], log: Path) -> socket.socket:
-    until, pause = time.monotonic() + READY_S, threading.Event()
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            return seqpacket.connect(path)
-        except OSError:
-            pause.wait(0.002)
-    said = " / ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
-    raise NotMeasuredError(f"the instance has no control socket: {said}")

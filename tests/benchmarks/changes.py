@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.state import read_state
+from scanflow.backends.local.services.state.observed import read_observed
 from scanflow.backends.service_records import ServiceRecord
 from tests.benchmarks.measure import NotMeasuredError, run
 from tests.benchmarks.servers import Probe, deployed, oip
@@ -46,7 +46,7 @@ class _Service:
     def record(self) -> ServiceRecord:
         """Return how it is."""
         # A command for each look would take the very cores that are measured.
-        state = read_state(ServicesHome(self.folder / "scanflow" / "services").service("changing"))
+        state = read_observed(ServicesHome(self.folder / "scanflow" / "services").service("changing"))
         if state is None:
             raise NotMeasuredError("nothing is known of the service")
         return state.record

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,26 @@ from scanflow.agent.records import Action, Decision, Event, Intent
 from scanflow.app.files import dump_json
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer
+from scanflow.home_token import token_file
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, intents, runs
 from scanflow_server.store.base import open_store
 from scanflow_server.store.migrations import migrate
-from scanflow_server.store.runs import Asked, WantedRun
+from scanflow_server.store.runs import RunRequest, WantedRun
 from tests.benchmarks.measure import NotMeasuredError, environment
 from tests.benchmarks.servers import end, free_port, marked
 from tests.load import LoadError, steady_load
+from tests.server import bearer
 from tests.waiting import until
 
-__all__ = ["API", "acting_agent", "ask", "asked", "fill", "ours", "outcome_of", "running"]
+__all__ = ["API", "acting_agent", "ask", "asked", "fill", "give_token", "ours", "outcome_of", "running"]
 
 READY_S = 120.0
+TOKEN = "scanflow_benchmark"
+"""What the homes of measured servers and agents take for their token."""
+
 POLL_S = 0.005
 API = "/api/v1"
 
@@ -106,10 +112,17 @@ def answers(url: str) -> bool:
         return False
 
 
+def give_token(home: Path) -> None:
+    """Have a home take the token that is known here."""
+    home.mkdir(parents=True, exist_ok=True)
+    token_file(home).write_text(TOKEN)
+
+
 @contextmanager
 def ours(python: Path, folder: Path, mark: str) -> Iterator[str]:
     """Run our server on the home ``folder/scanflow``; gives its address."""
     port = free_port()
+    give_token(folder / "scanflow")
     command: list[str | Path] = [python, "-m", "scanflow_server", "--home", folder / "scanflow", "--port", str(port)]
     url = f"http://127.0.0.1:{port}"
     with running(command, folder, url=f"{url}/readyz", mark=mark):
@@ -145,7 +158,7 @@ def fill(home: Path, count: int) -> list[str]:
                     **about,
                     created=at,
                     definition=document,
-                    asked=Asked(action="run"),
+                    asked=RunRequest(action="run"),
                     active=False,
                     outcome="failed",
                 )
@@ -179,7 +192,7 @@ def _copies(journal: Path, name: str, names: Sequence[str]) -> None:
     connection.close()
 
 
-def _stored(number: int) -> intents.StoredAction:
+def _stored(number: int) -> intents.ActionRow:
     id, at = f"made-up-{number}", 1_700_000_000.0 + number
     wanted = Intent(
         id=id,
@@ -194,8 +207,8 @@ def _stored(number: int) -> intents.StoredAction:
         key=f"quick/old/{number}",
         at=at,
     )
-    decision = Decision(intent=id, verdict="act", reason="Nothing stands against it.", at=at)
-    return intents.StoredAction(
+    decision = Decision(intent=id, verdict="act", reason="Allowed: no conflict.", at=at)
+    return intents.ActionRow(
         action=Action(id=id, intent=wanted, state="succeeded", decision=decision, began=at, ended=at + 0.1)
     )
 
@@ -209,10 +222,9 @@ def asked(
         NotMeasuredError: a request failed.
     """
     text = None if body is None else json.dumps(body)
+    load_of = partial(steady_load, connections=16, requests=max(1, round(rate * seconds)), rate=rate, method=method)
     try:
-        with steady_load(
-            f"{url}{API}{path}", text, connections=16, requests=max(1, round(rate * seconds)), rate=rate, method=method
-        ) as load:
+        with load_of(f"{url}{API}{path}", text, headers=bearer(TOKEN)) as load:
             result = load.result(timeout_s=seconds + 60)
     except LoadError as error:
         raise NotMeasuredError(str(error)) from error
@@ -226,7 +238,7 @@ def ask(url: str, method: str, path: str, body: Any = None, **headers: str) -> A
     """Ask once, and return the answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
-        f"{url}{path}", data, {"content-type": "application/json", **headers}, method=method
+        f"{url}{path}", data, {"content-type": "application/json", **bearer(TOKEN), **headers}, method=method
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)

@@ -108,7 +108,7 @@ def _noop(places: Places, sizes: Sizes) -> Benchmark:
         name="noop",
         section=COST,
         metrics=[
-            Metric(key="p50_us", what="no-op inference: median latency", unit="µs", bar=1.3, against="Starlette"),
+            Metric(key="p50_us", what="no-op inference: median latency", unit="µs", bar=1.25, against="Starlette"),
             Metric(
                 key="requests_s",
                 what="the same: requests a second, 8 connections",
@@ -148,7 +148,7 @@ def _alone(places: Places) -> Benchmark:
         section=COST,
         metrics=[
             Metric(key="ready_s", what="one no-op instance: start of its process until it answers", unit="s", bar=2),
-            Metric(key="memory_mb", what="the same: its memory, idle, its keeper included", unit="MB", bar=60),
+            Metric(key="memory_mb", what="the same: its memory, idle", unit="MB", bar=64),
         ],
         contenders={"Scanflow": sample},
         how=(
@@ -189,8 +189,9 @@ def _bytes(places: Places, sizes: Sizes) -> Benchmark:
                 key=f"{name}, {clients}",
                 what=f"bytes reversed, {name} a body, {clients} client{'' if clients == 1 else 's'}",
                 unit=_unit(size)[1],
-                bar=400 if size == 16 * MIB else None,
+                bar=400 if size == 16 * MIB else 0.8 if size <= 1024 else None,
                 at_least=True,
+                against="Starlette" if size <= 1024 else None,
             )
             for name, size in BODIES.items()
             for clients in (1, 4)

@@ -14,9 +14,10 @@ from scanflow.app.application import Application
 from scanflow.backends.records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer
 from scanflow.deployer.remote_home import read_up
+from scanflow.home_token import ensure_home_token
 from scanflow.settings import Settings
 from scanflow.testing.deployer import DeployerContract
-from scanflow_client import plane
+from scanflow_client import control_plane
 from tests.serving import unused_port
 from tests.waiting import until
 
@@ -70,14 +71,19 @@ def url(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server with this test's home. It is stopped at the end."""
     monkeypatch.setenv("SCANFLOW_SLOTS", "2")
     settings = Settings(home=home)
-    yield plane.up(settings, port=unused_port(), tracker=False).up.server.url
-    plane.down(settings)
+    yield control_plane.up(settings, port=unused_port(), tracker=False).up.server.url
+    control_plane.down(settings)
 
 
 class TestRemoteDeployer(DeployerContract):
     @pytest.fixture
-    def deployer(self, url: str) -> Deployer:
-        return RemoteDeployer(url)
+    def deployer(self, remote: RemoteDeployer) -> Deployer:
+        return remote
+
+
+@pytest.fixture
+def remote(url: str, home: Path) -> RemoteDeployer:
+    return RemoteDeployer(url, ensure_home_token(home))
 
 
 @pytest.fixture
@@ -91,14 +97,14 @@ def gated(tmp_path: Path) -> tuple[Application, Path]:
 
 
 def test_a_run_whose_server_is_killed_in_the_middle_is_watched_to_its_end_by_the_next(
-    url: str, home: Path, gated: tuple[Application, Path]
+    remote: RemoteDeployer, url: str, home: Path, gated: tuple[Application, Path]
 ) -> None:
     app, source = gated
     seen: list[Event] = []
     ended: list[str] = []
 
     def run() -> None:
-        ended.append(RemoteDeployer(url).run(app, source=source, observe=seen.append).state)
+        ended.append(remote.run(app, source=source, observe=seen.append).state)
 
     watcher = threading.Thread(target=run, daemon=True)
     watcher.start()
@@ -107,7 +113,7 @@ def test_a_run_whose_server_is_killed_in_the_middle_is_watched_to_its_end_by_the
     assert up is not None
     os.kill(up.server.pid, signal.SIGKILL)
     until(lambda: not up.server.is_alive(), "the server is gone")
-    again = plane.up(Settings(home=home), tracker=False)
+    again = control_plane.up(Settings(home=home), tracker=False)
     assert (again.server, again.up.server.url) == (True, url)
     (source.parent / "open").touch()
     watcher.join(timeout=60)
@@ -117,22 +123,24 @@ def test_a_run_whose_server_is_killed_in_the_middle_is_watched_to_its_end_by_the
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_what_a_run_was_started_with_is_kept_when_it_is_gone_on_with(url: str, tmp_path: Path, given: bool) -> None:
+def test_what_a_run_was_started_with_is_kept_when_it_is_gone_on_with(
+    remote: RemoteDeployer, tmp_path: Path, given: bool
+) -> None:
     from scanflow.loading import load_application
 
     source = tmp_path / "changed_app.py"
     source.write_text(CHANGED, encoding="utf-8")
     app = load_application(str(source))[0]
-    deployer = RemoteDeployer(url)
+    deployer = remote
     failed = deployer.run(app, parameters={"plus": 5}, source=source)
     (tmp_path / "mended").touch()
     assert deployer.resume(failed.name, app=app if given else None).state == "succeeded"
     assert deployer.outputs(failed.name, "total") == {"result": 5}
 
 
-def test_a_log_is_followed_until_its_task_has_ended(url: str, gated: tuple[Application, Path]) -> None:
+def test_a_log_is_followed_until_its_task_has_ended(remote: RemoteDeployer, gated: tuple[Application, Path]) -> None:
     app, source = gated
-    deployer = RemoteDeployer(url)
+    deployer = remote
     seen: list[Event] = []
     watcher = threading.Thread(target=lambda: deployer.run(app, source=source, observe=seen.append), daemon=True)
     watcher.start()
@@ -146,12 +154,12 @@ def test_a_log_is_followed_until_its_task_has_ended(url: str, gated: tuple[Appli
 
 
 def test_what_the_server_did_is_seen_without_it_and_the_other_way_round(
-    url: str, home: Path, gated: tuple[Application, Path]
+    remote: RemoteDeployer, home: Path, gated: tuple[Application, Path]
 ) -> None:
     app, source = gated
     (source.parent / "open").touch()
-    over_there = RemoteDeployer(url).run(app, source=source)
+    over_there = remote.run(app, source=source)
     here = EmbeddedDeployer(Settings(home=home)).run(app, source=source)
-    for deployer in (RemoteDeployer(url), EmbeddedDeployer(Settings(home=home))):
+    for deployer in (remote, EmbeddedDeployer(Settings(home=home))):
         assert [one.name for one in deployer.runs()] == [here.name, over_there.name]
         assert deployer.show(over_there.name) == over_there

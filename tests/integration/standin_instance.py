@@ -1,7 +1,8 @@
 """A stand-in for an instance: it speaks the control protocol and answers every request with its name.
 
 ``GET /?crash`` ends it with exit code 1, ``/?kill`` with SIGKILL, ``/?hang`` never answers anything again. A node's
-parameter ``fail`` keeps it from starting: ``configuration`` for ever, ``crash`` as an accident would.
+parameter ``fail`` keeps it from starting: ``configuration`` for ever, ``crash`` as an accident would, ``once`` the
+first time after it has served.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from scanflow.backends.local import seqpacket
-from scanflow.wire import Desired, Exchange, InstanceSpec, decode
+from scanflow.processes import seqpacket
+from scanflow.wire import ControlMessage, Desired, InstanceSpec, decode
 
 
 class Instance:
@@ -26,29 +27,39 @@ class Instance:
         self.folder = folder
         self.selector = selectors.DefaultSelector()
         self.listeners: dict[str, socket.socket] = {}
-        self.supervisor: socket.socket | None = None
+        self.clients: set[socket.socket] = set()
         self.draining = False
+        self.answered = 0
         self.load(decode(Desired, Path(self.spec.desired).read_bytes()))
 
     def load(self, desired: Desired) -> None:
         for revision in desired.revisions:
             for node in revision.nodes:
-                if node.parameters.get("fail") == "configuration" or (node.model and "broken" in node.model.path):
+                fails = node.parameters.get("fail")
+                if fails == "configuration" or (node.model and "broken" in node.model.path):
                     raise ValueError(f"{node.name} cannot be loaded")
-                if node.parameters.get("fail") == "crash":
+                if fails == "once" and self.folder.name == "2":
+                    raise ValueError(f"{node.name} cannot be loaded this time")
+                if fails == "crash":
                     os._exit(3)
         self.desired = desired
 
     def run(self) -> None:
         control = seqpacket.listen(self.folder / "control")
         self.selector.register(control, selectors.EVENT_READ, self.meet)
-        while not (self.draining and not self.listeners):
+        self.listen("", socket.socket(fileno=self.spec.listen_fd))
+        while not (self.draining and not self.clients):
             for key, _ in self.selector.select():
                 key.data(key.fileobj)
 
+    def listen(self, key: str, listener: socket.socket) -> None:
+        self.listeners[key] = listener
+        self.selector.register(listener, selectors.EVENT_READ, self.accept)
+
     def meet(self, control: socket.socket) -> None:
-        self.supervisor, _ = control.accept()
-        self.selector.register(self.supervisor, selectors.EVENT_READ, self.hear)
+        peer = seqpacket.accept(control)
+        if peer is not None:
+            self.selector.register(peer, selectors.EVENT_READ, self.hear)
 
     def hear(self, sock: socket.socket) -> None:
         came = seqpacket.receive(sock)
@@ -58,38 +69,34 @@ class Instance:
             return
         message, fds = came
         body: dict[str, Any] = {}
-        out: list[int] = []
         match message.kind:
             case "listen":
-                self.listeners[message.key] = socket.socket(fileno=fds[0])
-                self.selector.register(self.listeners[message.key], selectors.EVENT_READ, self.accept)
+                self.listen(message.key, socket.socket(fileno=fds[0]))
             case "ignore":
                 self.ignore(message.key)
-            case "take":
-                taken = socket.socket(fileno=fds[0])
-                self.selector.register(taken, selectors.EVENT_READ, self.answer)
-                if len(fds) > 1:
-                    self.reply(taken, os.pread(fds[1], 65536, 0))
             case "apply":
                 try:
                     self.load(decode(Desired, message.body))
                 except ValueError as error:
                     body = {"error": str(error)}
-            case "state" if "listener" in message.body:
-                body, out = dict(message.body), [self.listeners[message.body["listener"]].fileno()]
             case "state":
                 body = {
                     "generation": self.desired.generation,
                     "ready": not self.draining,
-                    "listeners": list(self.listeners),
+                    "draining": self.draining,
                     "in_flight": 0,
                     "queue": 0,
+                    "metrics": [["scanflow_requests_total", {"revision": "r1", "code": "200"}, self.answered]],
                 }
             case "drain":
                 self.draining = True
                 for key in list(self.listeners):
                     self.ignore(key)
-        seqpacket.send(sock, Exchange(kind="reply", key=message.key, body=body), out)
+                for client in list(self.clients):
+                    self.leave(client)
+            case "reply":
+                return
+        seqpacket.send(sock, ControlMessage(kind="reply", key=message.key, body=body))
 
     def ignore(self, key: str) -> None:
         if key in self.listeners:
@@ -103,17 +110,19 @@ class Instance:
         except BlockingIOError:
             return
         sock.setblocking(True)
+        self.clients.add(sock)
         self.selector.register(sock, selectors.EVENT_READ, self.answer)
+
+    def leave(self, sock: socket.socket) -> None:
+        self.selector.unregister(sock)
+        self.clients.discard(sock)
+        sock.close()
 
     def answer(self, sock: socket.socket) -> None:
         request = sock.recv(65536)
         if not request:
-            self.selector.unregister(sock)
-            sock.close()
+            self.leave(sock)
             return
-        self.reply(sock, request)
-
-    def reply(self, sock: socket.socket, request: bytes) -> None:
         line = request.partition(b"\r\n")[0]
         if b"?crash" in line:
             os._exit(1)
@@ -121,6 +130,7 @@ class Instance:
             os.kill(os.getpid(), signal.SIGKILL)
         if b"?hang" in line:
             threading.Event().wait()
+        self.answered += 1
         revisions = [revision.id for revision in self.desired.revisions]
         text = json.dumps({"instance": self.spec.instance, "pid": os.getpid(), "revisions": revisions}).encode()
         sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
@@ -131,6 +141,7 @@ def main() -> None:
     try:
         instance = Instance(folder)
     except ValueError as error:
+        print(error, file=sys.stderr)
         (folder / "failure.json").write_text(json.dumps({"error": str(error)}))
         sys.exit(78)
     instance.run()

@@ -22,10 +22,12 @@ import pytest
 
 import scanflow as sf
 from scanflow.app.files import dump_json
+from scanflow.home_token import ensure_home_token
 from scanflow.knowledge import open_knowledge
-from scanflow_agents.ledger import Ledger
-from scanflow_agents.timetable import count_between
-from tests.server import ServerProcess
+from scanflow_agents.host.schedules import count_between
+from scanflow_agents.host.sensor_state import SensorState
+from scanflow_agents.host.store import SENSOR_STATES
+from tests.server import ServerProcess, bearer
 from tests.waiting import until
 
 CODE = """
@@ -129,6 +131,7 @@ class Hosted:
 
     def __init__(self, folder: Path, server: StandInServer | ServerProcess, code: str = CODE, **fields: Any) -> None:
         self.folder = folder
+        self.token = server.token if isinstance(server, ServerProcess) else ensure_home_token(folder / "home")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "own.py").write_text(code)
         app = sf.Application(
@@ -143,6 +146,7 @@ class Hosted:
             "server": f"http://127.0.0.1:{server.port}",
             "home": str(folder / "home"),
             "beat_s": 0.2,
+            "token": self.token,
             **fields,
         }
         (folder / "agent.json").write_text(json.dumps(spec))
@@ -177,7 +181,7 @@ class Hosted:
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(
-            self.url + path, data, {"content-type": "application/json", **headers}, method=method
+            self.url + path, data, {"content-type": "application/json", **bearer(self.token), **headers}, method=method
         )
         with urllib.request.urlopen(asked, timeout=30) as answer:
             return json.load(answer)
@@ -190,18 +194,14 @@ class Hosted:
         assert found["status"] == answer.status
         return found
 
-    def kept(self) -> dict[str, Ledger]:
+    def kept(self) -> dict[str, SensorState]:
         """Return the accounts as they are on disk, whatever the process does."""
         connection = sqlite3.connect(f"file:{self.folder / 'agent.db'}?mode=ro", uri=True)
         try:
-            rows = connection.execute("SELECT name, account, fired, running, full, interrupted FROM sensors").fetchall()
+            rows = connection.execute("SELECT name, state FROM sensor_states").fetchall()
         finally:
             connection.close()
-        names = ("fired", "running", "full", "interrupted")
-        return {
-            name: Ledger.read(name, json.loads(account), **dict(zip(names, counts, strict=True)))
-            for name, account, *counts in rows
-        }
+        return {name: SENSOR_STATES.validate_json(state) for name, state in rows}
 
     def journal(self, kind: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("GET", f"/journal?kind={kind}&limit=10000")
@@ -340,7 +340,7 @@ def test_killed_at_random_moments_it_loses_no_due_time_and_nothing_is_acted_on_t
         _until_intents(server, enough)
         agent.kill()
         ledger = agent.kept()["tick"]
-        leaf = ledger.leaves[()]
+        leaf = ledger.leaves[""]
         due = count_between(leaf.trigger, 0.0, leaf.accounted, anchor=leaf.anchor)
         assert due == leaf.taken + leaf.late + leaf.down
         assert leaf.taken == ledger.fired + ledger.running

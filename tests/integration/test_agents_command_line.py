@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import Cli
-from tests.server import ServerProcess
+from tests.server import ServerProcess, bearer
 from tests.waiting import until
 
 APP = """
@@ -72,14 +72,16 @@ def told(cli: Cli, *words: str) -> Any:
 
 
 def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
-    assert "No agent was started yet" in cli("agents").stdout
+    assert "No agents." in cli("agents").stdout
     started = cli("agents", "--start", "app.py")
-    assert (started.returncode, started.stdout.splitlines()[-1]) == (0, "Look at it: scanflow agents mnist")
+    assert (started.returncode, started.stdout.splitlines()[-1]) == (0, "Status: scanflow agents mnist")
     until(lambda: told(cli, "agents", "tracker")[0]["sensors"], f"the agent is there; see {server.log}")
     listed = told(cli, "agents", "mnist:tracker")[0]
     assert (listed["state"], listed["sensors"][0]["name"]) == ("running", "count")
     for n in (3, 1204):
-        httpx.post(f"{listed['url']}/sensors/count", json={"args": [n]}, timeout=30).raise_for_status()
+        httpx.post(
+            f"{listed['url']}/sensors/count", json={"args": [n]}, headers=bearer(server.token), timeout=30
+        ).raise_for_status()
 
     until(lambda: told(cli, "approve"), "the strategy wants something")
     assert "n >= 1000, n=1204" in cli("approve").stdout
@@ -92,14 +94,14 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerPr
     assert [line.split()[0] + " " for line in story.splitlines() if not line.startswith(" ")] == order
     assert "looks right" in story
     assert f"{id}  " in cli("why").stdout
-    assert cli("approve").stdout.startswith("Nothing waits for a yes.")
+    assert cli("approve").stdout.startswith("No action is waiting for approval.")
     again = cli("approve", id)
     assert (again.returncode, "needs no yes" in again.stderr) == (2, True)
 
     journal = cli("agents", "tracker", "--journal").stdout.splitlines()
     assert [line.split()[2] for line in journal][:3] == ["sample", "sample", "intent"]
     same = cli("replay", "tracker", "--save", "trace.json")
-    assert (same.returncode, "all is decided as it was then" in same.stdout) == (
+    assert (same.returncode, "all decisions are as recorded" in same.stdout) == (
         0,
         True,
     )
@@ -116,7 +118,7 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerPr
 
 
 def test_labels_are_given_from_the_queue(cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
-    assert cli("labels").stdout == "Nothing waits for a label.\n"
+    assert cli("labels").stdout == "No sample waits for a label.\n"
     items = [{"id": f"img/{one}", "data": {"index": one}, "guess": one, "score": one / 10} for one in range(4)]
     server.api.post("/labels", json={"app": "mnist", "items": items}).raise_for_status()
     assert [one["id"] for one in told(cli, "labels", "--app", "mnist")] == ["img/3", "img/2", "img/1", "img/0"]

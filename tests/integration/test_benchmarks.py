@@ -35,8 +35,10 @@ def test_a_benchmark_measures_all_that_it_reports(name: str, contender: str, tmp
     benchmark = BENCHMARKS[name]
     found = benchmark.contenders[contender](tmp_path)
     assert set(found) == {metric.key for metric in benchmark.metrics}
+    # What a killed instance had read is lost with it: one request of each of its connections at most.
+    crash_failed = found.get("crash_failed", 0)
     failed = {key: value for key, value in found.items() if key.endswith("_failed") and value}
-    assert not failed
+    assert not failed or (failed == {"crash_failed": crash_failed} and crash_failed <= 8)
 
 
 def test_every_program_of_ours_is_a_good_application() -> None:

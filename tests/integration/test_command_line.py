@@ -62,7 +62,7 @@ def test_a_story_from_init_to_a_first_run(cli: Cli, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "✓ train ×3" in ran.stdout
     name = ran.stdout.split()[1]
-    assert f"Look at it: scanflow show {name}" in ran.stdout
+    assert f"Show it: scanflow show {name}" in ran.stdout
     shown = cli("show")
     assert f"✓ {name}  shop:training  succeeded in" in shown.stdout
     assert "training with rate 0.2" in cli("logs", "@latest", "train.1").stdout
@@ -76,7 +76,7 @@ def test_a_failing_step_costs_at_most_twelve_lines_and_ends_with_what_to_do(cli:
     assert len(said) <= 12
     assert any('app.py:13 in train: raise ValueError("item 1 is bad")' in line for line in said)
     assert any("ValueError: item 1 is bad" in line for line in said)
-    assert said[-1].startswith("Go on from here: scanflow resume ")
+    assert said[-1].startswith("Continue from here: scanflow resume ")
     assert "Traceback" not in failed.stdout + failed.stderr
     (app.parent / "fixed").touch()
     resumed = cli("resume")
@@ -106,6 +106,7 @@ def test_resume_reads_the_file_again_so_that_a_mended_step_is_what_runs(cli: Cli
         (["resume"], 2, "There is no run yet. Start one: scanflow run app.py"),
         (["logs", "--stream", "stdot"], 2, "Did you mean 'stdout'?"),
         (["rnu"], 2, "No such command"),
+        (["--backend", "locl", "runs"], 2, "There is no backend 'locl'"),
     ],
 )
 def test_wrong_words_get_an_answer_that_helps(cli: Cli, app: Path, arguments: list[str], code: int, says: str) -> None:
@@ -172,7 +173,7 @@ def test_a_home_folder_that_cannot_be_made_is_said_to_be_so(
     monkeypatch.setenv("SCANFLOW_HOME", "/proc/nothing/here")
     answer = cli("run")
     assert answer.returncode == 3
-    assert "/proc/nothing/here" in answer.stderr
+    assert "/proc/nothing" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -189,9 +190,36 @@ def test_logs_can_be_cut_short_by_their_reader(cli: Cli, app: Path) -> None:
 
 def test_in_a_terminal_a_run_is_drawn_as_it_happens(home: Path, app: Path) -> None:
     (app.parent / "fixed").touch()
+    text = in_a_terminal(app.parent, "run")
+    assert "\x1b[" in text
+    assert "✓ train ×2" in text
+    assert "Show it: scanflow show" in text
+
+
+ATTACK = """
+import scanflow as sf
+
+@sf.step
+def load(token: str = "x") -> dict[str, str]:
+    print("\\x1b]0;owned\\x07\\x1b[2Jloading")
+    return {"name": "\\x1b]0;owned\\x07\\x1b[31mfox"}
+
+@sf.step
+def silent(found: dict[str, str]) -> int:
+    if found["name"] == "":
+        raise ValueError("\\x1b]0;owned\\x07bad")
+    return 3
+
+first = load.bind()
+app = sf.Application(name="demo", workflows=[sf.Workflow(name="w", nodes=[first, silent.bind(first)])])
+"""
+
+
+def in_a_terminal(cwd: Path, *words: str) -> str:
+    """Return what a command writes to a terminal of 60 columns."""
     ours, theirs = pty.openpty()
-    environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    process = subprocess.Popen([*COMMAND, "run"], cwd=app.parent, stdout=theirs, stderr=theirs, env=environ)
+    environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60"}
+    process = subprocess.Popen([*COMMAND, *words], cwd=cwd, stdout=theirs, stderr=theirs, env=environ)
     os.close(theirs)
     drawn = b""
     while select.select([ours], [], [], 60)[0]:
@@ -201,10 +229,33 @@ def test_in_a_terminal_a_run_is_drawn_as_it_happens(home: Path, app: Path) -> No
             break
     os.close(ours)
     assert process.wait(60) == 0
-    text = drawn.decode()
-    assert "\x1b[" in text
-    assert "✓ train ×2" in text
-    assert "Look at it: scanflow show" in text
+    return drawn.decode()
+
+
+def test_results_are_shown_and_no_step_writes_to_the_terminal_itself(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(ATTACK)
+    ran = in_a_terminal(tmp_path, "run")
+    assert "silent = 3" in ran
+    for words in (("logs",), ("output", "@latest", "load"), ("show",)):
+        assert "\x1b]0" not in in_a_terminal(tmp_path, *words), words
+    assert "loading" in in_a_terminal(tmp_path, "logs", "@latest", "load")
+    assert "\x1b]0;owned" in in_a_terminal(tmp_path, "logs", "@latest", "load", "--raw")
+    assert "\x1b]0;owned" in cli("logs", "@latest", "load").stdout, "a file gets every byte"
+    assert json.loads(cli("output", "@latest", "load", "--json").stdout) == {"name": "\x1b]0;owned\x07\x1b[31mfox"}
+    assert json.loads(cli("output", "--json").stdout) == 3
+    assert cli("output").stdout == "silent = 3\n"
+    assert cli("logs", "@latest", "silent").stderr == "Nothing was written by silent.\n"
+    wrong = cli("run", "-p", "token=[1]")
+    assert (wrong.returncode, "'token' is ***, which is not str" in wrong.stderr) == (2, True)
+
+
+def test_shells_complete_the_names_of_runs(cli: Cli, app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (app.parent / "fixed").touch()
+    name = json.loads(cli("run", "--json").stdout)["name"]
+    monkeypatch.setenv("_SCANFLOW_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"scanflow show {name[:3]}")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert cli().stdout.split() == [name]
 
 
 def test_help_and_version_answer(cli: Cli) -> None:

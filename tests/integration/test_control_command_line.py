@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.births import birth_of
-from scanflow.backends.local.locks import is_held
 from scanflow.deployer.remote_home import Up, read_up
 from scanflow.errors import UnavailableError
+from scanflow.processes.daemon import Daemon
+from scanflow.processes.identity import birth_of
 from scanflow.settings import Settings
-from scanflow_client import plane
-from scanflow_client.loop_demo import run_loop
+from scanflow_client import control_plane
+from scanflow_client.demo.loop import run_loop
 from tests.conftest import COMMAND, Cli
 from tests.serving import unused_port
 from tests.waiting import until
@@ -76,7 +76,7 @@ def up(cli: Cli, home: Path) -> Iterator[Up]:
     found = read_up(home)
     assert found is not None
     yield found
-    plane.down(Settings(home=home))
+    control_plane.down(Settings(home=home))
     assert not found.server.is_alive()
 
 
@@ -114,9 +114,16 @@ def test_a_story_from_up_to_down(cli: Cli, home: Path, app: Path) -> None:
 def test_commands_go_to_the_server_that_is_named(
     cli: Cli, up: Up, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    token = cli("token", "show").stdout.strip()
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path / "another"))
     assert "There is no run yet" in cli("runs").stdout
     monkeypatch.setenv("SCANFLOW_URL", up.server.url)
+    refused = cli("runs")
+    assert (refused.returncode, "scanflow token show" in refused.stderr) == (2, True)
+    monkeypatch.setenv("SCANFLOW_TOKEN", token)
+    made = cli("token", "make", "ada").stdout.strip()
+    assert cli("token", "make", "ada").returncode == 3
+    monkeypatch.setenv("SCANFLOW_TOKEN", made)
     assert cli("run", "app.py:w").returncode == 0
     assert len(json.loads(cli("runs", "--json").stdout)) == 1
     monkeypatch.delenv("SCANFLOW_URL")
@@ -144,15 +151,16 @@ def test_down_ends_the_agents_that_outlived_a_killed_server(cli: Cli, up: Up, ho
     (tmp_path / "app.py").write_text(WATCHED)
     started = cli("agents", "--start", "app.py")
     assert started.returncode == 0, started.stderr
-    (lock,) = (home / "server" / "agents").glob("*/*/lock")
-    until(lambda: is_held(lock), "the agent lives")
+    (attempts,) = (home / "server" / "agents").glob("*/*/attempts")
+    agent = Daemon(attempts.parent)
+    until(lambda: agent.alive, "the agent lives")
     os.kill(up.server.pid, signal.SIGKILL)
     until(lambda: not up.server.is_alive(), "the server is gone")
-    assert is_held(lock)
+    assert agent.alive
     ended = cli("down")
     assert ended.returncode == 0, ended.stderr
     assert "Stopped the agent 'watcher' of shop." in ended.stdout
-    assert not is_held(lock)
+    assert not agent.alive
 
 
 BLOCKING = """
@@ -175,12 +183,13 @@ def test_down_does_not_say_that_an_agent_is_stopped_before_it_is(cli: Cli, up: U
     started = cli("agents", "--start", "app.py")
     assert started.returncode == 0, started.stderr
     until(blocked.exists, "its sensor blocks")
-    (lock,) = (home / "server" / "agents").glob("*/*/lock")
+    (attempts,) = (home / "server" / "agents").glob("*/*/attempts")
+    agent = Daemon(attempts.parent)
     ended = cli("down")
     assert ended.returncode == 0, ended.stderr
-    assert not is_held(lock)
+    assert not agent.alive
     assert "Stopped the agent 'watcher' of shop" in ended.stdout
-    assert "Waiting for watcher of shop to end" in ended.stderr
+    assert "Waiting for watcher of shop to stop" in ended.stderr
 
 
 def test_what_the_demo_advises_where_nothing_was_promoted_works_after_it(cli: Cli) -> None:
@@ -203,8 +212,8 @@ def give_up() -> None:
         return
 
     server: Any = SimpleNamespace(get=lambda _: {"counts": {}}, events=lambda *_, **__: iter(()))
-    traffic: Any = SimpleNamespace(tell=look, answered=(), stop=look)
-    run_loop(server, sf.Application(name="mnist"), traffic, models=dict, tell=look, look=look, longest_s=0.0)
+    traffic: Any = SimpleNamespace(send=look, answered=(), stop=look)
+    run_loop(server, sf.Application(name="mnist"), traffic, models=dict, tell=look, look=look, timeout_s=0.0)
 
 
 def test_events_are_followed_as_they_happen(cli: Cli, up: Up, app: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.app.files import load_yaml
+from tests.conftest import COMMAND
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -21,7 +23,32 @@ def examples(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page, "python")], ids=lambda page: page.name)
+@pytest.mark.slow
+def test_the_readme_s_blocks_work_pasted_in_order_into_one_folder(home: Path, tmp_path: Path) -> None:
+    """A block that begins with a file's name is that file; a command is run in the folder."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    ran = 0
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        if language == "python":
+            named = re.match(r"# (\w+\.py)\n", block)
+            assert named, f"This block does not say which file it is: {block}"
+            (tmp_path / named[1]).write_text(block)
+        for command in re.findall(r"^\$ (scanflow|python) (.*)$", block, re.MULTILINE) if language == "console" else ():
+            program = COMMAND if command[0] == "scanflow" else [sys.executable]
+            arguments = [*program, *shlex.split(command[1])]
+            done = subprocess.run(
+                arguments, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+            assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+            ran += 1
+    assert ran >= 9
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if examples(page, "python") and page.name != "README.md"],
+    ids=lambda page: page.name,
+)
 def test_a_pages_python_examples_run_one_after_the_other(page: Path, home: Path, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text("\n".join(examples(page, "python")))
@@ -59,6 +86,7 @@ def test_every_command_that_is_shown_exists(page: Path) -> None:
     from scanflow_client.cli.app import app
 
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    known |= {str(group.name) for group in app.registered_groups}
     text = page.read_text(encoding="utf-8")
     shown = set(re.findall(r"(?:^\$ |`|: )(?:\.venv/bin/)?scanflow ([a-z]+)\b", text, re.MULTILINE))
     assert shown <= known

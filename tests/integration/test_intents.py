@@ -12,19 +12,22 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from scanflow.agent.records import Call
+from scanflow.agent.records import PrimitiveCall
 from scanflow.app.files import dump_json
+from scanflow.backends.service_change import ServiceChange
+from scanflow.http_security import RequestGuard
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_server.arbiter.engine import Engine
-from scanflow_server.arbiter.make import make_engine
-from scanflow_server.context import Context, make_context
-from scanflow_server.primitives.asked import StoredApplications
+from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.context import ServerContext, make_context
+from scanflow_server.primitives.server_state import ApplicationStore
 from scanflow_server.problems import handle_problems
 from scanflow_server.routes import intents, labels
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.applications import keep_application
+from tests.server import bearer
+from tests.unit.server.answering import acting
 from tests.unit.server.arbiter.making import intent
 from tests.waiting import until
 
@@ -52,7 +55,7 @@ app = sf.Application(
 
 
 @pytest.fixture
-def context(home: Path, tmp_path: Path) -> Iterator[Context]:
+def context(home: Path, tmp_path: Path) -> Iterator[ServerContext]:
     (tmp_path / "mnist_app.py").write_text(APP, encoding="utf-8")
     (tmp_path / "fit.py").write_text("print('fitting')\n", encoding="utf-8")
     context = make_context(ServerSettings(library=Settings(home=home, slots=2)))
@@ -64,25 +67,30 @@ def context(home: Path, tmp_path: Path) -> Iterator[Context]:
 
 
 @pytest.fixture
-def engine(context: Context) -> Iterator[Engine]:
-    with make_engine(context) as engine:
+def engine(context: ServerContext) -> Iterator[ArbiterEngine]:
+    with acting(context) as engine:
         yield engine
 
 
 @pytest.fixture
-def client(context: Context, engine: Engine) -> Iterator[httpx.Client]:
+def client(context: ServerContext, engine: ArbiterEngine) -> Iterator[httpx.Client]:
     app = FastAPI()
     app.state.engine, app.state.store = engine, context.store
     handle_problems(app)
     app.include_router(intents.router, prefix="/api/v1")
     app.include_router(labels.router, prefix="/api/v1")
+
+    async def owner(token: str) -> str:
+        return token
+
+    app.add_middleware(RequestGuard, authenticate=owner)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
         until(lambda: server.started, "the server listens")
         port = server.servers[0].sockets[0].getsockname()[1]
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/", timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/", headers=bearer("ann"), timeout=60) as client:
             yield client
     finally:
         server.should_exit = True
@@ -105,11 +113,11 @@ def ended(client: httpx.Client, id: str) -> dict[str, Any]:
     return answer
 
 
-def parameters(context: Context) -> Any:
-    return StoredApplications(context).get("mnist", "tests").application.workflow("train").node("fit").parameters
+def parameters(context: ServerContext) -> Any:
+    return ApplicationStore(context).get("mnist", "tests").application.workflow("train").node("fit").parameters
 
 
-def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx.Client, context: Context) -> None:
+def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx.Client, context: ServerContext) -> None:
     decision = client.post("/api/v1/intents", json=epochs("i1", 5))
     assert (decision.status_code, decision.json()["verdict"]) == (200, "act")
     assert ended(client, "i1")["state"] == "succeeded"
@@ -118,17 +126,20 @@ def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx.Client, 
     why = client.get("/api/v1/intents/i1/why").json()
     assert [line.split()[0] for line in why["lines"] if line[0] != " "][-1] == "effect"
     assert why["action"]["id"] == "i1"
-    back = client.post("/api/v1/intents/i1/revert", json={"by": "ann", "reason": "too slow"}).json()
+    back = client.post("/api/v1/intents/i1/revert", json={"reason": "too slow"}).json()
     assert (back["state"], back["reverted_by"], parameters(context)) == ("reverted", "ann", {"epochs": 1})
 
 
-def test_a_person_says_yes_or_no(client: httpx.Client, context: Context) -> None:
+def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -> None:
     for id in ("i1", "i2"):
         client.post("/api/v1/intents", json=epochs(id, 7, autonomy="approve"))
     waiting = client.get("/api/v1/intents", params={"verdict": "approve", "state": "pending"}).json()
     assert [one["id"] for one in waiting] == ["i2", "i1"]
-    assert client.post("/api/v1/intents/i2/refuse", json={"by": "bob"}).json()["decision"]["verdict"] == "refuse"
-    assert client.post("/api/v1/intents/i1/approve", json={"by": "ann"}).json()["decision"]["verdict"] == "act"
+    assert (
+        client.post("/api/v1/intents/i2/refuse", json={}, headers=bearer("bob")).json()["decision"]["verdict"]
+        == "refuse"
+    )
+    assert client.post("/api/v1/intents/i1/approve", json={}).json()["decision"]["verdict"] == "act"
     assert ended(client, "i1")["state"] == "succeeded"
     assert parameters(context) == {"epochs": 7}
 
@@ -138,12 +149,12 @@ def test_a_person_says_yes_or_no(client: httpx.Client, context: Context) -> None
     [
         ("GET", "/intents/nobody", None, 404, "There is no intent 'nobody'"),
         ("GET", "/intents/nobody/why", None, 404, "There is no intent 'nobody'"),
-        ("POST", "/intents/nobody/approve", {"by": "ann"}, 404, "There is no intent 'nobody'"),
+        ("POST", "/intents/nobody/approve", {}, 404, "There is no intent 'nobody'"),
         ("POST", "/intents", epochs("i1", 2, primitive="walk"), 404, "There is no primitive 'walk'"),
         ("POST", "/intents", epochs("i1", 2, fields=["model"]), 422, "does not say that it writes 'parameters'"),
         ("POST", "/intents", epochs("i1", 2, key=""), 422, "The key '' has to have 1 to"),
         ("POST", "/intents", {"id": "i1"}, 422, "app: Field required"),
-        ("POST", "/labels/nobody", {"label": 1, "by": "ann"}, 404, "Nothing with the id 'nobody'"),
+        ("POST", "/labels/nobody", {"label": 1}, 404, "Nothing with the id 'nobody'"),
     ],
 )
 def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(
@@ -155,26 +166,27 @@ def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(
 
 
 def test_a_workflow_is_run_and_the_same_intent_after_a_kill_finds_the_first_run(
-    client: httpx.Client, context: Context
+    client: httpx.Client, context: ServerContext
 ) -> None:
     client.post("/api/v1/intents", json=wanted("i1", "run_workflow", "workflow/train", "running", workflow="train"))
     done = ended(client, "i1")
     assert done["state"] == "succeeded"
     assert done["inverse"] == {"primitive": "stop_workflow", "arguments": {"run": done["result"]["run"]}}
-    from scanflow_server.primitives.asked import AskedRuns
+    from scanflow_server.primitives.server_state import RequestedRuns
     from scanflow_server.primitives.table import do
 
-    call = Call(primitive="run_workflow", arguments={"workflow": "train"})
-    means: dict[str, Any] = {"app": "mnist", "team": "tests", "key": "intent/i1", "runs": AskedRuns(context)}
-    again = do(context.deployer, StoredApplications(context), call, **means)
+    call = PrimitiveCall(primitive="run_workflow", arguments={"workflow": "train"})
+    means: dict[str, Any] = {"app": "mnist", "team": "tests", "key": "intent/i1", "runs": RequestedRuns(context)}
+    again = do(context.deployer, ApplicationStore(context), call, **means)
     assert again.result["run"] == done["result"]["run"]
 
 
-def test_a_service_is_deployed_duplicated_guarded_and_taken_back(client: httpx.Client, context: Context) -> None:
+def test_a_service_is_deployed_duplicated_guarded_and_taken_back(client: httpx.Client, context: ServerContext) -> None:
     deploy = wanted("i1", "deploy_workflow", "service/serve", "running", workflow="serve")
     client.post("/api/v1/intents", json=deploy)
     assert ended(client, "i1")["state"] == "succeeded"
-    assert context.deployer.metadata("serve")["name"] == "serve"
+    with context.deployer.connect("serve") as service:
+        assert service.document("/v2/models/serve")["name"] == "serve"
     more = wanted("i2", "duplicate_workflow_instance", "service/serve", "replicas", workflow="serve")
     guard = {"metric": "lag", "worse": "higher", "by": 0.0, "within_s": 600.0}
     event = {"at": 1.0, "type": "metric", "app": "mnist", "subject": "lag", "data": {"value": 1.0}}
@@ -185,12 +197,12 @@ def test_a_service_is_deployed_duplicated_guarded_and_taken_back(client: httpx.C
     post(context, {**event, "data": {"value": 2.0}})
     until(lambda: client.get("/api/v1/intents/i2").json()["state"] == "reverted", "the guard has taken it back")
     assert context.deployer.service("serve").shape.instances == 1
-    context.deployer.scale("serve", instances=2)  # somebody else does
+    context.deployer.change("serve", ServiceChange(instances=2))  # somebody else does
     refused = client.post("/api/v1/intents", json={**more, "id": "i3", "key": "planner/scale/i3"}).json()
     assert (refused["verdict"], "it is 2, and 1 was written here last" in refused["reason"]) == ("refuse", True)
 
 
-def post(context: Context, event: dict[str, Any]) -> None:
+def post(context: ServerContext, event: dict[str, Any]) -> None:
     from scanflow.agent.records import Event
     from scanflow_server.store import events
 
@@ -207,17 +219,17 @@ def test_labels_are_asked_for_once_and_given_once(client: httpx.Client) -> None:
     client.post("/api/v1/labels", json={"app": "mnist", "items": items})
     waiting = client.get("/api/v1/labels", params={"app": "mnist", "state": "wanted"}).json()
     assert [one["id"] for one in waiting] == ["b", "a/1"]
-    given = client.post("/api/v1/labels/a/1", json={"label": 5, "by": "ann"}).json()
+    given = client.post("/api/v1/labels/a/1", json={"label": 5}).json()
     assert (given["state"], given["label"], given["by"], given["guess"]) == ("given", 5, "ann", 3)
-    assert client.post("/api/v1/labels/a/1", json={"label": 5, "by": "bob"}).json()["by"] == "ann"
-    other = client.post("/api/v1/labels/a/1", json={"label": 6, "by": "bob"})
+    assert client.post("/api/v1/labels/a/1", json={"label": 5}, headers=bearer("bob")).json()["by"] == "ann"
+    other = client.post("/api/v1/labels/a/1", json={"label": 6}, headers=bearer("bob"))
     assert (other.status_code, "labelled 5 already, by 'ann'" in other.json()["detail"]) == (400, True)
     assert other.json()["detail"].endswith("Replace that: scanflow labels --give a/1=6 --replace")
     again = client.post("/api/v1/labels", json={"app": "mnist", "items": items}).json()
     assert [one["state"] for one in again] == ["given", "wanted"]
 
 
-def test_the_stored_application_is_what_was_sent(context: Context, tmp_path: Path) -> None:
-    kept = StoredApplications(context).get("mnist", "tests")
+def test_the_stored_application_is_what_was_sent(context: ServerContext, tmp_path: Path) -> None:
+    kept = ApplicationStore(context).get("mnist", "tests")
     sent = load_application(str(tmp_path / "mnist_app.py"))[0]
     assert (dump_json(kept.application), kept.revision) == (dump_json(sent), 1)

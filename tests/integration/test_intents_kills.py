@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from scanflow_server.arbiter.desk import Desk
+from scanflow_server.arbiter.intent_service import IntentService
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
@@ -22,9 +22,9 @@ KILLS = 6
 PROGRAM = """
 import sys, time
 from pathlib import Path
+from scanflow.agent.primitive_model import PrimitiveResult
 from scanflow.agent.records import Call
 from scanflow_server.arbiter.engine import Engine
-from scanflow_server.primitives.means import Done
 from scanflow_server.store.base import open_store
 
 address, folder = sys.argv[1], Path(sys.argv[2])
@@ -42,7 +42,7 @@ def perform(intent, call, key, noted, note):
             log.write(f"{key}\\n")
         place.write_text(str(call.arguments["instances"]))
     time.sleep(0.005)
-    return Done({"before": inverse.arguments["instances"]}, inverse)
+    return PrimitiveResult({"before": inverse.arguments["instances"]}, inverse)
 
 engine = Engine(open_store(address), perform, look=lambda intent: {}, workers=2)
 engine.start()
@@ -64,7 +64,7 @@ def test_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_noth
     address = f"sqlite:///{tmp_path / 'server.db'}"
     store = open_store(address)
     migrate(store)
-    desk = Desk(store, look=lambda _: {}, clock=lambda: 1000.0)
+    desk = IntentService(store, look=lambda _: {}, clock=lambda: 1000.0)
     for number in range(COUNT):
         arguments = {"workflow": f"serve-{number}", "instances": 3}
         wanted = intent(f"i{number}", arguments=arguments, target=f"service/serve-{number}")

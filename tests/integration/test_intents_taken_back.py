@@ -10,17 +10,17 @@ import pytest
 
 from scanflow.agent.records import Action
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.stored import read_stored
+from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_server.arbiter.engine import Engine
-from scanflow_server.arbiter.make import make_engine
-from scanflow_server.context import Context, make_context
-from scanflow_server.primitives.asked import StoredApplications
+from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.context import ServerContext, make_context
+from scanflow_server.primitives.server_state import ApplicationStore
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import intents as kept
 from scanflow_server.store.migrations import migrate
 from tests.applications import keep_application
+from tests.unit.server.answering import acting
 from tests.unit.server.arbiter.making import intent
 from tests.waiting import until
 
@@ -41,7 +41,7 @@ app = sf.Application(
 
 
 @pytest.fixture
-def context(home: Path, tmp_path: Path) -> Iterator[Context]:
+def context(home: Path, tmp_path: Path) -> Iterator[ServerContext]:
     (tmp_path / "mnist_app.py").write_text(APP, encoding="utf-8")
     context = make_context(ServerSettings(library=Settings(home=home, slots=2)))
     migrate(context.store)
@@ -54,12 +54,14 @@ def context(home: Path, tmp_path: Path) -> Iterator[Context]:
 
 
 @pytest.fixture
-def engine(context: Context) -> Iterator[Engine]:
-    with make_engine(context) as engine:
+def engine(context: ServerContext) -> Iterator[ArbiterEngine]:
+    with acting(context) as engine:
         yield engine
 
 
-def done(context: Context, engine: Engine, id: str, primitive: str, field: str, **arguments: Any) -> Action:
+def done(
+    context: ServerContext, engine: ArbiterEngine, id: str, primitive: str, field: str, **arguments: Any
+) -> Action:
     given = {"primitive": primitive, "target": "service/serve", "fields": [field]}
     engine.submit(intent(id, **given, arguments={"workflow": "serve", **arguments}))
 
@@ -74,18 +76,20 @@ def done(context: Context, engine: Engine, id: str, primitive: str, field: str, 
     return action()
 
 
-def test_a_scaling_is_added_and_taken_back_and_so_is_the_service(context: Context, engine: Engine, home: Path) -> None:
-    folder, applications = ServicesHome(home / "services").service("serve"), StoredApplications(context)
+def test_a_scaling_is_added_and_taken_back_and_so_is_the_service(
+    context: ServerContext, engine: ArbiterEngine, home: Path
+) -> None:
+    folder, applications = ServicesHome(home / "services").service("serve"), ApplicationStore(context)
     before = applications.get("mnist", "tests").application
     done(context, engine, "i1", "deploy_workflow", "running")
     scaled = done(context, engine, "i2", "update_workflow_replica", "replicas", metric="queue", target=9, max=1)
-    stored = read_stored(folder)
+    stored = read_desired(folder)
     assert stored is not None
     assert stored.definition.scaling is not None
     assert scaled.result is not None
     reverted = engine.revert("i2", by="ann", timeout_s=60)
     assert (reverted.state, reverted.error) == ("reverted", None)
-    stored = read_stored(folder)
+    stored = read_desired(folder)
     assert stored is not None
     assert (stored.definition.scaling, stored.definition.shape.instances) == (None, 2)
     assert applications.get("mnist", "tests").application == before

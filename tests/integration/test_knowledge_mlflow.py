@@ -21,7 +21,7 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge import open_knowledge, prepared_environment, tagged
-from scanflow.knowledge.prepared import tracker_place
+from scanflow.knowledge.step_environment import tracker_place
 
 pytest.importorskip("mlflow")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the warnings are MLflow's

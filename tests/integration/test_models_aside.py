@@ -8,18 +8,18 @@ import pytest
 
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.aside import AsideModels
-from scanflow.knowledge.cached import ModelCache
+from scanflow.knowledge.model_cache import ModelCache
+from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the warnings are MLflow's
 
 
 @pytest.fixture
-def models(home: Path) -> AsideModels:
-    return AsideModels(home, None)
+def models(home: Path) -> RegistrySubprocess:
+    return RegistrySubprocess(home, None)
 
 
-def test_it_answers_as_one_in_this_process_does(models: AsideModels, home: Path, tmp_path: Path) -> None:
+def test_it_answers_as_one_in_this_process_does(models: RegistrySubprocess, home: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "MLmodel").write_text("flavors: {}")
     open_knowledge(home).register_model("cnn", tmp_path / "model", app="shop", team="data")
@@ -32,7 +32,7 @@ def test_it_answers_as_one_in_this_process_does(models: AsideModels, home: Path,
         models.fetch("models:/dog/1")
 
 
-def test_a_process_that_ends_is_told_and_another_one_is_begun(models: AsideModels) -> None:
+def test_a_process_that_ends_is_told_and_another_one_is_begun(models: RegistrySubprocess) -> None:
     with pytest.raises(NotFoundError):
         models.recall("cnn", 1)
     assert models._process is not None

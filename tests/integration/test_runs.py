@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.records import RunRecord
+from scanflow.backends.records import Event, RunRecord
+from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.client import Client
@@ -165,7 +166,7 @@ def test_a_failure_shows_the_users_frames_and_the_root_cause_in_at_most_twelve_l
     assert any("bad.py:2 in read: return row['age']" in line for line in lines)
     assert any("KeyError: 'age'" in line for line in lines)
     assert any("row 3 is bad" in line for line in lines)
-    assert lines[-1].startswith("Go on from here: scanflow resume ")
+    assert lines[-1].startswith("Continue from here: scanflow resume ")
 
 
 @pytest.mark.parametrize("in_process", [True, False])
@@ -199,7 +200,7 @@ def test_a_step_that_fails_is_tried_again_with_waits_and_starts_clean(client: Cl
 
 
 def test_retries_come_to_an_end(client: Client) -> None:
-    with pytest.raises(StepFailedError, match="failed after 3 tries"):
+    with pytest.raises(StepFailedError, match="failed after 3 attempts"):
         client.run(sf.Workflow(name="w", nodes=[divide.options(retries=sf.Retry(limit=2, delay="1ms")).bind(0)]))
 
 
@@ -558,3 +559,98 @@ def test_a_function_may_have_requirements_too(client: Client, cli: Cli, home: Pa
     found = client.output("elsewhere")
     assert found["total"] == 3
     assert Path(found["prefix"]).parent == home / "venvs"
+
+
+def test_a_spin_of_one_task_of_a_fan_out_runs_that_item(client: Client) -> None:
+    doubled = double.map([5, 6, 7])
+    app = sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[doubled])])
+    past = client.run(app)
+    spun = client.spin("double.2", run=past.name, app=app)
+    assert {task.task: task.state for task in spun.tasks} == {"double.2": "succeeded"}
+    assert client.output("double.2", run=spun.name) == 14
+    assert client.output("double.1", run=past.name) == 12
+    with pytest.raises(StepFailedError, match=r"has 3 tasks, from double\.0"):
+        client.spin("double.3", run=past.name, app=app)
+    with pytest.raises(UsageError, match=r"runs once, so there is no 'numbers\.1'"):
+        client.spin("numbers.1", run=client.run(sf.Workflow(name="w", nodes=[numbers.bind()])).name)
+
+
+def test_a_spin_that_replaces_what_differs_from_item_to_item_runs_once(client: Client) -> None:
+    app = sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[double.map([5, 6, 7])])])
+    past = client.run(app)
+    spun = client.spin("double", run=past.name, app=app, parameters={"number": 50})
+    assert [task.task for task in spun.tasks] == ["double"]
+    assert client.output("double", run=spun.name) == 100
+
+
+def test_an_output_that_is_not_text_fails_only_the_step_that_takes_it(client: Client, tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "leaves.py",
+        "import os, pathlib\nimport scanflow as sf\nsf.output('good', 1)\n"
+        "pathlib.Path(os.environ['SCANFLOW_OUTPUT_DIR'], '.outputs', 'bad').write_bytes(b'\\xff\\xfe')\n",
+    )
+    leaves = sf.Executor(name="leaves", mainfile="leaves.py")
+    fine, bad = label.bind(leaves["good"]), leaves["bad"]
+    assert client.run(app_of(tmp_path, leaves, fine)).state == "succeeded"
+    for taking in (label.bind(bad), label.options(when=bad > 1).bind(1), double.map(bad)):
+        with pytest.raises(StepFailedError, match="output 'bad' is neither JSON nor text"):
+            client.run(app_of(tmp_path, leaves, taking))
+
+
+def test_an_in_process_step_may_write_bytes_and_hand_on_its_streams(client: Client) -> None:
+    client.run(sf.Workflow(name="w", nodes=[writes.bind()]))
+    assert client.logs("writes") == "text\nbytes\na child's\n"
+
+
+@sf.step(in_process=True)
+def writes() -> None:
+    print("text")
+    sys.stdout.buffer.write(b"bytes\n")
+    sys.stdout.buffer.flush()
+    subprocess.run(["echo", "a child's"], stdout=sys.stdout, check=True)
+
+
+def test_followed_logs_show_both_streams_as_they_are_written(home: Path, client: Client, tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "talks.py",
+        "import pathlib, sys, time\nprint('out')\nprint('err', file=sys.stderr)\n"
+        "while not pathlib.Path('go').exists():\n    time.sleep(0.01)\nprint('end')\n",
+    )
+    deployer = EmbeddedDeployer(Settings(home=home))
+    app = app_of(tmp_path, sf.Executor(name="talks", mainfile="talks.py"))
+    started = threading.Event()
+
+    def observe(event: Event) -> None:
+        if event.kind == "task-started":
+            started.set()
+
+    thread = threading.Thread(target=lambda: deployer.run(app, observe=observe))
+    thread.start()
+    assert started.wait(30)
+    seen = b""
+    for block in deployer.logs("@latest", "talks", stream="both", follow=True):
+        seen += block
+        if seen == b"out\nerr\n" or seen == b"err\nout\n":
+            (tmp_path / "go").touch()
+    thread.join(30)
+    assert sorted(seen.splitlines()) == [b"end", b"err", b"out"]
+
+
+def test_a_follower_reads_only_what_changed(home: Path, client: Client) -> None:
+    client.run(sf.Workflow(name="w", nodes=[double.map([1, 2])]))
+    deployer = EmbeddedDeployer(Settings(home=home))
+    record, since = deployer.follow("@latest")
+    assert [task.state for task in record.tasks] == ["succeeded", "succeeded"]
+    assert deployer.follow("@latest", since) == (record.model_copy(update={"tasks": ()}), since)
+
+
+def test_an_image_is_not_ignored_in_silence(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import scanflow as sf\nstep = sf.Executor(name='x', mainfile='x.py', image='python:3.12')\n"
+        "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[step])])\n"
+    )
+    script(tmp_path, "x.py", "pass")
+    assert "! x: image not used here" in cli("check", "app.py").stdout
+    assert "! x: image='python:3.12' is not used: steps run with this Python" in cli("run", "app.py").stdout

@@ -86,7 +86,7 @@ def test_a_service_is_deployed_asked_recut_and_deleted(
     assert "2/2" in cli("services").stdout
     told = cli("services", "means").stdout
     assert "revision" in told
-    assert told.splitlines()[-1].startswith("Ask it: scanflow predict means")
+    assert told.splitlines()[-1].startswith("Request a prediction: scanflow predict means")
 
     gone = cli("delete", "means")
     assert gone.stdout.splitlines()[-1] == f"Deleted means. Deploy it again: scanflow deploy {app}:means"

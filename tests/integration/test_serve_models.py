@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import scanflow as sf
+from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import Shape
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.settings import Settings
-from scanflow.transport import Predictions
+from scanflow.transport import HttpServiceClient
 
 pytestmark = [
     pytest.mark.slow,
@@ -77,26 +78,27 @@ def test_versions_are_tried_swapped_and_taken_back_as_they_were_served(
     first = deployer.deploy(app)
     assert first.revisions[0].models == {"times": "models:/times/1"}
     assert answer(deployer) == [2.0, 4.0]
-    assert deployer.metadata("times")["inputs"][0]["shape"] == [-1, 1]
+    with deployer.connect("times") as client:
+        assert client.document("/v2/models/times")["inputs"][0]["shape"] == [-1, 1]
     assert Shape.model_validate_json(knowledge.get_model("times", 1).tags["scanflow.shape"]) == first.shape
 
     register(3)
     assert answer(deployer) == [2.0, 4.0]
-    tried = deployer.traffic("times", "models:/times@champion", weight=0.5)
+    tried = deployer.change("times", ServiceChange(model="models:/times@champion", weight=0.5))
     assert [(one.role, one.weight) for one in tried.revisions] == [("current", 0.5), ("canary", 0.5)]
-    with Predictions(tried.url, name="times") as client:
+    with HttpServiceClient(tried.url, name="times") as client:
         revisions = {client.infer("times", ROWS).revision for _ in range(40)}
     assert revisions == {one.id for one in tried.revisions}
-    assert deployer.rollback("times").revisions[0].models == {"times": "models:/times/1"}
+    assert deployer.change("times", ServiceChange(rollback=True)).revisions[0].models == {"times": "models:/times/1"}
     assert answer(deployer) == [2.0, 4.0]
 
-    swapped = deployer.promote("times", "models:/times/2")
+    swapped = deployer.change("times", ServiceChange(model="models:/times/2"))
     assert swapped.revisions[0].models == {"times": "models:/times/2"}
     assert answer(deployer) == [3.0, 6.0]
-    deployer.scale("times", instances=2)
+    deployer.change("times", ServiceChange(instances=2))
     assert Shape.model_validate_json(knowledge.get_model("times", 2).tags["scanflow.shape"]).instances == 2
 
-    back = deployer.rollback("times")
+    back = deployer.change("times", ServiceChange(rollback=True))
     assert back.revisions[0].models == {"times": "models:/times/1"}
     assert back.shape == first.shape
     assert answer(deployer) == [2.0, 4.0]
@@ -112,7 +114,7 @@ def test_what_the_registry_does_not_have_is_told_before_anything_changes(
     register(2)
     deployer.deploy(app)
     with pytest.raises(NotFoundError, match="no version 7"):
-        deployer.promote("times", "models:/times/7")
+        deployer.change("times", ServiceChange(model="models:/times/7"))
     with pytest.raises(UsageError, match="serves already"):
-        deployer.promote("times", "models:/times/1")
+        deployer.change("times", ServiceChange(model="models:/times/1"))
     assert answer(deployer) == [2.0, 4.0]

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from scanflow.processes.daemon import Daemon
 from tests.server import ServerProcess, body_of
 from tests.waiting import until
 
@@ -67,8 +67,8 @@ def server(home: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     yield process
     process.close()
     (tmp_path / "go").touch()  # what still waits ends by itself
-    for pid in (home / "server").glob("runs/*/*/pid"):
-        until(partial(_is_gone, pid), "what drives runs has ended")
+    for attempts in (home / "server").glob("runs/*/*/attempts"):
+        assert Daemon(attempts.parent).wait(60), "what drives runs has not ended"
 
 
 @pytest.fixture
@@ -76,10 +76,6 @@ def body(tmp_path: Path) -> dict[str, Any]:
     """What asks for a run whose second step waits for a file ``go``."""
     (tmp_path / "app.py").write_text(APP)
     return body_of(tmp_path / "app.py")
-
-
-def _is_gone(pid: Path) -> bool:
-    return not _lives(int(pid.read_text() or "0"))
 
 
 def _lives(pid: int) -> bool:
@@ -98,7 +94,9 @@ def begun(folder: Path) -> None:
 
 
 def driver_of(home: Path, run: str, drive: int = 1) -> int:
-    return int((home / "server" / "runs" / run / str(drive) / "pid").read_text() or "0")
+    found = Daemon(home / "server" / "runs" / run / str(drive)).pid
+    assert found is not None
+    return found
 
 
 def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end(
@@ -206,7 +204,7 @@ def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     from scanflow.loading import load_application
-    from scanflow_server.asking import document_of
+    from scanflow_server.requests import document_of
 
     app = load_application(str(tmp_path / "app.py"))[0]
     changed = app.with_workflow(app.workflow().with_parameters({"first.word": "two"}))
@@ -310,20 +308,20 @@ def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerP
     assert [one["name"] for one in server.api.get("/services").json()] == ["multiply"]
     assert server.api.get("/services/multiply/explain").json()["service"] == "multiply"
     assert b"who" in server.api.get("/services/multiply/logs").content
-    scaled = server.operation(server.api.post("/services/multiply/scale", json={"instances": 2}))
+    scaled = server.operation(server.api.patch("/services/multiply", json={"instances": 2}))
     assert scaled["result"]["shape"]["instances"] == 2
     again = server.operation(server.api.post("/services", json=serving(tmp_path, 5)))
     assert answer(again["result"]["url"]) == [15]
-    back = server.operation(server.api.post("/services/multiply/rollback"))
+    back = server.operation(server.api.patch("/services/multiply", json={"rollback": True}))
     assert back["state"] == "succeeded", back
     assert answer(done["result"]["url"]) == [6]
-    failed = server.operation(server.api.post("/services/multiply/promote"))
+    failed = server.operation(server.api.patch("/services/multiply", json={"promote": True}))
     assert (failed["state"], failed["problem"]["status"]) == ("failed", 400)
     gone = server.operation(server.api.delete("/services/multiply"))
     assert (gone["state"], gone["result"]) == ("succeeded", None)
     assert server.api.get("/services").json() == []
     kinds = [one["data"]["kind"] for one in server.api.get("/events", params={"type": "service.changed"}).json()]
-    assert kinds == ["deploy", "scale", "deploy", "rollback", "delete"]
+    assert kinds == ["deploy", "change", "deploy", "change", "delete"]
 
 
 def test_a_change_goes_on_while_the_server_is_away_and_is_made_once_though_its_process_is_killed(
@@ -332,11 +330,11 @@ def test_a_change_goes_on_while_the_server_is_away_and_is_made_once_though_its_p
     server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
     server.operation(server.api.post("/services", json=serving(tmp_path, 5)))
     before = server.api.get("/services/multiply").json()["generation"]
-    id = server.api.post("/services/multiply/rollback").json()["operation"]
+    id = server.api.patch("/services/multiply", json={"rollback": True}).json()["operation"]
     folder = home / "server" / "operations" / id
     until((folder / "begun.json").exists, "the change begins")
     until(lambda: server.api.get("/services/multiply").json()["generation"] > before, "the change is asked for")
-    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    Daemon(folder).kill()
     server.kill()
     server.start()
     until(lambda: server.api.get(f"/operations/{id}").json()["state"] != "running", "the operation ends")
@@ -351,13 +349,15 @@ def test_a_service_whose_supervisor_died_gets_another(server: ServerProcess, tmp
 
     server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
 
-    def supervisors() -> list[int]:
+    def supervisors() -> set[int]:
+        """Return the supervisor and the shim that would start it again."""
         wanted = str(home / "services" / "multiply")
         found = [p for p in psutil.process_iter(["cmdline"]) if wanted in (p.info["cmdline"] or [])]
-        return [p.pid for p in found if any("supervisor" in part for part in p.info["cmdline"])]
+        return {p.pid for p in found if any("supervisor" in part for part in p.info["cmdline"])}
 
     until(supervisors, "there is a supervisor")
-    (first,) = supervisors()
-    os.kill(first, signal.SIGKILL)
-    until(lambda: supervisors() and supervisors() != [first], "there is another one")
+    first = supervisors()
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: supervisors() and not supervisors() & first, "there is another one")
     until(lambda: server.api.get("/services").json()[0]["state"] == "ready", "the service is supervised")

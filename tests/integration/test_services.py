@@ -5,10 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
+import resource
 import signal
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,8 +24,11 @@ import scanflow as sf
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services import LocalServices
 from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.state.desired import change
+from scanflow.backends.service_change import ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.processes.ports import next_port
 from scanflow.settings import Settings
 from scanflow.wire import ModelFiles
 from tests.waiting import until
@@ -64,9 +71,9 @@ class Services:
         node = sf.Service(name="model", **fields)
         return sf.Workflow(name=name, type="online", nodes=[node], serving=serving or sf.Serving(grpc_port=0))
 
-    def deploy(self, name: str = "w", *, shape: Shape | None = None, **fields: Any) -> ServiceRecord:
+    def deploy(self, name: str = "w", *, sizing: Sizing | None = None, **fields: Any) -> ServiceRecord:
         workflow = self.workflow(name, **fields)
-        return self.local.deploy(self.app(workflow), workflow, shape=shape, observe=self.observe)
+        return self.local.deploy(self.app(workflow), workflow, sizing=sizing, observe=self.observe)
 
     def supervisor(self, name: str = "w") -> int:
         return int(self.path(name).supervised.read_text())
@@ -85,7 +92,7 @@ def services(home: Path) -> Iterator[Services]:
 
 
 def processes(home: Path) -> list[psutil.Process]:
-    """Return the processes that work below that home, and the shims and spawners around them."""
+    """Return the processes that work below that home, and the shims above them."""
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         try:
@@ -175,7 +182,7 @@ def test_a_deployed_service_answers_and_a_deleted_one_leaves_nothing(services: S
 def test_a_service_is_cut_anew_while_its_callers_keep_their_connections_open(services: Services) -> None:
     url = services.deploy(instances=2).url
     for instances, cores in ((1, 2.0), (4, 1.0)):
-        record = services.local.scale("w", instances=instances, cores=cores, observe=services.observe)
+        record = services.local.change("w", ServiceChange(instances=instances, cores=cores), observe=services.observe)
         assert (record.state, len(record.instances)) == ("ready", instances)
         assert {one.cores for one in record.instances} == {cores}
         assert ask(url)["pid"] in {one.pid for one in record.instances}
@@ -184,7 +191,7 @@ def test_a_service_is_cut_anew_while_its_callers_keep_their_connections_open(ser
 def test_more_pinned_cores_than_the_machine_has_are_refused_with_what_there_is(services: Services) -> None:
     services.deploy()
     with pytest.raises(InvalidError, match=r"9999.*cores"):
-        services.local.scale("w", instances=9999, cores=1, affinity="cpu")
+        services.local.change("w", ServiceChange(instances=9999, cores=1, affinity="cpu"))
     assert services.local.service("w").state == "ready"
 
 
@@ -218,29 +225,143 @@ def test_an_instance_that_answers_no_more_is_ended_and_replaced(services: Servic
     assert ask(url)["pid"] != pid
 
 
-def test_a_killed_supervisor_is_replaced_and_nothing_is_started_twice(services: Services) -> None:
+def replaced(services: Services, supervisor: int) -> Callable[[], bool]:
+    """Say whether a supervisor has been replaced by another, which has reported."""
+
+    def is_replaced() -> bool:
+        text = services.path().supervised.read_text()
+        return text not in {"", str(supervisor)} and f'"by":{text}' in services.path().state.read_text()
+
+    return is_replaced
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_ended_supervisor_is_replaced_without_a_command_and_nothing_is_started_twice(
+    services: Services, number: signal.Signals
+) -> None:
     url = services.deploy(instances=2).url
     pids = {one.pid for one in services.local.service("w").instances}
     caller = Caller(url)
     assert caller.get()["pid"] in pids
     for _ in range(3):
-        os.kill(services.supervisor(), signal.SIGKILL)
-        until(lambda: services.local.services()[0].state == "unsupervised", "it is gone")
-        assert {ask(url)["pid"] for _ in range(30)} == pids  # while nobody watches
-        eventually(services, lambda found: found.state == "ready" and len(found.instances) == 2, "they are adopted")
-        assert {one.pid for one in services.local.service("w").instances} == pids
+        supervisor = services.supervisor()
+        os.kill(supervisor, number)
+        assert {ask(url)["pid"] for _ in range(30)} <= pids  # also while there is none
+        until(replaced(services, supervisor), "another has taken over")
+        record = eventually(services, lambda found: found.state == "ready", "they are adopted")
+        assert {one.pid for one in record.instances} == pids
         assert caller.get()["pid"] in pids
     caller.close()
-    # And the sockets were got back: an instance that goes now leaves no caller behind.
-    os.kill(min(pid for pid in pids if pid), signal.SIGKILL)
+    kill(min(pid for pid in pids if pid))
     for _ in range(30):
         ask(url)
 
 
+def test_a_service_of_one_instance_is_three_processes(services: Services, home: Path) -> None:
+    services.deploy()
+    assert len(processes(home)) <= 3
+
+
+def test_everything_but_the_shim_ends_at_once_and_comes_back_without_a_command(services: Services, home: Path) -> None:
+    url = services.deploy(instances=2).url
+    for process in processes(home):
+        if not any(word.endswith("shim.py") for word in process.cmdline()):
+            process.send_signal(random.choice([signal.SIGTERM, signal.SIGKILL]))
+    assert ask(url)["instance"] in {"1", "2", "3"}  # it waited in the queue
+    eventually(services, lambda found: states(found) == ["ready", "ready"], "both are back")
+
+
+def test_a_killed_shim_is_replaced_without_a_command_and_no_connection_is_refused(
+    services: Services, home: Path
+) -> None:
+    url = services.deploy(instances=2).url
+    pids = {one.pid for one in services.local.service("w").instances}
+    (shim,) = (one for one in processes(home) if any(word.endswith("shim.py") for word in one.cmdline()))
+    shim.kill()
+    until(lambda: ask(url)["pid"] not in pids, "other instances answer")
+    record = eventually(services, lambda found: states(found) == ["ready", "ready"], "both are back")
+    assert not {one.pid for one in record.instances} & pids
+    assert len(processes(home)) == 4
+
+
+def test_a_shim_that_is_asked_to_end_ends_the_whole_service(services: Services, home: Path) -> None:
+    url = services.deploy(instances=2).url
+    (shim,) = (one for one in processes(home) if any(word.endswith("shim.py") for word in one.cmdline()))
+    shim.terminate()
+    until(lambda: not mine(home), "all of it has ended")
+    assert services.local.services()[0].state == "unsupervised"
+    eventually(services, lambda found: found.state == "ready", "the next command starts it again")
+    assert ask(url)["instance"] in {"1", "2"}
+
+
+@contextmanager
+def full_disk(pid: int) -> Iterator[None]:
+    """Let a process write no file, as on a disk that is full."""
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+
+
+def test_a_full_disk_and_a_dead_instance_end_no_supervisor(services: Services) -> None:
+    url = services.deploy(instances=2).url
+    supervisor = services.supervisor()
+    first, second = services.local.service("w").instances
+    folder = services.path().attempts(first.instance)
+    with full_disk(supervisor):
+        before = folder.stat().st_mtime_ns
+        kill(first.pid)
+        until(lambda: folder.stat().st_mtime_ns != before, "another attempt is made, in vain")
+        assert ask(url)["pid"] == second.pid
+    eventually(services, lambda found: found.state == "ready", "it is well again")
+    assert services.supervisor() == supervisor
+
+
+def test_an_instance_that_cannot_be_loaded_once_after_it_has_served_is_tried_again(services: Services) -> None:
+    url = services.deploy(parameters={"fail": "once"}).url
+    kill(services.local.service("w").instances[0].pid)
+    assert ask(url)["instance"] == "1"
+    record = eventually(services, lambda found: found.state == "ready", "it is ready again")
+    assert record.instances[0].restarts == 2
+
+
+def test_what_instances_do_not_see_replaces_none_and_ends_no_canary(services: Services) -> None:
+    scaling = sf.Scaling(metric="rps", target=100, min=1, max=2)
+    before = services.deploy(model="models:/digits/1", scaling=scaling)
+    services.local.change("w", ServiceChange(model="models:/digits/2", weight=0.25))
+    after = services.deploy(model="models:/digits/1", scaling=sf.Scaling(metric="rps", target=50, min=1, max=2))
+    assert [one.pid for one in after.instances] == [one.pid for one in before.instances]
+    assert [one.role for one in after.revisions] == ["current", "canary"]
+    assert services.local.explain("w").target == 50
+    (services.folder / "model.py").write_text("class Model:\n    changed = True\n")
+    changed = services.deploy(model="models:/digits/1", scaling=scaling)
+    assert [one.pid for one in changed.instances] != [one.pid for one in before.instances]
+
+
+def test_nobody_waits_for_ever_for_a_service_that_cannot_start(services: Services) -> None:
+    record = services.deploy(serving=sf.Serving(grpc_port=0, deadline=0.5))
+    with full_disk(services.supervisor()):
+        kill(record.instances[0].pid)
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            urllib.request.urlopen(f"{record.url}/", timeout=30)
+        with failed.value as answer:
+            assert (answer.code, answer.headers["Retry-After"], answer.headers["Connection"]) == (503, "5", "close")
+            assert json.loads(answer.read())["status"] == 503
+    until(lambda: _answers(record.url), "it answers again")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(ask(url))
+    except AssertionError:
+        return False
+
+
 def test_after_a_restart_of_the_machine_the_next_command_starts_it_again(services: Services, home: Path) -> None:
     url = services.deploy(instances=2).url
-    until(lambda: none_killed(home), "all of it is gone")
-    assert services.local.services()[0].state == "unsupervised"
+    # One that is just being started may be seen by neither look: then it serves on, and is killed at the next.
+    until(lambda: none_killed(home) and services.local.services()[0].state == "unsupervised", "all of it is gone")
     record = eventually(services, lambda found: found.state == "ready", "it is ready again")
     assert (record.url, len(record.instances)) == (url, 2)
     assert ask(url)["instance"] in {"1", "2"}
@@ -250,7 +371,7 @@ def test_a_supervisor_killed_in_the_middle_of_a_change_is_replaced_and_the_chang
     services.deploy(instances=2)
     for count in (3, 1, 2):
         os.kill(services.supervisor(), signal.SIGKILL)
-        assert states(services.local.scale("w", instances=count)) == ["ready"] * count
+        assert states(services.local.change("w", ServiceChange(instances=count))) == ["ready"] * count
 
 
 def test_what_cannot_be_loaded_fails_its_first_deployment_with_the_reason(services: Services) -> None:
@@ -258,8 +379,29 @@ def test_what_cannot_be_loaded_fails_its_first_deployment_with_the_reason(servic
         services.deploy(parameters={"fail": "configuration"})
     record = services.local.services()[0]
     assert (record.state, record.error) == ("failed", "instance 1: model cannot be loaded")
-    assert services.local.logs("w", None)
-    assert services.deploy().state == "ready"  # and it may be deployed again
+    with closing(services.local.logs("w")) as reader:
+        assert reader.read().parts
+    change(
+        ServiceFolder(Path(record.folder)),
+        lambda found: found and found.model_copy(update={"generation": 2, "failed": None}),
+    )
+    begun = services.local.services()[0]
+    assert (begun.state, begun.error, begun.instances) == ("starting", None, ())  # nothing of the failed deployment
+    services.told.clear()
+    assert services.deploy().state == "ready"
+    assert not [text for text in services.told if "cannot be loaded" in text]
+
+
+def test_a_service_that_could_not_be_deployed_may_get_another_port(services: Services) -> None:
+    with pytest.raises(UsageError, match="could not be deployed"):
+        services.deploy(parameters={"fail": "configuration"})
+    first = services.local.services()[0].url
+    port = next_port(47800, tried=100, host="127.0.0.1")
+    record = services.deploy(serving=sf.Serving(port=port, grpc_port=0))
+    assert record.url == f"http://127.0.0.1:{port}" != first
+    assert ask(record.url)["instance"] == "1"
+    with pytest.raises(OSError, match="refused"):
+        ask(first)
 
 
 def test_what_crashes_whenever_it_starts_fails_its_first_deployment(services: Services) -> None:
@@ -286,32 +428,32 @@ def test_a_deployment_replaces_the_processes_and_keeps_the_port(services: Servic
 
 def test_a_version_is_swapped_in_the_processes_that_run(services: Services) -> None:
     first = services.deploy(model="models:/digits/1", instances=2)
-    second = services.local.promote("w", "models:/digits/2")
+    second = services.local.change("w", ServiceChange(model="models:/digits/2"))
     assert {one.pid for one in first.instances} == {one.pid for one in second.instances}
     assert second.revisions[0].models == {"model": "models:/digits/2"}
     assert ask(second.url)["revisions"] == [second.revisions[0].id]
-    back = services.local.rollback("w")
+    back = services.local.change("w", ServiceChange(rollback=True))
     assert back.revisions[0].models == {"model": "models:/digits/1"}
 
 
 def test_a_version_that_cannot_be_loaded_changes_nothing(services: Services) -> None:
     first = services.deploy(model="models:/digits/1", instances=2)
     with pytest.raises(UsageError, match="instance 1 cannot serve it"):
-        services.local.promote("w", "models:/digits/13")
+        services.local.change("w", ServiceChange(model="models:/digits/13"))
     record = services.local.service("w")
     assert record.revisions[0].models == {"model": "models:/digits/1"}
     assert {one.pid for one in first.instances} == {one.pid for one in record.instances}
-    assert services.local.promote("w", "models:/digits/2").state == "ready"
+    assert services.local.change("w", ServiceChange(model="models:/digits/2")).state == "ready"
 
 
 def test_a_canary_is_promoted_and_its_shape_comes_back_on_rollback(services: Services) -> None:
     services.deploy(model="models:/digits/1", instances=2)
-    record = services.local.traffic("w", "models:/digits/2", weight=0.25)
+    record = services.local.change("w", ServiceChange(model="models:/digits/2", weight=0.25))
     assert [(one.weight, one.role) for one in record.revisions] == [(0.75, "current"), (0.25, "canary")]
-    services.local.promote("w")
-    services.local.scale("w", instances=1, cores=2)
+    services.local.change("w", ServiceChange(promote=True))
+    services.local.change("w", ServiceChange(instances=1, cores=2))
     assert services.remembered["digits", 2].instances == 1
-    back = services.local.rollback("w")
+    back = services.local.change("w", ServiceChange(rollback=True))
     assert (back.shape.instances, len(back.instances)) == (2, 2)
     assert back.revisions[0].models == {"model": "models:/digits/1"}
 
@@ -327,8 +469,9 @@ def test_a_service_without_instances_is_woken_by_its_first_caller(services: Serv
     second = ask(url)["pid"]
     assert second != first
     eventually(services, lambda found: found.state == "idle", "it sleeps again")
-    os.kill(services.supervisor(), signal.SIGKILL)
-    until(lambda: services.local.services()[0].state == "unsupervised", "it is gone")
+    supervisor = services.supervisor()
+    kill(supervisor)
+    until(replaced(services, supervisor), "another has taken over")
     eventually(services, lambda found: found.state == "idle", "its new supervisor lets it sleep")
     assert ask(url)["pid"] != second
     kept.close()
@@ -336,7 +479,7 @@ def test_a_service_without_instances_is_woken_by_its_first_caller(services: Serv
 
 def test_a_service_scaled_to_zero_by_hand_sleeps_until_it_is_called(services: Services) -> None:
     url = services.deploy().url
-    services.local.scale("w", instances=0)
+    services.local.change("w", ServiceChange(instances=0))
     assert ask(url)["instance"] == "1"
 
 

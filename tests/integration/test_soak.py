@@ -24,8 +24,9 @@ import psutil
 import pytest
 
 from scanflow.deployer.remote_home import read_up
-from scanflow_agents.ledger import Ledger
-from scanflow_agents.timetable import count_between
+from scanflow.home_token import ensure_home_token
+from scanflow_agents.host.schedules import count_between
+from scanflow_agents.host.store import SENSOR_STATES
 from tests.conftest import Cli
 from tests.server import body_of
 from tests.serving import unused_port
@@ -145,8 +146,9 @@ class Soak:
         self.cli, self.home, self.folder = cli, home, folder
         self.rng = random.Random(4)
         self.port = unused_port()
-        self.api = Api(f"http://127.0.0.1:{self.port}")
-        self.follower = Follower(Api(f"http://127.0.0.1:{self.port}"))
+        token = ensure_home_token(home)
+        self.api = Api(f"http://127.0.0.1:{self.port}", token)
+        self.follower = Follower(Api(f"http://127.0.0.1:{self.port}", token))
         self.body: dict[str, Any] = {}
         self.asked: dict[str, str] = {}
         self.changes: list[dict[str, Any]] = []
@@ -184,12 +186,12 @@ class Soak:
 
     def change_services(self, number: int) -> None:
         """Deploy a service, cut it anew, and delete it."""
-        key, deploy = f"change-{number}", {**self.body, "workflow": "fleeting", "instances": 1}
+        key, deploy = f"change-{number}", {**self.body, "workflow": "fleeting", "sizing": {"instances": 1}}
         self._change("POST", "/services", key=f"{key}-deploy", json=deploy)
         self.urls["fleeting"] = self.api.get("/services/fleeting")["url"]
-        self._change("POST", "/services/fleeting/scale", key=f"{key}-more", json={"instances": 2})
+        self._change("PATCH", "/services/fleeting", key=f"{key}-more", json={"instances": 2})
         self.over.wait(2)
-        self._change("POST", "/services/fleeting/scale", key=f"{key}-less", json={"instances": 1})
+        self._change("PATCH", "/services/fleeting", key=f"{key}-less", json={"instances": 1})
         self.urls["fleeting"] = None
         self._change("DELETE", "/services/fleeting", key=f"{key}-delete")
 
@@ -209,7 +211,7 @@ class Soak:
     def label(self, number: int) -> None:
         items = [{"id": f"label-{number}", "score": 0.5}]
         self.api.ask("POST", "/labels", json={"app": "soak", "items": items})
-        self.api.ask("POST", f"/labels/label-{number}", json={"label": 3, "by": "ann"})
+        self.api.ask("POST", f"/labels/label-{number}", json={"label": 3})
 
     def harm(self, _number: int) -> None:
         """Kill something: in the storm anything, in the calm an instance."""
@@ -363,14 +365,13 @@ def every_firing_is_accounted_for(soak: Soak, ended: float) -> None:
     told = {one["data"]["id"] for one in soak.follower.of("intent")}
     for agent in AGENTS:
         with reading(soak.home / "server" / "agents" / "soak" / agent / "host" / "agent.db") as rows:
-            for name, account, *counts in rows("SELECT name, account, fired, running, full, interrupted FROM sensors"):
-                names = ("fired", "running", "full", "interrupted")
-                ledger = Ledger.read(name, json.loads(account), **dict(zip(names, counts, strict=True)))
-                for leaf in ledger.leaves.values():
+            for (text,) in rows("SELECT state FROM sensor_states"):
+                sensor = SENSOR_STATES.validate_json(text)
+                for leaf in sensor.leaves.values():
                     due = count_between(leaf.trigger, 0.0, leaf.accounted, anchor=leaf.anchor)
-                    assert due == leaf.taken + leaf.late + leaf.down, ledger
-                    assert leaf.taken == ledger.fired + ledger.running + ledger.full + ledger.interrupted, ledger
-                    assert ledger.fired > 0, ledger
+                    assert due == leaf.taken + leaf.late + leaf.down, sensor
+                    assert leaf.taken == sensor.fired + sensor.running + sensor.full + sensor.interrupted, sensor
+                    assert sensor.fired > 0, sensor
                     assert ended - leaf.accounted < 60, "it was kept up until the end"
             intents = [json.loads(body) for (body,) in rows("SELECT body FROM journal WHERE kind = 'intent'")]
             wanted = {one["id"] for one in intents}

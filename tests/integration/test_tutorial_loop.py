@@ -19,7 +19,7 @@ from scanflow.errors import NotFoundError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.loading import load_application
 from scanflow.modules import load_module
-from scanflow_agents.templates import marks
+from scanflow_agents.templates import bookmarks
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "tutorials" / "mnist"
 
@@ -148,13 +148,13 @@ def test_what_a_model_has_learnt_since_is_half_of_what_it_is_compared_with(
     collect = tutorial("collect")
     drifted = pictures(10, seed=3)
     batch = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": drifted, "time": np.zeros(10)})
-    points = tmp_path / marks.LABELS_FILE
+    points = tmp_path / bookmarks.LABELS_FILE
     points.write_text(json.dumps([{"id": f"{batch}:{row}", "label": 1} for row in (2, 5)]))
     labels = knowledge.log_run("mnist", "datascience", name="labels", artifacts=points).run_id
 
     known = pictures(40)
     assert collect.reference(knowledge, known, "") is known
-    found = collect.reference(knowledge, known, f"runs:/{labels}/{marks.LABELS_FILE}")
+    found = collect.reference(knowledge, known, f"runs:/{labels}/{bookmarks.LABELS_FILE}")
     assert len(found) == 20
     assert keys(found) & keys(drifted) == keys(drifted)
 
@@ -256,7 +256,7 @@ def test_the_point_whose_label_is_no_digit_is_named(
     gather = tutorial("gather")
     tracked = logged(knowledge, tmp_path, "picked.npz", x=pictures(2))
     data = {"tracked": tracked, "file": "picked.npz"}
-    points = tmp_path / marks.LABELS_FILE
+    points = tmp_path / bookmarks.LABELS_FILE
     points.write_text(
         json.dumps([{"id": f"r:{at}", "data": {**data, "at": at}, "label": [7, "thre"][at]} for at in (0, 1)])
     )

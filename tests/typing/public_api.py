@@ -14,7 +14,7 @@ from scanflow.app.mpi import MPIWorkload
 from scanflow.app.plan import Plan
 from scanflow.app.references import Condition, Ref
 from scanflow.app.steps import Step
-from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, Event, Interval
+from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTrigger, Interval
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
@@ -124,7 +124,7 @@ assert_type(sf.every(hours=1, jitter=5), Interval)
 assert_type(sf.cron("0 * * * *", timezone="Europe/Madrid"), Cron)
 assert_type(sf.at(datetime(2026, 1, 31, tzinfo=UTC)), Date)
 assert_type(sf.on_call(), CallReceive)
-assert_type(sf.on_event("run.failed", workflow="training"), Event)
+assert_type(sf.on_event("run.failed", workflow="training"), EventTrigger)
 assert_type(sf.all_of(sf.on_call(), sf.any_of(sf.every(minutes=5), sf.on_call())), AllOf)
 assert_type(sf.any_of(sf.on_call()), AnyOf)
 Interval(seconds=timedelta(minutes=5))

@@ -5,13 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from scanflow.app.application import Application
-from scanflow.app.resources import AffinityMode
+from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
+from scanflow.backends.local.local import Local
+from scanflow.backends.local.log_files import FileLogs
+from scanflow.backends.local.services.planning import plan_online
+from scanflow.backends.port import OnlineBackend
+from scanflow.backends.service_change import ServiceChange, Sizing
 from scanflow.backends.service_records import (
     Explanation,
     InstanceRecord,
-    Judgement,
     Progress,
     RevisionRecord,
     ServiceObserver,
@@ -20,8 +26,20 @@ from scanflow.backends.service_records import (
 )
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
+from scanflow.settings import Settings
 
-__all__ = ["StandIn"]
+__all__ = ["Place", "StandIn"]
+
+
+class Place(Local):
+    """This machine for runs, and something else for services."""
+
+    def __init__(self, settings: Settings, online: OnlineBackend) -> None:
+        super().__init__(settings, lambda _tracker: pytest.fail("No model was to be fetched."))
+        self._online = online
+
+    def online(self, tracker: str | None = None) -> OnlineBackend:  # type: ignore[override]  # noqa: ARG002
+        return self._online
 
 
 class StandIn:
@@ -42,12 +60,13 @@ class StandIn:
         workflow: Workflow,
         *,
         source: Path | None,
-        shape: Shape | None,
+        sizing: Sizing | None,
         port: int | None,
+        key: str | None,  # noqa: ARG002
         observe: ServiceObserver,
     ) -> ServiceRecord:
-        self.asked.append({"deploy": workflow.name, "shape": shape, "port": port})
-        wanted = shape or shape_of(workflow)
+        self.asked.append({"deploy": workflow.name, "sizing": sizing, "port": port})
+        wanted = shape_of(workflow) if sizing is None else changed_shape(shape_of(workflow), sizing)
         for number in range(1, wanted.instances + 1):
             observe(Progress(service=workflow.name, text=f"instance {number} is ready on core {number - 1} (0.9 s)"))
         return self._keep(
@@ -57,7 +76,6 @@ class StandIn:
                 team=app.team,
                 state="ready",
                 url=self.url,
-                folder=str(self.folder),
                 generation=1,
                 shape=wanted,
                 source=None if source is None else str(source),
@@ -74,56 +92,37 @@ class StandIn:
             raise NotFoundError(f"There is no service {name!r}.{did_you_mean(name, self.records)}")
         return self.records[name]
 
-    def scale(
+    def change(
         self,
         name: str,
+        change: ServiceChange,
         *,
-        instances: int | None = None,
-        cores: float | None = None,
-        affinity: AffinityMode | None = None,
+        key: str | None,  # noqa: ARG002
         observe: ServiceObserver,
     ) -> ServiceRecord:
         record = self.service(name)
-        shape = changed_shape(record.shape, instances=instances, cores=cores, affinity=affinity)
-        observe(Progress(service=name, text="rolling"))
-        return self._keep(record.model_copy(update={"shape": shape, "instances": _instances(shape)}))
-
-    def traffic(
-        self,
-        name: str,
-        model: str,
-        *,
-        node: str | None,
-        weight: float,
-        shadow: bool,
-        judgement: Judgement | None,
-        observe: ServiceObserver,
-    ) -> ServiceRecord:
-        record = self.service(name)
-        self.asked.append({"traffic": model, "node": node, "weight": weight, "shadow": shadow, "judgement": judgement})
-        observe(Progress(service=name, text=f"{model} is loaded"))
-        canary = RevisionRecord(
-            id="r2", models={"cnn": model}, weight=weight, shadow=shadow, role="shadow" if shadow else "canary"
-        )
-        return self._keep(record.model_copy(update={"revisions": (record.revisions[0], canary)}))
-
-    def promote(
-        self,
-        name: str,
-        model: str | None = None,
-        *,
-        node: str | None = None,  # noqa: ARG002
-        observe: ServiceObserver,  # noqa: ARG002
-    ) -> ServiceRecord:
-        record = self.service(name)
-        if model is None and len(record.revisions) == 1:
-            raise UsageError(f"The service {name!r} has no version on trial. Name one: scanflow promote {name} MODEL")
-        current = RevisionRecord(id="r3", models={"cnn": model} if model else record.revisions[-1].models)
+        self.asked.append({"change": change})
+        if change.rollback:
+            return self._keep(record.model_copy(update={"revisions": record.revisions[:1]}))
+        if change.sizing is not None:
+            shape = changed_shape(record.shape, change.sizing)
+            observe(Progress(service=name, text="rolling"))
+            return self._keep(record.model_copy(update={"shape": shape, "instances": _instances(shape)}))
+        if change.is_canary:
+            observe(Progress(service=name, text=f"{change.model} is loaded"))
+            canary = RevisionRecord(
+                id="r2",
+                models={"cnn": str(change.model)},
+                weight=change.weight or 0.0,
+                shadow=bool(change.shadow),
+                role="shadow" if change.shadow else "canary",
+            )
+            return self._keep(record.model_copy(update={"revisions": (record.revisions[0], canary)}))
+        if change.promote and len(record.revisions) == 1:
+            raise UsageError(f"The service {name!r} has no canary. Name one: scanflow promote {name} MODEL")
+        models = {"cnn": change.model} if change.model else record.revisions[-1].models
+        current = RevisionRecord(id="r3", models=models)
         return self._keep(record.model_copy(update={"revisions": (current,), "previous": True}))
-
-    def rollback(self, name: str, *, observe: ServiceObserver) -> ServiceRecord:  # noqa: ARG002
-        record = self.service(name)
-        return self._keep(record.model_copy(update={"revisions": record.revisions[:1]}))
 
     def explain(self, name: str) -> Explanation:
         self.service(name)
@@ -141,10 +140,19 @@ class StandIn:
             decision="add 2",
         )
 
-    def logs(self, name: str, instance: str | None) -> list[tuple[str, Path]]:
-        record = self.service(name)
-        names = [one.instance for one in record.instances if instance in {None, one.instance}]
-        return [(one, self.folder / f"{one}.log") for one in names]
+    def plan(self, app: Application, workflow: Workflow) -> Plan:  # noqa: ARG002
+        return plan_online(self.folder, workflow)
+
+    def client(self, name: str) -> None:
+        """Services are at their address, where nobody listens."""
+
+    def logs(self, name: str, instance: str | None = None) -> FileLogs:
+        def look() -> tuple[list[tuple[str, Path]], bool]:
+            record = self.service(name)
+            names = [one.instance for one in record.instances if instance in {None, one.instance}]
+            return [(one, self.folder / f"{one}.log") for one in names], False
+
+        return FileLogs(look)
 
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
         observe(Progress(service=name, text="draining"))
@@ -157,6 +165,6 @@ class StandIn:
 
 def _instances(shape: Shape) -> tuple[InstanceRecord, ...]:
     return tuple(
-        InstanceRecord(instance=str(number), state="ready", cpus=(number - 1,))
+        InstanceRecord(instance=str(number), state="ready").with_details(cpus=[number - 1])
         for number in range(1, shape.instances + 1)
     )

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.failures import MAX_FRAMES, WIDTH, Failure, failure_from_text
+from scanflow.failures import MAX_FRAMES, Failure, failure_from_text
+from scanflow.tracebacks import CAUSE_WIDTH
 
 TRACEBACK = """Traceback (most recent call last):
   File "{folder}/x.py", line 1, in <module>
@@ -99,9 +100,21 @@ def test_a_group_without_frames_tells_what_was_in_it(tmp_path: Path) -> None:
     assert failure.cause.splitlines() == ["ExceptionGroup: many (1 sub-exception)", "ValueError: first"]
 
 
-def test_a_message_of_many_lines_is_cut_to_its_first(tmp_path: Path) -> None:
-    failure = failure_of(tmp_path, "raise ValueError('one\\ntwo\\nthree\\nfour')\n")
-    assert failure.cause.splitlines() == ["ValueError: one", "two"]
+def test_a_message_of_many_lines_is_cut_to_its_first_ones(tmp_path: Path) -> None:
+    failure = failure_of(tmp_path, "raise ValueError('one\\n  two\\nthree\\n    four\\nfive')\n")
+    assert failure.cause.splitlines() == ["ValueError: one", "  two", "three", "    four"]
+
+
+def test_a_long_message_keeps_its_end_where_the_reason_often_is() -> None:
+    reason = "must be an int in the range [1, inf). Got 2.0 instead."
+    text = f"{TRACEBACK.format(folder='/a')}"[: -len("ValueError: bad\n")] + f"ValueError: {{}} {reason}\n"
+    assert failure_from_text(text.format("x" * 150), summary="").cause.endswith(reason)
+    assert failure_from_text(text.format("x" * 10_000), summary="").cause.endswith(reason)
+
+
+def test_escape_sequences_of_a_program_are_no_part_of_its_failure() -> None:
+    text = TRACEBACK.format(folder="/a").replace("bad", "\x1b]0;owned\x07\x1b[31mbad\x1b[0m")
+    assert failure_from_text(text, summary="").cause == "ValueError: bad"
 
 
 def test_a_deep_recursion_keeps_the_innermost_frames(tmp_path: Path) -> None:
@@ -157,8 +170,8 @@ def test_a_program_that_said_nothing_is_told_by_its_summary() -> None:
 def test_a_line_of_a_megabyte_is_cut() -> None:
     for text in ("x" * 1_000_000, "Traceback (most recent call last):\nValueError: " + "x" * 1_000_000):
         cause = failure_from_text(text, summary="").cause
-        assert len(cause) == WIDTH
-        assert cause.endswith("…")
+        assert len(cause) == CAUSE_WIDTH
+        assert "…" in cause
 
 
 pieces = st.sampled_from(
@@ -184,4 +197,4 @@ pieces = st.sampled_from(
 def test_whatever_a_program_wrote_is_told_in_a_few_short_lines(lines: list[str]) -> None:
     told = failure_from_text("\n".join(lines), summary="exit 1").lines()
     assert len(told) <= 8
-    assert all(len(line) <= WIDTH + 20 for line in told)
+    assert all(len(line) <= CAUSE_WIDTH + 20 for line in told)

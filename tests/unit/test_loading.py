@@ -239,6 +239,15 @@ def test_a_file_that_is_nowhere_says_where_it_was_looked_for_and_which_was_meant
         find_file("folder.py", [tmp_path / "a"])
 
 
+def test_an_application_that_is_imported_from_another_file_is_not_a_second_one(write: Write, tmp_path: Path) -> None:
+    write("first_app.py", APP)
+    own = "import scanflow as sf\nfrom first_app import app as first\n"
+    write("second_app.py", own + "watched = sf.Application(name='second', workflows=first.workflows)\n")
+    assert load_application("second_app.py", folder=tmp_path)[0].name == "second"
+    write("third_app.py", own)
+    assert load_application("third_app.py", folder=tmp_path)[0].name != "second"
+
+
 def test_an_application_may_be_loaded_where_one_of_the_same_file_name_was(write: Write, tmp_path: Path) -> None:
     for name in ("one", "two"):
         write(f"{name}/app.py", APP.replace("shop", name))

@@ -1,114 +1,130 @@
-"""Names: which are allowed, what is advised instead, and how new ones are made."""
+"""Names in the product are the field's own: no private words, and no class name twice."""
 
 from __future__ import annotations
 
-import random
+import ast
 import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from typer import Context
+from typer.main import get_command
 
-from scanflow.errors import InvalidError
-from scanflow.names import MAX_NAME, check_locator, check_name, environment_name, make_run_name, slug
-from tests.unit.app.making import refusal
+from scanflow_client.cli.app import app
 
-LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+CHECKOUT = Path(__file__).parents[2]
+PRODUCT = ("scanflow", "client", "agents", "server")
 
+INSTEAD = {
+    "instance pool": "crew",
+    "listeners": "doors door deal front",
+    "(connections do not move between processes)": "held orphan orphans fate parcel keeper slot slots",
+    "failover, backup": "standby",
+    "metrics": "pulse figures conducted",
+    "interval gate": "rhythm",
+    "canary, canary policy, canary analysis": "trial judge judges judgement",
+    "service spec, spec hash": "blueprint mold",
+    "desired state, observed state": "stored",
+    "rollout wait": "settling",
+    "api, endpoint": "face faces",
+    "request parser": "inbox",
+    "connection manager": "hub",
+    "control message": "exchange",
+    "process identity": "births",
+    "commands, requests, introspection": "asking asked question questions",
+    "formatting": "words wording",
+    "serialization": "travel",
+    "occupancy": "room",
+    "capacity error": "shortage",
+    "available": "granted",
+    "actions, calls": "acts",
+    "intent service, control plane client": "desk",
+    "processing records": "marks",
+    "prediction dataset": "collected",
+    "primitive context": "means",
+    "change notifier": "bell",
+    "error isolation": "apart",
+    "event subscriber": "hear hearing hears told",
+    "delivery, server client": "letter letters post correspondent",
+    "sensor runner": "seat seats",
+    "sensor state, in progress": "ledger leaf flight",
+    "environment": "surroundings",
+    "cpu priority": "turns",
+    "registry subprocess": "aside",
+    "shutdown, preflight": "ending standing",
+    "report, demo": "story scenario",
+    "model history": "roadmap",
+    "approval": "sign",
+    "again, which, a client": "anew whose somebody",
+    "attempts, status": "tries fares",
+}
+REFUSED = {word: better for better, words in INSTEAD.items() for word in words.split()}
 
-@given(st.text() | st.text(min_size=60, max_size=90) | st.from_regex(r"[A-Za-z0-9 _.-]{50,80}", fullmatch=True))
-@example("a" * 62 + "-b")
-@example("İstanbul")
-def test_a_slug_is_a_name_that_is_taken_or_nothing_at_all(text: str) -> None:
-    made = slug(text)
-    assert made == "" or check_name(made, "step") == made
-    assert slug(made) == made
-
-
-@given(st.from_regex(LABEL, fullmatch=True))
-@example("0--0")
-def test_a_label_of_kubernetes_is_taken_as_it_is_and_its_slug_only_joins_dashes(name: str) -> None:
-    assert check_name(name, "step") == name
-    assert slug(name) == re.sub("-+", "-", name)
-
-
-@given(st.text(max_size=80))
-def test_what_is_taken_is_a_label_of_kubernetes_and_nothing_else(name: str) -> None:
-    told = refusal(lambda: check_name(name, "step"))
-    assert (told is None) is (LABEL.fullmatch(name) is not None)
-    if told is not None:
-        assert "\n" not in told
-        advised = told.rpartition(" Write '")[2].removesuffix("' instead.")
-        assert " Write " not in told or check_name(advised, "step") == advised
-
-
-@pytest.mark.parametrize(
-    ("name", "better"),
-    [
-        ("Load Data", "load-data"),
-        ("load_data", "load-data"),
-        ("-x-", "x"),
-        ("a.b", "a-b"),
-        ("Größe", "gro-e"),
-        ("café", "cafe"),
-        ("ﬁt", "fit"),
-        ("a\n", "a"),
-        ("a" * 64, "a" * 63),
-    ],
-)
-def test_a_name_that_cannot_be_used_says_which_to_write_instead(name: str, better: str) -> None:
-    with pytest.raises(InvalidError) as error:
-        check_name(name, "step")
-    assert str(error.value) == (
-        f"The step name {name!r} cannot be used: a name is 1 to 63 lower-case letters, digits and '-', and begins and "
-        f"ends with a letter or digit. Write {better!r} instead."
-    )
-
-
-@pytest.mark.parametrize("name", ["", "-", "\u0430", "日本", "\u0661", "🦊", " "])
-def test_a_name_of_which_nothing_can_be_kept_gets_no_advice(name: str) -> None:
-    with pytest.raises(InvalidError) as error:
-        check_name(name, "step")
-    assert str(error.value).endswith("with a letter or digit.")
+PLAIN = {
+    "__post_init__": "dataclasses call it so",
+    "model_post_init": "pydantic calls it so",
+    "post": "the method of HTTP",
+    "_post": "the method of HTTP",
+    "/inbox": "a route of agents, which clients know",
+    "in_flight": "requests that are not answered yet, in the terms of HTTP servers",
+}
+"""Names in which such a word has its plain technical sense, and which."""
 
 
-def test_a_name_of_a_million_letters_is_told_in_few() -> None:
-    with pytest.raises(InvalidError, match=r"\.\.\. \(1,000,000 characters\) cannot be used") as error:
-        check_name("A" * 1_000_000, "step")
-    assert len(str(error.value)) < 400
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for folder in PRODUCT:
+        for path in sorted((CHECKOUT / folder).rglob("*.py")):
+            yield str(path.relative_to(CHECKOUT)), ast.parse(path.read_bytes())
 
 
-def test_a_shorter_limit_shortens_the_advice() -> None:
-    with pytest.raises(InvalidError, match=r"a name is 1 to 5 .* Write 'abcd' instead"):
-        check_name("abcd-efg", "step", limit=5)
+def names(place: str, module: ast.Module) -> Iterator[str]:
+    """Yield the names of a module, its classes and functions, of tables and of routes."""
+    yield Path(place).stem
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Constant):
+                    yield str(decorator.args[0].value)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__tablename__":
+            yield ast.unparse(node.value)
 
 
-@given(st.integers())
-def test_a_run_gets_a_name_that_is_taken(seed: int) -> None:
-    name = make_run_name(random.Random(seed))
-    assert check_name(name, "run") == name
-    assert re.fullmatch(r"[a-z]+-[a-z]+-\d{3}", name)
+def words(name: str) -> set[str]:
+    return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
-def test_runs_get_many_names() -> None:
-    rng = random.Random(1)
-    assert len({make_run_name(rng) for _ in range(1000)}) > 990
+def test_no_private_word_is_in_a_name() -> None:
+    found = [
+        f"{place}: {name!r} has {word!r}. Write: {REFUSED[word]}."
+        for place, module in modules()
+        for name in names(place, module)
+        if name not in PLAIN
+        for word in sorted(words(name) & REFUSED.keys())
+    ]
+    assert not found, "\n".join(found)
 
 
-def test_the_longest_environment_leaves_room_for_its_parts() -> None:
-    assert environment_name("shop", "data") == "scanflow-shop-data"
-    assert len(environment_name("a" * 30, "b" * 23)) == MAX_NAME
+def test_no_class_name_is_used_twice() -> None:
+    places = defaultdict(list)
+    for place, module in modules():
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(place)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-@pytest.mark.parametrize("text", ["file.py:name", "package.module:Class.method", "a b.py:f", "module:f"])
-def test_a_place_of_a_function_is_taken(text: str) -> None:
-    assert check_locator(text, "function") == text
+def test_the_check_sees_what_it_should() -> None:
+    module = ast.parse('class Crew:\n    __tablename__ = "leaf_rows"\n    @route("/desk")\n    def look(self): ...\n')
+    found = {word for name in names("scanflow/inbox.py", module) for word in words(name) & REFUSED.keys()}
+    assert found == {"crew", "leaf", "desk", "inbox"}
 
 
-@pytest.mark.parametrize(
-    "text", ["", ":", "name", "file.py:", ":name", "file.py:a b", " :x", "a::b", None, 3, len, b"a:b"]
-)
-def test_what_is_no_place_of_a_function_says_how_one_is_written(text: Any) -> None:
-    with pytest.raises(InvalidError, match=r"cannot be read. Write 'file.py:name' or 'package.module:name'"):
-        check_locator(text, "function")
+def test_no_private_word_is_in_the_help_of_a_command() -> None:
+    refused = set("anew answer answered crew fare fares judge judged somebody told trial tries wants whose".split())
+    group: Any = get_command(app)
+    helps = {name: command.get_help(Context(command, info_name=name)) for name, command in group.commands.items()}
+    assert len(helps) > 30
+    assert {name: found for name, text in helps.items() if (found := words(text) & refused)} == {}

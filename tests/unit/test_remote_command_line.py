@@ -4,74 +4,91 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.agent.records import Event
-from scanflow.backends.local.births import birth_of
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
 from scanflow.deployer.remote_home import Up, UpProcess, write_up
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.knowledge.prepared import tracker_place
+from scanflow.knowledge.step_environment import tracker_place
 from scanflow.settings import Settings
-from scanflow.transport import Server
-from scanflow_client import tracker_program
-from scanflow_client.cli import app as command_line
-from scanflow_client.cli import control
-from scanflow_client.control_words import event_line, status_lines
+from scanflow.transport import ServerClient
+from scanflow_client import mlflow_server
+from scanflow_client.cli import options
+from scanflow_client.cli.app import app
+from scanflow_client.formatting.control_plane import event_line, status_screen
 
 URL = "http://127.0.0.1:46666"
 
 
-def note(*, birth: str) -> Up:
-    return Up(server=UpProcess(pid=os.getpid(), birth=birth, port=1, url=URL, log="/l"), started=1.0)
+def note(home: Path, alive: bool = True) -> Up:
+    """Return a note of a server that runs as long as somebody holds its FIFO, as its shim does."""
+    attempt = home / "server" / "daemons" / "server" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    os.mkfifo(attempt / "alive")
+    if alive:
+        HELD.append((attempt / "alive").open("r+b", buffering=0))
+    server = UpProcess(folder=attempt.parent.parent, pid=os.getpid(), port=1, url=URL, log="/l")
+    return Up(server=server, started=1.0)
+
+
+HELD: list[IO[bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def let_go() -> Iterator[None]:
+    yield
+    while HELD:
+        HELD.pop().close()
 
 
 def test_without_a_server_commands_do_their_work_themselves(home: Path) -> None:
-    assert isinstance(command_line.deployer(), EmbeddedDeployer)
+    assert isinstance(options.deployer(), EmbeddedDeployer)
     with pytest.raises(UnavailableError, match=r"No server is up .* Start it: scanflow up"):
-        command_line.server()
+        options.server()
 
 
 def test_a_server_of_this_home_that_is_up_does_the_work(home: Path) -> None:
-    write_up(home, note(birth=birth_of(os.getpid())))
-    assert isinstance(command_line.deployer(), RemoteDeployer)
-    assert command_line.server().url == URL
+    write_up(home, note(home))
+    assert isinstance(options.deployer(), RemoteDeployer)
+    assert options.server().url == URL
 
 
 def test_a_note_of_a_server_that_is_gone_counts_for_nothing(home: Path) -> None:
-    write_up(home, note(birth="7"))
-    assert isinstance(command_line.deployer(), EmbeddedDeployer)
+    write_up(home, note(home, alive=False))
+    assert isinstance(options.deployer(), EmbeddedDeployer)
 
 
 def test_the_server_that_is_named_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_up(home, note(birth=birth_of(os.getpid())))
+    write_up(home, note(home))
     monkeypatch.setenv("SCANFLOW_URL", "https://elsewhere/")
     monkeypatch.setenv("SCANFLOW_TOKEN", "abc")
-    assert isinstance(command_line.deployer(), RemoteDeployer)
-    assert command_line.server().url == "https://elsewhere"
+    assert isinstance(options.deployer(), RemoteDeployer)
+    assert options.server().url == "https://elsewhere"
     monkeypatch.setenv("SCANFLOW_URL", "elsewhere")
     with pytest.raises(InvalidError, match="is no address of a server"):
-        command_line.deployer()
+        options.deployer()
 
 
 def test_a_token_is_a_secret() -> None:
     settings = Settings.from_environment({"SCANFLOW_URL": URL, "SCANFLOW_TOKEN": "abc"})
     assert settings.url == URL
-    assert settings.secret == "abc"
-    assert Settings.from_environment({}).secret is None
+    assert settings.token_for("https://elsewhere") == "abc"
+    assert Settings.from_environment({}).token_for("https://elsewhere") is None
     assert "abc" not in f"{settings!r} {settings} {settings.model_dump_json()}"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response], *words: str) -> Result:
     """Run a command whose server is ``handler``."""
-    standin = Server(URL, transport=httpx.MockTransport(handler))
-    monkeypatch.setattr(control, "server", lambda: standin)
-    return CliRunner().invoke(command_line.app, ["events", *words], catch_exceptions=False)
+    standin = ServerClient(URL, transport=httpx.MockTransport(handler))
+    monkeypatch.setattr("scanflow_client.cli.control.server", lambda: standin)
+    return CliRunner().invoke(app, ["events", *words], catch_exceptions=False)
 
 
 def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,18 +131,18 @@ def test_a_tracker_is_told_to_start_or_to_have_ended() -> None:
     tracker = {"url": "http://t", "pid": 7, "alive": True, "ready": False, "log": "/log"}
     server = {"url": URL, "pid": 8, "ready": True, "reason": None}
     told = {"up": True, "server": server, "tracker": tracker, "status": None}
-    assert "is starting" in status_lines(told)[1]
+    assert "is starting" in status_screen(told)[1]
     told["tracker"] = {**tracker, "alive": False}
-    assert "has ended. See '/log', and start it again: scanflow up" in status_lines(told)[1]
+    assert "has ended. See '/log', and start it again: scanflow up" in status_screen(told)[1]
 
 
 def test_mlflow_s_server_gets_the_tracker_of_the_home_and_no_address_on_its_command_line(tmp_path: Path) -> None:
     place = tracker_place(tmp_path, "postgresql://me:secret@host/mlflow")
-    command = tracker_program.command(5001)
+    command = mlflow_server.command(5001)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
     assert command[command.index("--port") + 1] == "5001"
     assert command[command.index("--host") + 1] == "127.0.0.1"
-    variables = tracker_program.environment(place, {"PATH": "/bin", "MLFLOW_TRACKING_URI": "http://another"})
+    variables = mlflow_server.environment(place, {"PATH": "/bin", "MLFLOW_TRACKING_URI": "http://another"})
     assert variables["MLFLOW_BACKEND_STORE_URI"] == "postgresql://me:secret@host/mlflow"
     assert variables["MLFLOW_DEFAULT_ARTIFACT_ROOT"] == (tmp_path / "tracker" / "artifacts").as_uri()
     assert variables["PATH"] == "/bin"

@@ -14,11 +14,13 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted
-from scanflow.backends.service_records import Judgement, Progress, ServiceRecord, Shape
+from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
+from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.deployer import RemoteDeployer
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName
-from scanflow.transport import Server, problem_of
+from scanflow.problems import problem_of
+from scanflow.transport import ServerClient
 
 URL = "http://127.0.0.1:46666"
 Route = Callable[[httpx.Request], httpx.Response]
@@ -67,14 +69,12 @@ def standin() -> StandIn:
 
 @pytest.fixture
 def deployer(standin: StandIn) -> RemoteDeployer:
-    server = Server(URL, transport=httpx.MockTransport(standin), sleep=standin.sleep, clock=lambda: standin.slept)
+    server = ServerClient(URL, transport=httpx.MockTransport(standin))
     return RemoteDeployer(URL, server=server, keys=lambda: "wish", sleep=standin.sleep, clock=lambda: standin.slept)
 
 
 def run_record(state: Any = "running") -> RunRecord:
-    return RunRecord(
-        name=RunName("tall-fox"), app="shop", team="default", workflow="w", state=state, created=1.0, folder="/f"
-    )
+    return RunRecord(name=RunName("tall-fox"), app="shop", team="default", workflow="w", state=state, created=1.0)
 
 
 def service_record(name: str = "digits") -> ServiceRecord:
@@ -84,7 +84,6 @@ def service_record(name: str = "digits") -> ServiceRecord:
         team="default",
         state="ready",
         url="http://127.0.0.1:1",
-        folder="/f",
         generation=1,
         shape=Shape(),
     )
@@ -105,7 +104,7 @@ def app(tmp_path: Path) -> sf.Application:
     )
 
 
-STARTED = RunStarted(run=RunName("tall-fox"), folder="/f", steps=1)
+STARTED = RunStarted(run=RunName("tall-fox"), steps=1)
 ENDED = RunEnded(run=RunName("tall-fox"), record=run_record("succeeded"))
 
 
@@ -238,50 +237,44 @@ def test_a_change_of_a_service_is_watched_until_it_is_in_effect(
         ("done", json.dumps(done)),
     )
     seen: list[Progress] = []
-    assert deployer.deploy(app, instances=2, observe=seen.append) == service_record()
+    assert deployer.deploy(app, sizing=Sizing(instances=2), observe=seen.append) == service_record()
     assert [one.text for one in seen] == ["instance 1 is ready", "in effect", "in plain words"]
     assert {one.service for one in seen} == {"digits"}
     sent = standin.body("POST /services")
-    assert (sent["workflow"], sent["instances"]) == ("digits", 2)
-    assert "cores" not in sent
+    assert (sent["workflow"], sent["sizing"]) == ("digits", {"instances": 2})
 
 
 def test_every_change_says_what_is_wanted_and_nothing_else(deployer: RemoteDeployer, standin: StandIn) -> None:
     done = {"id": "o", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
     standin.events("GET /operations/o/events", ("done", json.dumps(done)))
-    for path in ("scale", "traffic", "promote", "rollback"):
-        standin.on(f"POST /services/digits/{path}", httpx.Response(202, json={"operation": "o"}))
+    standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
     standin.on("DELETE /services/digits", httpx.Response(202, json={"operation": "o"}))
-    deployer.scale("digits", cores=0.5)
-    deployer.traffic("digits", "models:/m/2", weight=0.1, judgement=Judgement(metric="p95"))
-    deployer.promote("digits", "models:/m/2")
-    deployer.rollback("digits")
+    deployer.change("digits", ServiceChange(cores=0.5))
+    assert standin.body("PATCH /services/digits") == {"cores": 0.5}
+    deployer.change("digits", ServiceChange(model="models:/m/2", weight=0.1, policy=CanaryPolicy(metric="p95")))
+    traffic = standin.body("PATCH /services/digits")
+    assert (traffic["model"], traffic["weight"], traffic["policy"]["metric"]) == ("models:/m/2", 0.1, "p95")
     deployer.delete("digits")
-    assert standin.body("POST /services/digits/scale") == {"cores": 0.5}
-    traffic = standin.body("POST /services/digits/traffic")
-    assert (traffic["model"], traffic["weight"], traffic["judgement"]["metric"]) == ("models:/m/2", 0.1, "p95")
-    assert standin.body("POST /services/digits/promote") == {"model": "models:/m/2"}
-    assert standin.body("POST /services/digits/rollback") == {}
 
 
 def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeployer, standin: StandIn) -> None:
-    standin.on("POST /services/digits/rollback", httpx.Response(202, json={"operation": "o"}))
+    standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
     problem = problem_of(UsageError("There is nothing to go back to."))[1]
     failed: dict[str, Any] = {"id": "o", "state": "failed", "progress": [], "result": None, "problem": problem}
     standin.events("GET /operations/o/events", ("done", json.dumps(failed)))
     with pytest.raises(UsageError, match=r"^There is nothing to go back to\.$"):
-        deployer.rollback("digits")
+        deployer.change("digits", ServiceChange(rollback=True))
     standin.events("GET /operations/o/events", ("done", json.dumps({**failed, "problem": None})))
     with pytest.raises(InternalError):
-        deployer.rollback("digits")
+        deployer.change("digits", ServiceChange(rollback=True))
 
 
 def test_a_change_the_server_has_forgotten_is_said_to_be_unknown_and_not_to_have_failed(
     deployer: RemoteDeployer, standin: StandIn
 ) -> None:
-    standin.on("POST /services/digits/rollback", httpx.Response(202, json={"operation": "o"}))
+    standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
     with pytest.raises(UnavailableError, match=r"whether it came into effect: scanflow services digits"):
-        deployer.rollback("digits")
+        deployer.change("digits", ServiceChange(rollback=True))
 
 
 def test_what_instances_wrote_comes_as_they_wrote_it(deployer: RemoteDeployer, standin: StandIn) -> None:
@@ -321,7 +314,7 @@ def test_predictions_go_to_the_service_itself(
 ) -> None:
     standin.on("GET /services/digits", httpx.Response(200, json=as_json(service_record())))
     with pytest.raises(UnavailableError, match=re.escape("The service 'digits' cannot be reached")):
-        deployer.metadata("digits")  # nobody listens on port 1
+        deployer.predict("digits", [1])  # nobody listens on port 1
     assert [one.url.path for one in standin.asked] == ["/api/v1/services/digits"]
 
 
@@ -330,7 +323,7 @@ def test_a_client_is_remote_or_embedded_by_what_is_handed_in(home: Path, monkeyp
     assert sf.Client(progress=False).runs() == []
     with pytest.raises(UnavailableError, match="scanflow up"):
         sf.Client("http://127.0.0.1:1", token="abc", progress=False).runs()
-    with pytest.raises(UsageError, match="a home folder of its own"):
+    with pytest.raises(UsageError, match="a server has a home of its own"):
         sf.Client(URL, home=home)
     with pytest.raises(UsageError, match="a token is for a server"):
         sf.Client(token="abc")

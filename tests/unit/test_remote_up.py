@@ -6,7 +6,6 @@ import fcntl
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,15 +13,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from scanflow.backends.local.locks import is_held
-from scanflow.backends.local.services import ports
-from scanflow.backends.local.services.ports import forget_ports
-from scanflow.deployer.remote_home import forget_up, read_up, up_file
+from scanflow.deployer.remote_home import forget_up, read_up
 from scanflow.errors import MissingExtraError, UnavailableError, UsageError
+from scanflow.processes import ports
+from scanflow.processes.daemon import Daemon
+from scanflow.processes.ports import forget_ports
 from scanflow.settings import Settings
-from scanflow_client import plane
+from scanflow_client import control_plane
 from scanflow_client.cli import control
-from scanflow_client.control_words import agent_rows, raised_lines, status_lines
+from scanflow_client.formatting.control_plane import status_screen, up_lines
+from scanflow_client.formatting.table import Table
 from tests.serving import unused_port
 from tests.waiting import until
 
@@ -55,7 +55,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if mood == "broken" and name == "tracker":
             return self._answer(503, {"type": "urn:scanflow:error:UnavailableError", "detail": "The disk is full."})
         agents[name] = "stopped"
-        noted = home / "server" / "agents" / "shop" / name / "pid"
+        noted = home / "server" / "agents" / "shop" / name / "own pid"
         if noted.exists():
             os.kill(int(noted.read_text()), signal.SIGTERM)
         self._answer(200, {})
@@ -72,10 +72,8 @@ http.server.ThreadingHTTPServer(place, Handler).serve_forever()
 """
 
 AGENT = """
-import fcntl, os, pathlib, signal, sys, time
+import os, pathlib, signal, sys, time
 folder, manner = pathlib.Path(sys.argv[1]), sys.argv[2]
-lock = (folder / "lock").open("a")
-fcntl.flock(lock, fcntl.LOCK_EX)
 
 def end(*_):
     time.sleep(0.5)
@@ -83,7 +81,7 @@ def end(*_):
     sys.exit()
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN if manner == "stubborn" else end)
-(folder / "pid").write_text(str(os.getpid()))
+(folder / "own pid").write_text(str(os.getpid()))
 (folder / "ready").touch()
 while True:
     signal.pause()
@@ -92,21 +90,22 @@ while True:
 
 @pytest.fixture
 def agent(home: Path) -> Iterator[Callable[..., Path]]:
-    """Starts what holds an agent's lock, as the server's agents do, and returns its folder."""
-    started: list[subprocess.Popen[bytes]] = []
+    """Starts an agent's process, as the server does, and returns its folder."""
+    started: list[Daemon] = []
 
     def start(name: str, manner: str = "willing") -> Path:
         folder = home / "server" / "agents" / "shop" / name
         folder.mkdir(parents=True)
         command = [sys.executable, "-c", AGENT, str(folder), manner]
-        started.append(subprocess.Popen(command, start_new_session=True))
+        started.append(Daemon(folder))
+        assert started[-1].start(command, log=folder / "log", grace_s=1.0)
         until((folder / "ready").exists, "the agent is there")
         return folder
 
     yield start
     for one in started:
         one.kill()
-        one.wait(30)
+        assert one.wait(30)
 
 
 @pytest.fixture
@@ -118,12 +117,12 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     (package / "__main__.py").write_text(SERVER)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setattr(ports, "_notes", lambda: tmp_path / "ports.json")
-    monkeypatch.setattr(plane, "PORT", unused_port())
-    monkeypatch.setattr(plane, "GRACE_S", 2.0)
-    monkeypatch.setattr(plane, "AGENTS_END_S", 3.0)
+    monkeypatch.setattr(control_plane, "PORT", unused_port())
+    monkeypatch.setattr(control_plane, "GRACE_S", 2.0)
+    monkeypatch.setattr(control_plane, "AGENTS_END_S", 3.0)
     settings = Settings(home=home)
     yield settings
-    plane.down(settings)
+    control_plane.down(settings)
 
 
 def set_mood(home: Path, mood: str) -> None:
@@ -132,65 +131,57 @@ def set_mood(home: Path, mood: str) -> None:
 
 
 def test_what_is_up_is_ready_noted_and_nobody_s_child(standin: Settings) -> None:
-    raised = plane.up(standin, tracker=False)
+    raised = control_plane.up(standin, tracker=False)
     assert (raised.server, raised.tracker, raised.notes) == (True, False, [])
     assert read_up(standin.home) == raised.up
-    assert raised.up.server.port == plane.PORT
+    assert raised.up.server.port == control_plane.PORT
     parent = Path(f"/proc/{raised.up.server.pid}/stat").read_text().rpartition(")")[2].split()[1]
     assert int(parent) != os.getpid()
-    told = plane.look(standin)
+    told = control_plane.look(standin)
     assert (told["up"], told["server"]["ready"], told["status"]["counts"]) == (True, True, {"runs": 2})
-    lines = status_lines(told)
-    assert lines[0].startswith(f"✓ server   {raised.up.server.url}  process {raised.up.server.pid}")
-    assert lines[-1] == "  runs: 2"
-    assert agent_rows(told)[0][:3] == ("tracker", "shop", "running")
+    first, *_, counts, table = status_screen(told)
+    assert str(first).startswith(f"✓ server   {raised.up.server.url}  process {raised.up.server.pid}")
+    assert counts == "  runs: 2"
+    assert isinstance(table, Table)
+    assert table.rows[0][:3] == ("tracker", "shop", "running")
 
 
 def test_up_twice_is_up_once(standin: Settings) -> None:
-    first = plane.up(standin, tracker=False)
-    second = plane.up(standin, tracker=False)
+    first = control_plane.up(standin, tracker=False)
+    second = control_plane.up(standin, tracker=False)
     assert (second.server, second.up) == (False, first.up)
-    assert "The server is up already" in raised_lines(second)[0]
-    with pytest.raises(UsageError, match=f"up on port {plane.PORT} already. Stop it first: scanflow down"):
-        plane.up(standin, port=unused_port(), tracker=False)
+    assert "The server is up already" in up_lines(second)[0]
+    with pytest.raises(UsageError, match=f"up on port {control_plane.PORT} already. Stop it first: scanflow down"):
+        control_plane.up(standin, port=unused_port(), tracker=False)
 
 
 def test_down_stops_the_agents_and_the_server_and_says_what_goes_on(standin: Settings) -> None:
-    raised = plane.up(standin, tracker=False)
-    done = plane.down(standin)
+    raised = control_plane.up(standin, tracker=False)
+    done = control_plane.down(standin)
     assert done.stopped == [
         "the agent 'tracker' of shop",
         f"the server at {raised.up.server.url} (process {raised.up.server.pid})",
     ]
-    assert done.left == ["digits go on answering. End one: scanflow delete digits"]
+    assert done.left == ["Services go on serving: digits. Delete one: scanflow delete digits"]
     assert not raised.up.server.is_alive()
     assert read_up(standin.home) is None
-    assert plane.down(standin) == plane.Down(stopped=[], left=[])
-    assert status_lines(plane.look(standin)) == ["Nothing is up. Start it: scanflow up"]
-
-
-def test_down_leaves_a_process_alone_that_only_has_the_same_id(standin: Settings) -> None:
-    raised = plane.up(standin, tracker=False)
-    text = up_file(standin.home).read_text()
-    up_file(standin.home).write_text(text.replace(raised.up.server.birth, "7"))
-    assert plane.down(standin).stopped == []
-    assert raised.up.server.is_alive()
-    assert raised.up.server.end(grace_s=5.0)
+    assert control_plane.down(standin) == control_plane.DownResult(stopped=[], left=[])
+    assert status_screen(control_plane.look(standin)) == ["Nothing is up. Start it: scanflow up"]
 
 
 def test_a_server_that_does_not_end_is_made_to(standin: Settings) -> None:
     set_mood(standin.home, "stubborn")
-    raised = plane.up(standin, tracker=False)
-    plane.down(standin)
+    raised = control_plane.up(standin, tracker=False)
+    control_plane.down(standin)
     assert not raised.up.server.is_alive()
 
 
 def test_a_server_that_was_killed_is_started_again_where_it_was(standin: Settings) -> None:
-    first = plane.up(standin, port=unused_port(), tracker=False)
+    first = control_plane.up(standin, port=unused_port(), tracker=False)
     os.kill(first.up.server.pid, signal.SIGKILL)
     until(lambda: not first.up.server.is_alive(), "it is gone")
-    assert plane.look(standin)["up"] is False
-    second = plane.up(standin, tracker=False)
+    assert control_plane.look(standin)["up"] is False
+    second = control_plane.up(standin, tracker=False)
     assert second.server
     assert second.up.server.url == first.up.server.url
     assert second.up.server.pid != first.up.server.pid
@@ -201,7 +192,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_said_and_no_other_is_used(sta
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(UsageError, match="is taken by another program"):
-            plane.up(standin, port=other.getsockname()[1], tracker=False)
+            control_plane.up(standin, port=other.getsockname()[1], tracker=False)
     assert read_up(standin.home) is None
 
 
@@ -211,87 +202,89 @@ def test_the_usual_port_when_it_is_taken_is_passed_over_and_said(
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        monkeypatch.setattr(plane, "PORT", other.getsockname()[1])
-        raised = plane.up(standin, tracker=False)
-    assert raised.up.server.port != plane.PORT
-    assert raised.notes == [f"Port {plane.PORT} is taken by another program, so it listens on {raised.up.server.port}."]
+        monkeypatch.setattr(control_plane, "PORT", other.getsockname()[1])
+        raised = control_plane.up(standin, tracker=False)
+    assert raised.up.server.port != control_plane.PORT
+    assert raised.notes == [
+        f"Port {control_plane.PORT} is taken by another program, so it listens on {raised.up.server.port}."
+    ]
 
 
 def test_a_server_that_ends_at_once_is_told_with_the_end_of_its_log(standin: Settings) -> None:
     set_mood(standin.home, "dies")
-    with pytest.raises(UnavailableError, match="ended as soon as it was started") as error:
-        plane.up(standin, tracker=False)
+    with pytest.raises(UnavailableError, match="exited as soon as it was started") as error:
+        control_plane.up(standin, tracker=False)
     assert str(error.value).endswith("RuntimeError: the store is broken")
 
 
 def test_a_server_that_is_never_ready_is_told_and_can_be_stopped(
     standin: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plane, "READY_S", 1.0)
+    monkeypatch.setattr(control_plane, "READY_S", 1.0)
     set_mood(standin.home, "never ready")
     with pytest.raises(UnavailableError, match="not ready after 1 s"):
-        plane.up(standin, tracker=False)
-    assert status_lines(plane.look(standin))[0].startswith("✗ server")
-    assert any("the server at" in one for one in plane.down(standin).stopped)
+        control_plane.up(standin, tracker=False)
+    assert str(status_screen(control_plane.look(standin))[0]).startswith("✗ server")
+    assert any("the server at" in one for one in control_plane.down(standin).stopped)
 
 
 def test_without_the_server_s_libraries_the_command_that_installs_them_is_said(
     standin: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plane, "_NEEDS", ("fastapi", "no_such_library"))
+    monkeypatch.setattr(control_plane, "_NEEDS", ("fastapi", "no_such_library"))
     with pytest.raises(MissingExtraError, match=r"needs no_such_library, .* pip install 'scanflow\[server\]'"):
-        plane.up(standin)
+        control_plane.up(standin)
 
 
 def test_a_tracker_that_is_elsewhere_is_not_started_here(standin: Settings) -> None:
-    raised = plane.up(standin.model_copy(update={"tracker_uri": "http://mlflow:5000"}))
+    raised = control_plane.up(standin.model_copy(update={"tracker_uri": "http://mlflow:5000"}))
     assert raised.up.tracker is None
     assert "SCANFLOW_TRACKER_URI names" in raised.notes[0]
 
 
 def test_a_home_that_cannot_be_written_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UnavailableError, match="cannot be used: Not a directory"):
-        plane.up(Settings(home=tmp_path / "file"))
+    with pytest.raises(UnavailableError, match=r"cannot be (used|kept): (Not a directory|File exists)"):
+        control_plane.up(Settings(home=tmp_path / "file"))
 
 
 def test_the_server_that_is_started_does_not_speak_to_another(
     standin: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCANFLOW_URL", "http://elsewhere:1")
-    raised = plane.up(standin, tracker=False)
+    raised = control_plane.up(standin, tracker=False)
     variables = Path(f"/proc/{raised.up.server.pid}/environ").read_text()
     assert "elsewhere" not in variables
-    assert "SCANFLOW_URL names another server" in raised_lines(raised, elsewhere="http://elsewhere:1")[1]
+    assert "SCANFLOW_URL names another server" in up_lines(raised, elsewhere="http://elsewhere:1")[1]
 
 
 def test_another_s_server_that_answers_at_the_port_is_not_taken_for_one_s_own(
     standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = plane.up(standin, tracker=False).up.server
-    monkeypatch.setattr(plane, "_server_port", lambda *_: other.port)  # both chose it before either listened
+    other = control_plane.up(standin, tracker=False).up.server
+    monkeypatch.setattr(control_plane, "_server_port", lambda *_: other.port)  # both chose it before either listened
     late = Settings(home=tmp_path / "late")
-    with pytest.raises(UnavailableError, match=r"(?s)ended as soon as it was started.*Address already in use"):
-        plane.up(late, tracker=False)
+    with pytest.raises(UnavailableError, match=r"(?s)exited as soon as it was started.*Address already in use"):
+        control_plane.up(late, tracker=False)
     assert other.is_alive()
 
 
 def test_homes_that_are_put_up_at_one_time_do_not_choose_one_port(standin: Settings, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    first = plane.free_port(one, unused_port())
-    assert plane.free_port(other, first) != first
-    assert plane.free_port(one, first) == first
+    first = control_plane.free_port(one, unused_port())
+    assert control_plane.free_port(other, first) != first
+    assert control_plane.free_port(one, first) == first
     with pytest.raises(UsageError, match="is taken by another"):
-        plane.up(standin, port=first, tracker=False)
+        control_plane.up(standin, port=first, tracker=False)
     forget_ports(one)
-    assert plane.free_port(other, first) == first
+    assert control_plane.free_port(other, first) == first
     forget_ports(other)
 
 
 def test_a_port_is_another_home_s_to_choose_as_soon_as_it_is_down(standin: Settings, tmp_path: Path) -> None:
-    port = plane.up(standin, tracker=False).up.server.port
-    plane.down(standin)
-    assert plane.free_port(tmp_path / "other", port) == port
+    port = control_plane.up(standin, tracker=False).up.server.port
+    control_plane.down(standin)
+    assert control_plane.free_port(tmp_path / "other", port) == port
     forget_ports(tmp_path / "other")
 
 
@@ -301,36 +294,36 @@ def test_a_port_is_another_home_s_to_choose_as_soon_as_it_is_down(standin: Setti
 def test_down_waits_for_an_agent_that_tidies_up_and_says_so(
     standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plane, "TELL_AFTER_S", 0.1)
+    monkeypatch.setattr(control_plane, "TELL_AFTER_S", 0.1)
     folder = agent("tracker")
-    plane.up(standin, tracker=False)
+    control_plane.up(standin, tracker=False)
     told: list[str] = []
-    done = plane.down(standin, tell=told.append)
+    done = control_plane.down(standin, tell=told.append)
     assert (folder / "tidied").exists()
     assert done.stopped[0] == "the agent 'tracker' of shop"
     assert done.running == []
-    assert told == ["Waiting for tracker of shop to end, for at most 3 s."]
+    assert told == ["Waiting for tracker of shop to stop, for at most 3 s."]
 
 
 def test_an_agent_that_will_not_end_is_made_to(standin: Settings, agent: Callable[..., Path]) -> None:
     folder = agent("tracker", "stubborn")
-    plane.up(standin, tracker=False)
-    done = plane.down(standin)
-    assert not is_held(folder / "lock")
-    pid = (folder / "pid").read_text()
+    control_plane.up(standin, tracker=False)
+    done = control_plane.down(standin)
+    assert not Daemon(folder).alive
+    pid = (folder / "own pid").read_text()
     assert f"the agent 'tracker' of shop (process {pid}), which the server did not" in done.stopped
     assert (done.running, read_up(standin.home)) == ([], None)
 
 
-def test_an_agent_that_the_server_cannot_end_keeps_no_other_from_ending_and_is_ended_by_its_lock(
+def test_an_agent_that_the_server_cannot_end_keeps_no_other_from_ending_and_is_ended_too(
     standin: Settings, agent: Callable[..., Path]
 ) -> None:
     set_mood(standin.home, "broken")
     folders = [agent("tracker"), agent("checker")]
-    plane.up(standin, tracker=False)
-    done = plane.down(standin)
+    control_plane.up(standin, tracker=False)
+    done = control_plane.down(standin)
     assert all((folder / "tidied").exists() for folder in folders)
-    assert not any(is_held(folder / "lock") for folder in folders)
+    assert not any(Daemon(folder).alive for folder in folders)
     assert "the agent 'checker' of shop" in done.stopped
     assert any(one.startswith("the agent 'tracker' of shop (process ") for one in done.stopped)
     assert any("The disk is full." in one and "the next 'scanflow up' starts it again" in one for one in done.left)
@@ -340,40 +333,40 @@ def test_an_agent_that_the_server_cannot_end_keeps_no_other_from_ending_and_is_e
 def test_agents_are_ended_also_where_no_server_can_be_started_for_that(
     standin: Settings, agent: Callable[..., Path]
 ) -> None:
-    plane.up(standin, tracker=False).up.server.end(grace_s=5.0)
+    control_plane.up(standin, tracker=False).up.server.end(patience_s=30.0)
     set_mood(standin.home, "dies")
     folder = agent("tracker")
-    done = plane.down(standin)
-    assert not is_held(folder / "lock")
-    assert any("ended as soon as it was started" in one for one in done.left)
+    done = control_plane.down(standin)
+    assert not Daemon(folder).alive
+    assert any("exited as soon as it was started" in one for one in done.left)
     assert read_up(standin.home) is None
 
 
 def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
-    standin: Settings, agent: Callable[..., Path]
+    standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_mood(standin.home, "broken")
     folder = agent("tracker", "stubborn")
-    plane.up(standin, tracker=False)
-    innocent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    with innocent:
-        right = (folder / "pid").read_text()
-        (folder / "pid").write_text(str(innocent.pid))  # of a process that has no part in it
-        done = plane.down(standin)
-        assert innocent.poll() is None
+    control_plane.up(standin, tracker=False)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(Daemon, "wait", lambda _daemon, _timeout_s=None: False)
+        impatient.setattr(control_plane, "ENDS_S", 0.0)
+        impatient.setattr(Daemon, "stop", lambda _daemon: None)
+        done = control_plane.down(standin)
     assert done.running == ["tracker of shop"]
     assert not any("tracker" in one for one in done.stopped)
-    assert any("The agent 'tracker' of shop runs on" in one and "ask again: scanflow down" in one for one in done.left)
+    assert any(
+        "The agent 'tracker' of shop still runs" in one and "try again: scanflow down" in one for one in done.left
+    )
     assert read_up(standin.home) is not None
-    (folder / "pid").write_text(right)
-    assert plane.down(standin).running == []
-    assert not is_held(folder / "lock")
+    assert control_plane.down(standin).running == []
+    assert not Daemon(folder).alive
 
 
 def test_agents_are_found_where_nothing_was_noted(standin: Settings, agent: Callable[..., Path]) -> None:
     folder = agent("tracker")
-    done = plane.down(standin)
-    assert not is_held(folder / "lock")
+    done = control_plane.down(standin)
+    assert not Daemon(folder).alive
     assert done.stopped[0] == "the agent 'tracker' of shop"
 
 
@@ -381,22 +374,24 @@ def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(
     standin: Settings, agent: Callable[..., Path]
 ) -> None:
     folder = agent("tracker")
-    raised = plane.up(standin, tracker=False)
+    raised = control_plane.up(standin, tracker=False)
     forget_up(standin.home)
     with (standin.home / "server" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = plane.down(standin)
-        assert is_held(folder / "lock")
+        done = control_plane.down(standin)
+        assert Daemon(folder).alive
     assert done.stopped == []
     assert "was not started by scanflow up" in done.left[0]
-    assert raised.up.server.end(grace_s=5.0)
+    assert raised.up.server.end(patience_s=30.0)
 
 
 def test_down_says_by_its_exit_code_that_an_agent_runs_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left = plane.Down(stopped=[], left=["The agent 'tracker' of shop runs on."], running=["tracker of shop"])
-    monkeypatch.setattr(plane, "down", lambda *_, **__: left)
+    left = control_plane.DownResult(
+        stopped=[], left=["The agent 'tracker' of shop runs on."], running=["tracker of shop"]
+    )
+    monkeypatch.setattr(control_plane, "down", lambda *_, **__: left)
     with pytest.raises(typer.Exit) as ended:
         control.down()
     assert ended.value.exit_code == 3

@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import scanflow as sf
-from scanflow.backends.service_records import Judgement, ServiceRecord, Shape
+from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
+from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.deployer.services import EmbeddedServices
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.cli.app import app as commands
-from tests.unit.standin import StandIn
+from tests.unit.standin import Place, StandIn
 
 APP = """
 import scanflow as sf
@@ -44,7 +44,7 @@ def backend(tmp_path: Path) -> StandIn:
 
 @pytest.fixture
 def deployer(settings: Settings, backend: StandIn) -> EmbeddedDeployer:
-    return EmbeddedDeployer(settings, services=lambda _settings, _models: backend)
+    return EmbeddedDeployer(settings, backend=Place(settings, backend))
 
 
 @pytest.fixture
@@ -107,8 +107,8 @@ def test_scaling_bounds_the_instances(instances: int, begun: int) -> None:
 
 def test_threads_are_derived_anew_where_the_cores_change() -> None:
     shape = Shape(instances=2, cores=1, threads={"OMP_NUM_THREADS": "1"})
-    assert changed_shape(shape, instances=4).threads == shape.threads
-    assert changed_shape(shape, cores=2) == Shape(instances=2, cores=2)
+    assert changed_shape(shape, Sizing(instances=4)).threads == shape.threads
+    assert changed_shape(shape, Sizing(cores=2)) == Shape(instances=2, cores=2)
 
 
 # The deployer
@@ -119,17 +119,14 @@ def test_deploying_takes_the_online_workflow_and_what_is_given_beside_it(
 ) -> None:
     assert deployed.name == "digits"
     assert backend.asked == [
-        {"deploy": "digits", "shape": None, "port": None},
+        {"deploy": "digits", "sizing": None, "port": None},
     ]
     from scanflow.loading import load_application
 
     app = load_application(str(source))[0]
-    deployer.deploy(app, "digits", instances=1, port=8080)
-    assert backend.asked[-1] == {
-        "deploy": "digits",
-        "shape": Shape(instances=1, cores=1, affinity="cpumem"),
-        "port": 8080,
-    }
+    record = deployer.deploy(app, "digits", sizing=Sizing(instances=1), port=8080)
+    assert backend.asked[-1]["port"] == 8080
+    assert record.shape == Shape(instances=1, cores=1, affinity="cpumem")
 
 
 def test_what_is_run_is_not_deployed_and_the_other_way_round(deployer: EmbeddedDeployer, source: Path) -> None:
@@ -148,9 +145,9 @@ def test_a_change_of_nothing_and_a_share_of_too_much_are_refused(
     deployer: EmbeddedDeployer, deployed: ServiceRecord
 ) -> None:
     with pytest.raises(UsageError, match="Nothing was given to change"):
-        deployer.scale(deployed.name)
-    with pytest.raises(InvalidError, match=r"The weight 1.5 is no share"):
-        deployer.traffic(deployed.name, "models:/cnn/2", weight=1.5)
+        ServiceChange()
+    with pytest.raises(InvalidError, match=r"weight"):
+        ServiceChange(model="models:/cnn/2", weight=1.5)
 
 
 def test_a_plan_of_a_graph_says_where_its_instances_would_sit(deployer: EmbeddedDeployer) -> None:
@@ -187,18 +184,6 @@ def test_following_ends_when_the_service_does(
     assert [*following] == []
 
 
-def test_models_come_from_the_registry_of_the_application(settings: Settings, source: Path, backend: StandIn) -> None:
-    made: list[Path] = []
-
-    def make(given: Settings, models: object) -> StandIn:
-        made.append(given.home)
-        assert models is not None
-        return backend
-
-    assert EmbeddedServices(settings, make).services() == []
-    assert made == [settings.home]
-
-
 # The command line
 
 
@@ -209,17 +194,26 @@ def test_deploying_tells_of_each_instance_and_ends_with_a_way_to_ask(run: Run) -
         "  instance 2 is ready on core 1 (0.9 s)",
     ]
     assert told[2] == "✓ digits  ready at http://127.0.0.1:9  (2 instances × 1 core, cpumem)"
-    assert told[-1].startswith("Ask it: scanflow predict digits --data")
+    assert told[-1].startswith("Request a prediction: scanflow predict digits --data")
     assert told[-2].startswith("curl -s http://127.0.0.1:9/v2/models/digits/infer")
 
 
 def test_deploying_can_be_cut_otherwise(run: Run, backend: StandIn) -> None:
     done = run("deploy", "app.py:digits", "--instances", "1", "--cores", "500m", "--affinity", "ANY", "--json")
     assert json.loads(done.output)["shape"] == {
-        "instances": 1, "cores": 0.5, "memory_bytes": None, "affinity": "any", "threads": {},
+        "instances": 1, "cores": 0.5, "memory_bytes": None, "affinity": "any", "pool_threads": None, "threads": {},
     }  # fmt: skip
     assert "affinity 'near' is not known" in str(run("deploy", "--affinity", "near").exception)
     assert "cpu 'two' cannot be read" in str(run("deploy", "--cores", "two").exception)
+
+
+def test_a_budget_of_cores_is_divided_over_instances(run: Run, deployed: ServiceRecord) -> None:
+    assert "(4 instances × 2 cores, cpumem)" in run("scale", "digits", "--cut", "8", "--into", "4").output
+    assert "(2 instances × 0.5 cores, any)" in run("deploy", "--cut", "1", "--into", "2", "--affinity", "any").output
+    told = run("plan", "app.py:digits", "--cut", "1", "--into", "2", "--affinity", "any").output
+    assert told.splitlines()[-1].startswith("2 instances on 1 of ")
+    assert "cannot be divided evenly" in str(run("scale", "digits", "--cut", "9", "--into", "4").exception)
+    assert "no instances" in str(run("plan", "app.py:training", "--instances", "2").exception)
 
 
 def test_services_are_listed_and_shown(run: Run, deployed: ServiceRecord) -> None:
@@ -229,7 +223,7 @@ def test_services_are_listed_and_shown(run: Run, deployed: ServiceRecord) -> Non
     shown = run("services", "digits").output
     assert "instance" in shown
     assert "revision" in shown
-    assert shown.splitlines()[-1].startswith("Ask it: scanflow predict digits")
+    assert shown.splitlines()[-1].startswith("Request a prediction: scanflow predict digits")
     assert json.loads(run("services", "--json").output)[0]["name"] == "digits"
     assert json.loads(run("services", "digits", "--json").output)["app"] == "shop"
 
@@ -244,7 +238,7 @@ def test_scaling_rolls_and_explains(run: Run, deployed: ServiceRecord) -> None:
     assert told == [
         "  rolling",
         "✓ digits  ready at http://127.0.0.1:9  (3 instances × 2 cores, cpumem)",
-        "Look at it: scanflow services digits",
+        "Show it: scanflow services digits",
     ]
     assert "ceil(2 x 31.0 / 20.0) = 4" in run("scale", "digits", "--explain").output
     assert json.loads(run("scale", "digits", "--explain", "--json").output)["wanted"] == 4
@@ -254,15 +248,14 @@ def test_scaling_rolls_and_explains(run: Run, deployed: ServiceRecord) -> None:
 def test_a_version_is_put_on_trial_and_judged(run: Run, backend: StandIn, deployed: ServiceRecord) -> None:
     done = run("traffic", "digits", "models:/cnn/2", "-w", "10%", "--promote-if", "p95<=1.2x", "--after", "500")
     assert "models:/cnn/2 is loaded" in done.output
-    judgement = Judgement(metric="p95", ratio=1.2, after_requests=500)
-    assert backend.asked[-1] == {
-        "traffic": "models:/cnn/2", "node": None, "weight": 0.1, "shadow": False, "judgement": judgement,
-    }  # fmt: skip
+    policy = CanaryPolicy(metric="p95", ratio=1.2, after_requests=500)
+    wanted = ServiceChange(model="models:/cnn/2", weight=0.1, shadow=False, policy=policy)
+    assert backend.asked[-1] == {"change": wanted}
     assert run("services", "digits").output.splitlines()[-1] == (
         "Decide: scanflow promote digits, or scanflow rollback digits"
     )
     assert run("promote", "digits").exit_code == 0
-    assert "has no version on trial" in str(run("promote", "digits").exception)
+    assert "has no canary" in str(run("promote", "digits").exception)
     assert run("rollback", "digits").exit_code == 0
 
 
@@ -292,7 +285,7 @@ def test_logs_of_a_service_are_found_where_there_is_no_such_run(
 def test_check_and_plan_know_graphs(run: Run) -> None:
     assert run("check", "app.py:digits").output.splitlines() == [
         "✓ shop:digits  1 node in each of 2 instances",
-        "app.py is good. Deploy it: scanflow deploy app.py:digits",
+        "app.py is valid. Deploy it: scanflow deploy app.py:digits",
     ]
     told = run("plan", "app.py:digits").output
     assert "models:/cnn@champion" in told

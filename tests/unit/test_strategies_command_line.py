@@ -14,11 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.transport import Server, async_json
-from scanflow_client import faces
-from scanflow_client.cli import app as command_line
-from scanflow_client.cli import strategies
-from scanflow_client.replay_words import moment_of
+from scanflow.transport import ServerClient, async_client
+from scanflow_client import agent_client
+from scanflow_client.cli.app import app
+from scanflow_client.traces import moment_of
 
 URL = "http://127.0.0.1:46666"
 FACE = "http://127.0.0.1:5001"
@@ -117,14 +116,14 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return httpx.Response(200, json=[one for one in entries if one["id"] > after][:limit])
 
     transport = httpx.MockTransport(face)
-    monkeypatch.setattr(async_json, "AsyncJson", functools.partial(async_json.AsyncJson, transport=transport))
-    monkeypatch.setattr(faces, "PAGE", 2)
+    monkeypatch.setattr(async_client, "AsyncClient", functools.partial(async_client.AsyncClient, transport=transport))
+    monkeypatch.setattr(agent_client, "PAGE", 2)
     told = [
         {"name": "tracker", "app": "mnist", "team": "default", "state": "running", "url": FACE},
         {"name": "checker", "app": "mnist", "team": "default", "state": "stopped"},
     ]
     answer = httpx.MockTransport(lambda _: httpx.Response(200, json=told))
-    monkeypatch.setattr(strategies, "server", lambda: Server(URL, transport=answer))
+    monkeypatch.setattr("scanflow_client.cli.strategies.server", lambda: ServerClient(URL, transport=answer))
     return entries
 
 
@@ -141,7 +140,7 @@ def note(
 
 
 def cli(*words: str) -> Result:
-    return CliRunner().invoke(command_line.app, words, catch_exceptions=False)
+    return CliRunner().invoke(app, words, catch_exceptions=False)
 
 
 def change(folder: Path, before: str, after: str) -> None:
@@ -224,7 +223,7 @@ def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, j
     done = cli("replay", "tracker", "app.py")
     assert done.exit_code == 0
     heads, *rows, empty, last = done.stdout.splitlines()
-    assert (heads.split(), empty) == ("when sensor strategy rule wants then".split(), "")
+    assert (heads.split(), empty) == ("when sensor strategy rule requests recorded".split(), "")
     assert [row.split()[2:] for row in rows] == [
         ["count", "count", "no", "-", "-"],
         ["count", "train", "no", "-", "-"],
@@ -233,7 +232,7 @@ def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, j
         ["count", "count", "no", "-", "-"],
         ["count", "train", "no", "-", "-"],
     ]
-    assert last == "3 samples, 3 strategies: all is decided as it was then."
+    assert last == "3 samples, 3 strategies: all decisions are as recorded."
     assert cli("replay", "mnist:tracker").stdout == done.stdout, "again, it is the same"
 
 
@@ -258,7 +257,7 @@ def test_a_changed_rule_is_shown_as_a_difference_and_in_the_exit_code(
     assert "checker.look(5)" in two
     assert (empty, last) == (
         "",
-        "3 samples, 3 strategies: 5 decisions differ from what was decided then: 4 newly wanted, 1 wanted otherwise.",
+        "3 samples, 3 strategies: 5 decisions differ from what was recorded: 4 added, 1 changed.",
     )
     told = json.loads(cli("replay", "tracker", "--json").stdout)
     assert (told["app"], told["agent"], told["samples"]) == ("mnist", "tracker", 3)
@@ -272,11 +271,11 @@ def test_a_trace_is_saved_and_replayed_without_the_agent(
     before = cli("replay", "tracker", "--last", "2", "--save", "trace.json")
     assert before.exit_code == 0
     assert before.stdout.splitlines()[-1].startswith("2 samples")
-    monkeypatch.setattr(strategies, "server", lambda: pytest.fail("no server is needed"))
+    monkeypatch.setattr("scanflow_client.cli.strategies.server", lambda: pytest.fail("no server is needed"))
     assert cli("replay", "tracker", "--trace", "trace.json").stdout == before.stdout
     change(folder, "LEAST = 1000", "LEAST = 2000")
     after = cli("replay", "mnist:tracker", "--trace", "trace.json")
-    assert (after.exit_code, "1 decision differs" in after.stdout, "wanted no more" in after.stdout) == (1, True, True)
+    assert (after.exit_code, "1 decision differs" in after.stdout, "1 removed" in after.stdout) == (1, True, True)
     (folder / "journal.json").write_text(json.dumps(journal))
     assert cli("replay", "tracker", "--trace", "journal.json").exit_code == 1, "a printed journal is a trace too"
 
@@ -286,7 +285,7 @@ def test_samples_are_chosen_by_time(folder: Path, journal: list[dict[str, Any]])
     note(journal, 5, None, at=time.time() - 60.0, error="it hung")
     done = cli("replay", "tracker", "--since", "1h")
     assert (done.exit_code, done.stdout.count("the sensor failed: it hung")) == (0, 2)
-    assert done.stdout.splitlines()[-1] == "2 samples, 3 strategies: all is decided as it was then."
+    assert done.stdout.splitlines()[-1] == "2 samples, 3 strategies: all decisions are as recorded."
     nothing = cli("replay", "tracker", "--since", "2999-01-01")
     assert (nothing.exit_code, nothing.stdout) == (
         0,
@@ -305,7 +304,7 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
 def test_of_a_long_timeline_the_end_is_shown(
     folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strategies, "SHOWN", 2)
+    monkeypatch.setattr("scanflow_client.formatting.replay.MAX_ROWS", 2)
     lines = cli("replay", "tracker").stdout.splitlines()
     assert lines[0] == "The last 2 of 6 moments; all of them: --json"
     assert len(lines) == 6

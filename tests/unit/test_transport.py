@@ -1,4 +1,4 @@
-"""Predictions over HTTP: arrays in the protocol's two spellings, and refusals as the errors that they are."""
+"""HttpServiceClient over HTTP: arrays in the protocol's two spellings, and refusals as the errors that they are."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import stamina
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import (
+    AccessDeniedError,
     AlreadyRunningError,
     InvalidError,
     NotFoundError,
@@ -21,7 +23,8 @@ from scanflow.errors import (
     UnavailableError,
     UsageError,
 )
-from scanflow.transport import Predictions, refusal_of
+from scanflow.problems import refusal_of
+from scanflow.transport import HttpServiceClient
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
@@ -40,8 +43,8 @@ def mirror(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, content=head + body[size:], headers=headers)
 
 
-def service(handler: Callable[[httpx.Request], httpx.Response]) -> Predictions:
-    return Predictions("http://127.0.0.1:1", transport=httpx.MockTransport(handler))
+def service(handler: Callable[[httpx.Request], httpx.Response]) -> HttpServiceClient:
+    return HttpServiceClient("http://127.0.0.1:1", transport=httpx.MockTransport(handler))
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -111,10 +114,13 @@ def test_an_unknown_type_of_numbers_is_refused() -> None:
     ("status", "kind"),
     [
         (400, InvalidError),
+        (401, AccessDeniedError),
+        (403, AccessDeniedError),
         (404, NotFoundError),
         (409, AlreadyRunningError),
         (413, InvalidError),
         (418, UsageError),
+        (421, AccessDeniedError),
         (422, InvalidError),
         (429, UnavailableError),
         (500, ServiceFailedError),
@@ -201,3 +207,58 @@ def test_names_and_versions_are_part_of_the_path_and_nothing_else() -> None:
         client.infer("a/b", [1], version="3")
         client.infer("m", [1])
     assert paths == ["/v2/models/a%2Fb/versions/3/infer", "/v2/models/m/infer"]
+
+
+CLOSED = httpx.RemoteProtocolError("Server disconnected without sending a response.")
+
+
+def scripted(*answers: httpx.Response | Exception) -> tuple[HttpServiceClient, list[httpx.Request]]:
+    left, asked = list(answers), []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return service(handle), asked
+
+
+@pytest.mark.parametrize("first", [CLOSED, httpx.Response(503, headers={"retry-after": "1"}, json={})])
+def test_what_a_service_has_not_read_is_sent_again(first: httpx.Response | Exception) -> None:
+    client, asked = scripted(first, httpx.Response(200, json={"ok": True}))
+    with stamina.set_testing(True, attempts=3):
+        assert client.seldon({"strData": "x"}) == {"ok": True}
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    "first",
+    [httpx.ReadError("reset"), httpx.ReadTimeout("late"), httpx.Response(503, json={}), httpx.Response(500, json={})],
+)
+def test_what_a_service_may_have_read_is_not_sent_again(first: httpx.Response | Exception) -> None:
+    client, asked = scripted(first)
+    with stamina.set_testing(True, attempts=3), pytest.raises(ScanflowError):
+        client.seldon({"strData": "x"})
+    assert len(asked) == 1
+
+
+def test_a_service_that_stays_busy_is_told_of_in_its_own_words() -> None:
+    busy = [httpx.Response(503, headers={"retry-after": "2"}, json={"detail": "no instance yet"}) for _ in range(4)]
+    client, asked = scripted(*busy)
+    with stamina.set_testing(True, attempts=3), pytest.raises(UnavailableError, match=r"no instance yet.*again in 2 s"):
+        client.seldon({"strData": "x"})
+    assert len(asked) == 3
+
+
+def test_a_token_goes_with_every_request() -> None:
+    seen: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["authorization"])
+        return httpx.Response(200, json={})
+
+    with HttpServiceClient("http://127.0.0.1:1", token="t", transport=httpx.MockTransport(handle)) as client:
+        client.document("/v2")
+    assert seen == ["Bearer t"]

@@ -8,6 +8,7 @@ import pytest
 
 from scanflow import errors
 from scanflow.errors import (
+    AccessDeniedError,
     AlreadyRunningError,
     InternalError,
     InvalidError,
@@ -19,7 +20,7 @@ from scanflow.errors import (
     UnsupportedError,
     UsageError,
 )
-from scanflow.transport import error_of, problem_of, status_of
+from scanflow.problems import error_of, problem_of, status_of
 
 KINDS = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, ScanflowError)]
 
@@ -37,6 +38,7 @@ def test_an_error_arrives_as_itself_in_its_own_words(kind: type[ScanflowError]) 
     ("kind", "status"),
     [
         (UsageError, 400),
+        (AccessDeniedError, 401),
         (InvalidError, 422),
         (NotFoundError, 404),
         (UnsupportedError, 400),

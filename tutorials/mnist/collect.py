@@ -18,8 +18,8 @@ from serving.pictures import SIDE, NotAPictureError, Pictures
 import scanflow as sf
 from scanflow.errors import ScanflowError
 from scanflow.knowledge import KnowledgeBase
-from scanflow_agents.templates.collected import collect
-from scanflow_agents.templates.marks import read_json
+from scanflow_agents.templates.bookmarks import read_json
+from scanflow_agents.templates.prediction_data import collect
 
 TOLD = 20
 

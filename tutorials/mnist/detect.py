@@ -1,4 +1,4 @@
-"""Compare new pictures with those the model knows: has the data drifted, which are strange, which should be labelled?
+"""Compare new pictures with those the model knows: has the data drifted, which are outliers, which should be labelled?
 
 Leaves in its output folder: ``outliers.npz`` (index, id, x, value), ``picked.npz`` (index, id, x, guess, score), the
 same points without pictures as ``picked.json``, ``metrics.json``, and the detector itself in ``detector/``.
@@ -36,7 +36,7 @@ def arguments_of() -> argparse.Namespace:
     parser.add_argument("--new_path", required=True, help="pictures that came since, (n, 28, 28), .npy")
     parser.add_argument("--ids_path", default="", help="what names each new picture: a JSON list; else their numbers")
     parser.add_argument("--predicted_in", default="", help="the run in which they were predicted")
-    parser.add_argument("--detector", choices=catalogue.NAMES, default="autoencoder")
+    parser.add_argument("--detector", choices=catalogue.names(), default="autoencoder")
     parser.add_argument("--options", default="{}", help='of the detector, as JSON: {"level": 0.001}')
     parser.add_argument("--detector_path", default="", help="the folder of a fitted one, instead of fitting one")
     parser.add_argument("--reference_size", type=int, default=2000, help="so many of the reference, drawn at random")
@@ -163,7 +163,7 @@ def main() -> None:
 
     verdict = "drifted" if found.drifted else "no drift"
     print(f"{arguments.detector}: {verdict} ({found.statistic:.4g}, alarm above {found.threshold:.4g})")
-    print(f"{len(found.outliers)} of {len(x)} pictures are strange, {len(points)} picked to be labelled")
+    print(f"{len(found.outliers)} of {len(x)} pictures are outliers; {len(points)} samples selected for labelling")
     for name, value in metrics.items():
         sf.output(name, value)
     sf.output("picked_path", (folder / "picked.npz").absolute())

@@ -15,8 +15,8 @@ from steps.digits import class_of
 
 import scanflow as sf
 from scanflow.errors import ScanflowError
-from scanflow_agents.templates.collected import labelled
-from scanflow_agents.templates.marks import LABELS_FILE, read_json
+from scanflow_agents.templates.bookmarks import LABELS_FILE, read_json
+from scanflow_agents.templates.prediction_data import labelled
 
 TOLD = 20
 

@@ -8,8 +8,8 @@ from typing import Any
 import archive
 
 from scanflow.agent import Context
-from scanflow_agents.templates.collected import arrays_of
-from scanflow_agents.templates.desk import tracker_of
+from scanflow_agents.templates.control_plane import tracker_of
+from scanflow_agents.templates.prediction_data import arrays_of
 
 
 def ground_truth(items: list[dict[str, Any]], context: Context) -> dict[str, int]:

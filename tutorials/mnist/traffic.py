@@ -27,7 +27,7 @@ import corruptions
 import numpy as np
 
 from scanflow.errors import ScanflowError
-from scanflow.transport import Predictions
+from scanflow.transport import HttpServiceClient
 
 CALLERS = 4
 MOST_RATE = 1000.0
@@ -104,7 +104,7 @@ def send(order: Order, sources: dict[str, Iterator[tuple[Any, int]]], url: str, 
     def ask(kind: str, picture: Any, label: int) -> None:
         try:
             if not hasattr(local, "client"):
-                local.client = Predictions(url)
+                local.client = HttpServiceClient(url)
             answer = local.client.infer("serve", picture[None])
             (scores,) = answer.outputs.values()
             tally.count(kind, answer.revision or "?", "right" if int(scores.argmax()) == label else "wrong")

@@ -14,17 +14,82 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
-from scanflow_agents.detectors import storage
 from scanflow_agents.detectors.port import Floats, Samples, Scores
 from scanflow_agents.detectors.samples import checked, sample_shape
 from scanflow_agents.detectors.statistics import exceedances_at_least
+from scanflow_agents.detectors.storage import read, write
 
 __all__ = ["Autoencoder", "FittedAutoencoder"]
 
 NETWORK = "autoencoder.keras"
+OPTIONS = ("low", "high", "level", "quantile", "alarm_above")
 LEAST_PICTURES = 100
 SEEDS = 2**31
 AT_ONCE = 256
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedAutoencoder:
+    """A trained autoencoder. A sample's value is its mean squared error, the statistic is the share of outliers."""
+
+    network: Any
+    shape: tuple[int, ...]
+    low: float
+    high: float
+    """Pictures are scaled so that the reference is from 0 to 1."""
+
+    level: float
+    quantile: float
+    alarm_above: float
+    errors: Floats
+    """(held,): errors on pictures of the reference that were not trained on, ascending."""
+
+    @property
+    def rank(self) -> int:
+        """How many of the held-out errors are at or above the threshold for outliers."""
+        return max(1, math.floor((1 - self.quantile) * len(self.errors)))
+
+    def score(self, batch: Samples) -> Scores:
+        values = self.errors_of(checked("batch", batch, shape=self.shape))
+        usual = float(self.errors[-self.rank])
+        above, new, held = int((values > usual).sum()), len(values), len(self.errors)
+        return Scores(
+            values=values,
+            outlier_threshold=usual,
+            statistic=above / new,
+            threshold=max(self.alarm_above, allowed(new, held, self.rank, self.level) / new),
+            p_value=exceedances_at_least(above, new, held, self.rank),
+        )
+
+    def errors_of(self, pictures: Floats) -> Floats:
+        """Return the mean squared error of each picture, (n,)."""
+        given = self.as_input(pictures)
+        drawn = np.asarray(self.network.predict(given, batch_size=AT_ONCE, verbose=0))
+        errors: Floats = ((drawn - given) ** 2).reshape(len(given), -1).mean(axis=1).astype(np.float64)
+        return errors
+
+    def as_input(self, pictures: Floats) -> NDArray[np.float32]:
+        """Return pictures as the network takes them: (n, height, width, channels), mostly from 0 to 1."""
+        scaled = ((pictures - self.low) / (self.high - self.low)).astype(np.float32)
+        return scaled[..., None] if len(self.shape) == 2 else scaled
+
+    def save(self, folder: Path) -> None:
+        """Write all fields into ``folder``, the network as Keras does."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.network.save(folder / NETWORK)
+        options = {name: getattr(self, name) for name in OPTIONS}
+        write(folder, "autoencoder", options, {"shape": np.array(self.shape), "errors": self.errors})
+
+    @classmethod
+    def load(cls, folder: Path) -> FittedAutoencoder:
+        """Return what :meth:`save` wrote into ``folder``."""
+        options, arrays = read(folder)
+        if not (folder / NETWORK).is_file():
+            raise NotFoundError(f"{folder} has no {NETWORK}. Fit the detector again and save it.")
+        network = keras().models.load_model(folder / NETWORK, compile=False)
+        shape = tuple(int(side) for side in arrays["shape"])
+        given = {name: options[name] for name in OPTIONS}
+        return cls(network=network, shape=shape, errors=arrays["errors"], **given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,80 +157,7 @@ class Autoencoder:
             if getattr(self, name) < 1:
                 raise InvalidError(f"{name}={getattr(self, name)} is too few. Give 1 or more.")
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FittedAutoencoder:
-    """A trained autoencoder. A sample's value is its mean squared error, the statistic is the share of outliers."""
-
-    network: Any
-    shape: tuple[int, ...]
-    low: float
-    high: float
-    """Pictures are scaled so that the reference is from 0 to 1."""
-
-    level: float
-    quantile: float
-    alarm_above: float
-    errors: Floats
-    """(held,): errors on pictures of the reference that were not trained on, ascending."""
-
-    @property
-    def rank(self) -> int:
-        """How many of the held-out errors are at or above the threshold for outliers."""
-        return max(1, math.floor((1 - self.quantile) * len(self.errors)))
-
-    def score(self, batch: Samples) -> Scores:
-        values = self.errors_of(checked("batch", batch, shape=self.shape))
-        usual = float(self.errors[-self.rank])
-        above, new, held = int((values > usual).sum()), len(values), len(self.errors)
-        return Scores(
-            values=values,
-            outlier_threshold=usual,
-            statistic=above / new,
-            threshold=max(self.alarm_above, allowed(new, held, self.rank, self.level) / new),
-            p_value=exceedances_at_least(above, new, held, self.rank),
-        )
-
-    def errors_of(self, pictures: Floats) -> Floats:
-        """Return the mean squared error of each picture, (n,)."""
-        given = self.as_input(pictures)
-        drawn = np.asarray(self.network.predict(given, batch_size=AT_ONCE, verbose=0))
-        errors: Floats = ((drawn - given) ** 2).reshape(len(given), -1).mean(axis=1).astype(np.float64)
-        return errors
-
-    def as_input(self, pictures: Floats) -> NDArray[np.float32]:
-        """Return pictures as the network takes them: (n, height, width, channels), mostly from 0 to 1."""
-        scaled = ((pictures - self.low) / (self.high - self.low)).astype(np.float32)
-        return scaled[..., None] if len(self.shape) == 2 else scaled
-
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.network.save(folder / NETWORK)
-        options = {
-            "low": self.low,
-            "high": self.high,
-            "level": self.level,
-            "quantile": self.quantile,
-            "alarm_above": self.alarm_above,
-        }
-        storage.write(folder, "autoencoder", options, {"shape": np.array(self.shape), "errors": self.errors})
-
-    @classmethod
-    def load(cls, folder: Path) -> FittedAutoencoder:
-        """Read what was saved."""
-        options, arrays = storage.read(folder)
-        if not (folder / NETWORK).is_file():
-            raise NotFoundError(f"{folder} has no {NETWORK}. Fit the detector anew and save it.")
-        return cls(
-            network=keras().models.load_model(folder / NETWORK, compile=False),
-            shape=tuple(int(side) for side in arrays["shape"]),
-            low=float(options["low"]),
-            high=float(options["high"]),
-            level=float(options["level"]),
-            quantile=float(options["quantile"]),
-            alarm_above=float(options["alarm_above"]),
-            errors=arrays["errors"],
-        )
+    load = FittedAutoencoder.load
 
 
 def allowed(new: int, held: int, rank: int, level: float) -> int:

@@ -1,76 +1,65 @@
-"""The detectors by name: how a workflow's parameter becomes one, and how a saved one is read again."""
+"""The detectors by name, those of installed packages too (entry points in the group ``scanflow.detectors``).
+
+Such an entry is a class whose keyword arguments are the detector's options, with :meth:`~.port.Detector.fit` and
+:meth:`~.port.Detector.load`. One that needs randomness takes a ``generator``. What it fits is saved by
+:func:`.storage.write` under the entry's name.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scanflow.errors import InvalidError, did_you_mean
+from scanflow.errors import InvalidError
+from scanflow.plugins import load_plugin, plugin_names
 from scanflow_agents.detectors import storage
-from scanflow_agents.detectors.autoencoder import Autoencoder, FittedAutoencoder
-from scanflow_agents.detectors.ks import KS, FittedKS
-from scanflow_agents.detectors.mmd import MMD, FittedMMD
 from scanflow_agents.detectors.port import Detector, Fitted
-from scanflow_agents.detectors.prior import ClassPrior, FittedClassPrior
-from scanflow_agents.detectors.psi import PSI, FittedPSI
 
-__all__ = ["NAMES", "load", "make"]
+__all__ = ["load", "make", "names"]
 
-NAMES = ("autoencoder", "ks", "mmd", "prior", "psi")
+
+def names() -> tuple[str, ...]:
+    """Return the names of the detectors that are installed."""
+    return plugin_names("detectors")
 
 
 def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any] | None = None) -> Detector:
     """Return the detector of that name.
 
     Args:
-        name: one of :data:`NAMES`.
+        name: one of :func:`names`.
         generator: where chance comes from, for those that need it.
-        options: fields of the detector's class that are not to have their default.
+        options: keyword arguments of the detector's class that are not to have their default.
 
     Raises:
-        InvalidError: no detector, or no option, of that name.
+        NotFoundError: no detector of that name is installed.
+        InvalidError: it has no such option.
     """
+    cls = load_plugin("detectors", name)
     chosen = dict(options or {})
+    if "generator" in inspect.signature(cls).parameters:
+        chosen["generator"] = generator
     try:
-        match name:
-            case "autoencoder":
-                return Autoencoder(generator=generator, **chosen)
-            case "ks":
-                return KS(**chosen)
-            case "mmd":
-                return MMD(generator=generator, **chosen)
-            case "prior":
-                return ClassPrior(**chosen)
-            case "psi":
-                return PSI(**chosen)
+        detector: Detector = cls(**chosen)
     except TypeError as error:
         raise InvalidError(f"The detector {name!r} cannot have these options ({error}). Leave them out.") from error
-    raise InvalidError(f"There is no detector {name!r}.{did_you_mean(name, NAMES)}")
+    return detector
 
 
 def load(folder: Path) -> Fitted:
     """Return the detector that was saved in ``folder``.
 
     Raises:
-        NotFoundError: none was.
-        InvalidError: it is damaged, or of a kind that is not known.
+        NotFoundError: none was, or its kind is not installed.
+        InvalidError: it is damaged.
     """
     kind = storage.kind_of(folder)
+    detector: Detector = load_plugin("detectors", kind)
     try:
-        match kind:
-            case "autoencoder":
-                return FittedAutoencoder.load(folder)
-            case "ks":
-                return FittedKS.load(folder)
-            case "mmd":
-                return FittedMMD.load(folder)
-            case "prior":
-                return FittedClassPrior.load(folder)
-            case "psi":
-                return FittedPSI.load(folder)
+        return detector.load(folder)
     except KeyError as error:
-        raise InvalidError(f"The detector saved in {folder} lacks {error}. Fit it anew and save it.") from error
-    raise InvalidError(f"{folder} holds a detector {kind!r}, which is not known.{did_you_mean(kind, NAMES)}")
+        raise InvalidError(f"The detector saved in {folder} lacks {error}. Fit it again and save it.") from error

@@ -7,17 +7,45 @@ work best; with ``components`` at least the number of features, on these as they
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors import storage
-from scanflow_agents.detectors.port import Floats, Indices, Samples, Scores
+from scanflow_agents.detectors.port import Indices, Samples, Scores
 from scanflow_agents.detectors.samples import Reference, distance
-from scanflow_agents.detectors.statistics import holm, ks_critical, ks_distance, ks_p_value
+from scanflow_agents.detectors.statistics import holm, ks
+from scanflow_agents.detectors.storage import Persistent
 
 __all__ = ["KS", "FittedKS"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedKS(Persistent):
+    """KS with its reference. The statistic is the largest distance of any feature, 0 to 1."""
+
+    KIND = "ks"
+
+    reference: Reference
+    level: float
+    alarm_above: float
+
+    def score(self, batch: Samples) -> Scores:
+        features = self.reference.features_of(batch)
+        many = features.shape[1]
+        distances, p_values, by_chance = ks(features, self.reference.features, self.level / many)
+        return Scores(
+            values=distance(features),
+            outlier_threshold=self.reference.outlier_threshold,
+            statistic=float(distances.max()),
+            threshold=max(self.alarm_above, by_chance),
+            p_value=min(1.0, many * float(p_values.min())),
+            by_feature=distances,
+        )
+
+    def drifted_features(self, batch: Samples) -> Indices:
+        """Return which features have drifted, by Holm's correction: the last one is what all directions leave out."""
+        _, p_values, _ = ks(self.reference.features_of(batch), self.reference.features, self.level)
+        return np.flatnonzero(holm(p_values) <= self.level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,50 +70,4 @@ class KS:
         known = Reference.of(reference, components=self.components, outlier_share=self.outlier_share)
         return FittedKS(reference=known, level=self.level, alarm_above=self.alarm_above)
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FittedKS:
-    """KS with its reference. The statistic is the largest distance of any feature, 0 to 1."""
-
-    reference: Reference
-    level: float
-    alarm_above: float
-
-    def score(self, batch: Samples) -> Scores:
-        features = self.reference.features_of(batch)
-        distances, p_values = self.compare(features)
-        many = len(distances)
-        by_chance = ks_critical(self.level / many, len(features), len(self.reference.features))
-        return Scores(
-            values=distance(features),
-            outlier_threshold=self.reference.outlier_threshold,
-            statistic=float(distances.max()),
-            threshold=max(self.alarm_above, by_chance),
-            p_value=min(1.0, many * float(p_values.min())),
-            by_feature=distances,
-        )
-
-    def drifted_features(self, batch: Samples) -> Indices:
-        """Return which features have drifted, by Holm's correction: the last one is what all directions leave out."""
-        _, p_values = self.compare(self.reference.features_of(batch))
-        return np.flatnonzero(holm(p_values) <= self.level)
-
-    def compare(self, features: Floats) -> tuple[Floats, Floats]:
-        """Return distances and p-values of features (n, k), one each, not corrected."""
-        known = self.reference.features
-        distances = np.array([ks_distance(new, old) for new, old in zip(features.T, known.T, strict=True)])
-        p_values = np.array([ks_p_value(float(one), len(features), len(known)) for one in distances])
-        return distances, p_values
-
-    def save(self, folder: Path) -> None:
-        storage.write(folder, "ks", {"level": self.level, "alarm_above": self.alarm_above}, self.reference.arrays())
-
-    @classmethod
-    def load(cls, folder: Path) -> FittedKS:
-        """Read what was saved."""
-        options, arrays = storage.read(folder)
-        return cls(
-            reference=Reference.from_arrays(arrays),
-            level=float(options["level"]),
-            alarm_above=float(options["alarm_above"]),
-        )
+    load = FittedKS.load

@@ -8,18 +8,56 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors import storage
 from scanflow_agents.detectors.port import Floats, Samples, Scores
 from scanflow_agents.detectors.samples import Reference, distance
+from scanflow_agents.detectors.storage import Persistent
 
 __all__ = ["MMD", "FittedMMD"]
 
 SEEDS = 2**63
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedMMD(Persistent):
+    """MMD with its reference. The statistic is the unbiased estimate of the squared discrepancy; about 0, or below."""
+
+    KIND = "mmd"
+
+    reference: Reference
+    points: Floats
+    """(m, features): those of the reference that are compared with."""
+
+    seed: int
+    level: float
+    permutations: int
+    most: int
+
+    def score(self, batch: Samples) -> Scores:
+        features = self.reference.features_of(batch)
+        if len(features) < 2:
+            raise InvalidError(f"The batch has {len(features)} sample, and MMD needs 2. Wait for more data.")
+        generator = np.random.default_rng(self.seed)
+        new = some(in_order(features), self.most, generator)
+        kernel = gaussian_kernel(np.concatenate([new, self.points]))
+        statistic = discrepancies(kernel, first(len(new), len(kernel))[None])[0]
+        by_chance = discrepancies(kernel, self.shuffled(len(new), len(kernel), generator))
+        allowed = math.floor(self.level * (self.permutations + 1)) - 1
+        return Scores(
+            values=distance(features),
+            outlier_threshold=self.reference.outlier_threshold,
+            statistic=float(statistic),
+            threshold=float(np.sort(by_chance)[::-1][allowed]),
+            p_value=float((1 + (by_chance >= statistic).sum()) / (1 + self.permutations)),
+        )
+
+    def shuffled(self, new: int, both: int, generator: np.random.Generator) -> Floats:
+        """Return (permutations, both): ones for those samples that count as new ones."""
+        members = np.tile(first(new, both), (self.permutations, 1))
+        return generator.permuted(members, axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,64 +99,7 @@ class MMD:
             most=self.most,
         )
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FittedMMD:
-    """MMD with its reference. The statistic is the unbiased estimate of the squared discrepancy; about 0, or below."""
-
-    reference: Reference
-    points: Floats
-    """(m, features): those of the reference that are compared with."""
-
-    seed: int
-    level: float
-    permutations: int
-    most: int
-
-    def score(self, batch: Samples) -> Scores:
-        features = self.reference.features_of(batch)
-        if len(features) < 2:
-            raise InvalidError(f"The batch has {len(features)} sample, and MMD needs 2. Wait for more data.")
-        generator = np.random.default_rng(self.seed)
-        new = some(in_order(features), self.most, generator)
-        kernel = gaussian_kernel(np.concatenate([new, self.points]))
-        statistic = discrepancies(kernel, first(len(new), len(kernel))[None])[0]
-        by_chance = discrepancies(kernel, self.shuffled(len(new), len(kernel), generator))
-        allowed = math.floor(self.level * (self.permutations + 1)) - 1
-        return Scores(
-            values=distance(features),
-            outlier_threshold=self.reference.outlier_threshold,
-            statistic=float(statistic),
-            threshold=float(np.sort(by_chance)[::-1][allowed]),
-            p_value=float((1 + (by_chance >= statistic).sum()) / (1 + self.permutations)),
-        )
-
-    def shuffled(self, new: int, both: int, generator: np.random.Generator) -> Floats:
-        """Return (permutations, both): ones for those samples that count as new ones."""
-        members = np.tile(first(new, both), (self.permutations, 1))
-        return generator.permuted(members, axis=1)
-
-    def save(self, folder: Path) -> None:
-        options = {
-            "seed": self.seed,
-            "level": self.level,
-            "permutations": self.permutations,
-            "most": self.most,
-        }
-        storage.write(folder, "mmd", options, {**self.reference.arrays(), "points": self.points})
-
-    @classmethod
-    def load(cls, folder: Path) -> FittedMMD:
-        """Read what was saved."""
-        options, arrays = storage.read(folder)
-        return cls(
-            reference=Reference.from_arrays(arrays),
-            points=arrays["points"],
-            seed=int(options["seed"]),
-            level=float(options["level"]),
-            permutations=int(options["permutations"]),
-            most=int(options["most"]),
-        )
+    load = FittedMMD.load
 
 
 def in_order(features: Floats) -> Floats:

@@ -77,3 +77,8 @@ class Detector(Protocol):
             InvalidError: the reference is too small, has NaN or infinite values, or is of a form that does not fit.
         """
         ...
+
+    @staticmethod
+    def load(folder: Path) -> Fitted:
+        """Return what :meth:`Fitted.save` wrote into ``folder``."""
+        ...

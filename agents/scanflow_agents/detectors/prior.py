@@ -6,22 +6,58 @@ A test of homogeneity on predicted classes. It needs no labels and no features, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors import storage
 from scanflow_agents.detectors.port import Floats, Samples, Scores
 from scanflow_agents.detectors.samples import LEAST_REFERENCE, checked
-from scanflow_agents.detectors.statistics import chi_square_above, chi_square_critical
+from scanflow_agents.detectors.statistics import chi_square_critical
+from scanflow_agents.detectors.storage import Persistent
 
 __all__ = ["ClassPrior", "FittedClassPrior"]
 
 Test = Literal["chi-square", "g"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedClassPrior(Persistent):
+    """A class prior with its reference. The statistic is chi-square or G; a sample's value is its class' excess."""
+
+    KIND = "prior"
+
+    classes: NDArray[np.int64]
+    """(c,), ascending."""
+
+    counts: NDArray[np.int64]
+    """(c,): how often the reference has each."""
+
+    level: float
+    test: Test
+
+    def score(self, batch: Samples) -> Scores:
+        from scipy.stats import chi2_contingency
+
+        new = class_numbers("batch", batch, 1)
+        classes = np.union1d(self.classes, new)
+        table = np.zeros((2, len(classes)))
+        table[0, np.searchsorted(classes, self.classes)] = self.counts
+        np.add.at(table[1], np.searchsorted(classes, new), 1)
+        found: Any = chi2_contingency(
+            table, correction=False, lambda_="log-likelihood" if self.test == "g" else "pearson"
+        )
+        excess = residuals(table, found.expected_freq)
+        return Scores(
+            values=excess[np.searchsorted(classes, new)],
+            outlier_threshold=NormalDist().inv_cdf(1 - self.level / len(classes)),
+            statistic=float(found.statistic),
+            threshold=chi_square_critical(self.level, len(classes) - 1),
+            p_value=float(found.pvalue),
+            by_feature=excess,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,49 +78,7 @@ class ClassPrior:
         classes, counts = np.unique(class_numbers("reference", reference, LEAST_REFERENCE), return_counts=True)
         return FittedClassPrior(classes=classes, counts=counts.astype(np.int64), level=self.level, test=self.test)
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FittedClassPrior:
-    """A class prior with its reference. The statistic is chi-square or G; a sample's value is its class' excess."""
-
-    classes: NDArray[np.int64]
-    """(c,), ascending."""
-
-    counts: NDArray[np.int64]
-    """(c,): how often the reference has each."""
-
-    level: float
-    test: Test
-
-    def score(self, batch: Samples) -> Scores:
-        new = class_numbers("batch", batch, 1)
-        classes = np.union1d(self.classes, new)
-        table = np.zeros((2, len(classes)))
-        table[0, np.searchsorted(classes, self.classes)] = self.counts
-        np.add.at(table[1], np.searchsorted(classes, new), 1)
-        expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
-        statistic = chi_square(table, expected) if self.test == "chi-square" else likelihood_ratio(table, expected)
-        freedom = max(1, len(classes) - 1)
-        excess = residuals(table, expected)
-        return Scores(
-            values=excess[np.searchsorted(classes, new)],
-            outlier_threshold=NormalDist().inv_cdf(1 - self.level / len(classes)),
-            statistic=statistic,
-            threshold=chi_square_critical(self.level, freedom),
-            p_value=chi_square_above(statistic, freedom),
-            by_feature=excess,
-        )
-
-    def save(self, folder: Path) -> None:
-        arrays = {"classes": self.classes, "counts": self.counts}
-        storage.write(folder, "prior", {"level": self.level, "test": self.test}, arrays)
-
-    @classmethod
-    def load(cls, folder: Path) -> FittedClassPrior:
-        """Read what was saved."""
-        options, arrays = storage.read(folder)
-        test: Test = "g" if options["test"] == "g" else "chi-square"
-        return cls(classes=arrays["classes"], counts=arrays["counts"], level=float(options["level"]), test=test)
+    load = FittedClassPrior.load
 
 
 def class_numbers(what: str, samples: Samples, least: int) -> NDArray[np.int64]:
@@ -98,17 +92,6 @@ def class_numbers(what: str, samples: Samples, least: int) -> NDArray[np.int64]:
     if (array != np.rint(array)).any():
         raise InvalidError(f"The {what} holds fractions, and classes are whole numbers. Give the predicted classes.")
     return array.astype(np.int64)
-
-
-def chi_square(table: Floats, expected: Floats) -> float:
-    """Return Pearson's statistic of observed and expected counts, all expected ones above 0."""
-    return float(((table - expected) ** 2 / expected).sum())
-
-
-def likelihood_ratio(table: Floats, expected: Floats) -> float:
-    """Return the G statistic of observed and expected counts."""
-    seen = table > 0
-    return float(2.0 * (table[seen] * np.log(table[seen] / expected[seen])).sum())
 
 
 def residuals(table: Floats, expected: Floats) -> Floats:

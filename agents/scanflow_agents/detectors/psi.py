@@ -11,17 +11,16 @@ above, it could else change places with either, and no bin would be the fuller.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors import storage
 from scanflow_agents.detectors.port import Floats, Samples, Scores
 from scanflow_agents.detectors.samples import Reference, distance
-from scanflow_agents.detectors.statistics import chi_square_above, chi_square_critical
+from scanflow_agents.detectors.statistics import chi_square, chi_square_critical
+from scanflow_agents.detectors.storage import Persistent
 
 __all__ = ["MAJOR", "MODERATE", "PSI", "FittedPSI", "change"]
 
@@ -35,6 +34,48 @@ OWN_SHARE = 0.25
 def change(index: float) -> Literal["none", "moderate", "major"]:
     """Say what an index means, by custom."""
     return "major" if index > MAJOR else "moderate" if index > MODERATE else "none"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedPSI(Persistent):
+    """PSI with its reference.
+
+    The statistic is the index of the feature that changed most, measured by what it may change: chance does more to a
+    feature of many values than to one of two, so each has its own threshold, and the batch that of this one.
+    """
+
+    KIND = "psi"
+
+    reference: Reference
+    edges: Floats
+    """(features, bins - 1): where one bin ends and the next begins; the same twice where values repeat."""
+
+    alarm_above: float
+    level: float
+
+    def score(self, batch: Samples) -> Scores:
+        features = self.reference.features_of(batch)
+        columns = zip(features.T, self.reference.features.T, self.edges, strict=True)
+        filled = [in_bins(new, old, edges) for new, old, edges in columns]
+        indices = np.array([index_of(new, old) for new, old in filled])
+        freedoms = [int(((new + old) > 0).sum()) - 1 for new, old in filled]
+        chance = 1 / len(features) + 1 / len(self.reference.features)
+        by_chance = {
+            freedom: chance * chi_square_critical(self.level / len(indices), freedom) for freedom in set(freedoms)
+        }
+        thresholds = np.array([max(self.alarm_above, by_chance[freedom]) for freedom in freedoms])
+        most = int((indices / thresholds).argmax())
+        p_values = [
+            chi_square(index / chance, freedom) for index, freedom in zip(indices.tolist(), freedoms, strict=True)
+        ]
+        return Scores(
+            values=distance(features),
+            outlier_threshold=self.reference.outlier_threshold,
+            statistic=float(indices[most]),
+            threshold=float(thresholds[most]),
+            p_value=min(1.0, len(indices) * min(p_values)),
+            by_feature=indices,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,62 +104,7 @@ class PSI:
         inner = np.quantile(known.features, np.arange(1, self.bins) / self.bins, axis=0)
         return FittedPSI(reference=known, edges=inner.T, alarm_above=self.alarm_above, level=self.level)
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FittedPSI:
-    """PSI with its reference.
-
-    The statistic is the index of the feature that changed most, measured by what it may change: chance does more to a
-    feature of many values than to one of two, so each has its own threshold, and the batch that of this one.
-    """
-
-    reference: Reference
-    edges: Floats
-    """(features, bins - 1): where one bin ends and the next begins; the same twice where values repeat."""
-
-    alarm_above: float
-    level: float
-
-    def score(self, batch: Samples) -> Scores:
-        features = self.reference.features_of(batch)
-        columns = zip(features.T, self.reference.features.T, self.edges, strict=True)
-        filled = [in_bins(new, old, edges) for new, old, edges in columns]
-        indices = np.array([index_of(new, old) for new, old in filled])
-        freedoms = [int(((new + old) > 0).sum()) - 1 for new, old in filled]
-        chance = 1 / len(features) + 1 / len(self.reference.features)
-        by_chance = {
-            freedom: chance * chi_square_critical(self.level / len(indices), freedom) if freedom else 0.0
-            for freedom in set(freedoms)
-        }
-        thresholds = np.array([max(self.alarm_above, by_chance[freedom]) for freedom in freedoms])
-        most = int((indices / thresholds).argmax())
-        p_values = [
-            chi_square_above(index / chance, freedom) if freedom else 1.0
-            for index, freedom in zip(indices.tolist(), freedoms, strict=True)
-        ]
-        return Scores(
-            values=distance(features),
-            outlier_threshold=self.reference.outlier_threshold,
-            statistic=float(indices[most]),
-            threshold=float(thresholds[most]),
-            p_value=min(1.0, len(indices) * min(p_values)),
-            by_feature=indices,
-        )
-
-    def save(self, folder: Path) -> None:
-        options = {"alarm_above": self.alarm_above, "level": self.level}
-        storage.write(folder, "psi", options, {**self.reference.arrays(), "edges": self.edges})
-
-    @classmethod
-    def load(cls, folder: Path) -> FittedPSI:
-        """Read what was saved."""
-        options, arrays = storage.read(folder)
-        return cls(
-            reference=Reference.from_arrays(arrays),
-            edges=arrays["edges"],
-            alarm_above=float(options["alarm_above"]),
-            level=float(options["level"]),
-        )
+    load = FittedPSI.load
 
 
 def in_bins(new: Floats, old: Floats, edges: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

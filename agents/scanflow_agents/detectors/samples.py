@@ -47,7 +47,7 @@ def checked(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None
     if shape is not None and array.shape[1:] != shape:
         raise InvalidError(
             f"The {what}'s samples have the shape {array.shape[1:]}, those of the reference {shape}. "
-            "Prepare both in the same way, or fit the detector anew."
+            "Prepare both in the same way, or fit the detector again."
         )
     if array.size == 0:
         raise InvalidError(f"The {what}'s samples are empty: its shape is {array.shape}. Give at least one feature.")
@@ -152,26 +152,15 @@ class Reference:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what is to be saved."""
-        return {
-            "shape": np.array(self.shape, dtype=np.int64),
-            "centre": self.centre,
-            "axes": self.axes,
-            "scale": self.scale,
-            "features": self.features,
-            "outlier_threshold": np.array(self.outlier_threshold),
-        }
+        return {name: np.asarray(getattr(self, name)) for name in self.__slots__}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Reference:
         """Return what :meth:`arrays` gave."""
-        return cls(
-            shape=tuple(int(size) for size in arrays["shape"]),
-            centre=arrays["centre"],
-            axes=arrays["axes"],
-            scale=arrays["scale"],
-            features=arrays["features"],
-            outlier_threshold=float(arrays["outlier_threshold"]),
-        )
+        given: dict[str, Any] = {name: arrays[name] for name in cls.__slots__}
+        given["shape"] = tuple(int(size) for size in given["shape"])
+        given["outlier_threshold"] = float(given["outlier_threshold"])
+        return cls(**given)
 
 
 def directions(centred: Floats, components: int) -> Floats:

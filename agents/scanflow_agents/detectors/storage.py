@@ -1,22 +1,63 @@
-"""A fitted detector in a folder: ``detector.npz`` holds its arrays, ``detector.json`` its kind and options."""
+"""A fitted detector in a folder: ``detector.npz`` holds its arrays, ``detector.json`` its kind and other fields."""
 
 from __future__ import annotations
 
 import json
 import zipfile
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow_agents.detectors.samples import Reference
 
-__all__ = ["kind_of", "read", "write"]
+__all__ = ["Persistent", "kind_of", "read", "write"]
 
 ARRAYS = "detector.npz"
 OPTIONS = "detector.json"
+
+
+class Persistent:
+    """A frozen dataclass of numbers, texts, arrays, and at most one :class:`Reference`, that can be saved and read."""
+
+    KIND: ClassVar[str]
+    """The detector's name."""
+
+    def save(self, folder: Path) -> None:
+        """Write all fields into ``folder``."""
+        options: dict[str, Any] = {}
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, value in ((one.name, getattr(self, one.name)) for one in fields(self)):  # type: ignore[arg-type]
+            if isinstance(value, Reference):
+                arrays |= value.arrays()
+            elif isinstance(value, np.ndarray):
+                arrays[name] = value
+            else:
+                options[name] = value
+        write(folder, self.KIND, options, arrays)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Return what :meth:`save` wrote into ``folder``.
+
+        Raises:
+            NotFoundError, InvalidError: as :func:`read`.
+            KeyError: a field is missing.
+        """
+        options, arrays = read(folder)
+        given: dict[str, Any] = {
+            one.name: Reference.from_arrays(arrays)
+            if one.name == "reference"
+            else arrays[one.name]
+            if one.name in arrays
+            else options[one.name]
+            for one in fields(cls)  # type: ignore[arg-type]
+        }
+        return cls(**given)
 
 
 def write(folder: Path, kind: str, options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -51,7 +92,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
             return options, {name: np.asarray(arrays[name]) for name in arrays.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InvalidError(f"{folder / ARRAYS} cannot be read ({error}). Fit the detector anew and save it.") from error
+        raise InvalidError(f"{folder / ARRAYS} cannot be read ({error}). Fit and save it again.") from error
 
 
 def options_of(folder: Path) -> dict[str, Any]:
@@ -61,7 +102,7 @@ def options_of(folder: Path) -> dict[str, Any]:
     try:
         options = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InvalidError(f"{path} is not JSON ({error}). Fit the detector anew and save it.") from error
+        raise InvalidError(f"{path} is not JSON ({error}). Fit the detector again and save it.") from error
     if not isinstance(options, dict) or not isinstance(options.get("kind"), str):
-        raise InvalidError(f"{path} does not say which kind of detector it is. Fit the detector anew and save it.")
+        raise InvalidError(f"{path} does not say which kind of detector it is. Fit the detector again and save it.")
     return options

@@ -7,25 +7,20 @@ labelled, the model retrained and, where it got better, swapped in. Every thresh
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-
+from scanflow.agent.registry import Declared, load_agent
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.errors import NotFoundError, did_you_mean
-
-__all__ = ["NAMES", "template_of"]
-
-NAMES = ("tracker", "checker", "planner", "executor")
+from scanflow.plugins import load_plugin
 
 
-def template_of(name: str) -> Callable[[Application, Agent], None]:
-    """Return what declares the sensors and strategies of a built-in agent.
+def load_declared(app: Application, agent: Agent) -> Declared:
+    """Return what an agent does: its template's sensors and strategies, and its own in their place.
+
+    A template is a function of the application and its agent, which declares them: see :mod:`scanflow.plugins`.
 
     Raises:
-        NotFoundError: there is no such template.
+        NotFoundError: no template of that name is installed.
+        UsageError: its code cannot be loaded; the message has the line.
     """
-    if name not in NAMES:
-        raise NotFoundError(f"There is no template {name!r}.{did_you_mean(name, NAMES)}")
-    found: Callable[[Application, Agent], None] = importlib.import_module(f"{__name__}.{name}").declare
-    return found
+    template = None if agent.template is None else load_plugin("templates", agent.template)
+    return load_agent(app, agent, template=template)

@@ -14,7 +14,7 @@ from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.acts import Act
+from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
@@ -24,14 +24,20 @@ from scanflow.app.model import Whole
 from scanflow.backends.records import RunRecord
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.knowledge.port import KnowledgeBase
-from scanflow_agents.detectors.catalogue import NAMES as DETECTORS
-from scanflow_agents.templates import labelling, marks
-from scanflow_agents.templates.desk import Desk, acted_on, desk_of, newest_runs, outputs_of, tell, tracker_of
-from scanflow_agents.templates.failures import Failures, failures_of
+from scanflow.plugins import not_installed, plugin_names
+from scanflow_agents.templates import bookmarks, label_queue
+from scanflow_agents.templates.control_plane import (
+    ControlPlane,
+    acted_on,
+    control_plane_of,
+    newest_runs,
+    outputs_of,
+    tell,
+    tracker_of,
+)
+from scanflow_agents.templates.failed_detections import Failures, failures_of
+from scanflow_agents.templates.model_registry import champion_of
 from scanflow_agents.templates.options import Starting, takes, workflow_named
-from scanflow_agents.templates.registry import champion_of
-
-__all__ = ["CheckerOptions", "declare", "drifted", "until_of"]
 
 CHECK = "check_predictions"
 
@@ -48,7 +54,7 @@ class CheckerOptions(Starting):
     """The batch workflow that looks for drift. Its steps leave ``drifted``, ``n_picked`` and, best, ``run_ids``."""
 
     detector: str = "autoencoder"
-    """One of the detectors of the catalogue."""
+    """An installed detector: one that ships, or another package's."""
 
     runs_parameter: str = "run_ids"
     """The workflow's parameter for the ids of the tracked runs with the new predictions."""
@@ -93,19 +99,24 @@ def declare(app: Application, agent: Agent) -> None:
         run_ids: list[str], context: Context, predictions: int = 0, since: float = 0.0
     ) -> dict[str, Any]:
         """Take new predictions over from the tracker, without those that were checked meanwhile."""
-        desk, tracker = desk_of(context), tracker_of(context)
-        fresh = _fresh(tracker, run_ids, since=since, until=marks.checked_until(tracker, context))
-        failures = _failures(desk, context, options, fresh)
+        control_plane, tracker = control_plane_of(context), tracker_of(context)
+        fresh = _fresh(tracker, run_ids, since=since, until=bookmarks.checked_until(tracker, context))
+        failures = _failures(control_plane, context, options, fresh)
         aside = failures.given_up(options.give_up_after)
         if aside:
-            _set_aside(tracker, context, options, aside, failures)
+            _mark_unknown(tracker, context, options, aside, failures)
         return {
             "run_ids": [run_id for run_id in fresh if run_id not in aside],
             "set_aside": aside,
             "failed": max(failures.counts.values(), default=0),
             "predictions": predictions,
-            "busy": marks.at_work(
-                desk, tracker, context, options.detector_workflow, "checked", patience_s=60 + 2 * options.interval_s
+            "busy": bookmarks.at_work(
+                control_plane,
+                tracker,
+                context,
+                options.detector_workflow,
+                "checked",
+                patience_s=60 + 2 * options.interval_s,
             ),
             "reference": _reference(tracker, options),
         }
@@ -128,28 +139,28 @@ def declare(app: Application, agent: Agent) -> None:
     )
 
     locator = options.labeller
-    labeller = None if locator is None else labelling.Asked(app, locator)
+    labeller = None if locator is None else label_queue.SharedLabeller(app, locator)
     _declare_use(app, options, labeller)
     if labeller is not None:
 
         @sensor(sf.every(seconds=options.interval_s))
         def label_picked(context: Context) -> dict[str, Any]:
             """Have the labeller label what still waits."""
-            return labeller.label_waiting(desk_of(context), context)
+            return labeller.label_waiting(control_plane_of(context), context)
 
 
-def _declare_use(app: Application, options: CheckerOptions, labeller: labelling.Asked | None) -> None:
+def _declare_use(app: Application, options: CheckerOptions, labeller: label_queue.SharedLabeller | None) -> None:
     ended = sf.on_event("run.succeeded", workflow=options.detector_workflow, app=app.name)
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
     def detection_ended(context: Context) -> dict[str, Any]:
         """Put into the label queue what ended detections picked."""
-        desk, tracker = desk_of(context), tracker_of(context)
+        control_plane, tracker = control_plane_of(context), tracker_of(context)
         made: list[dict[str, Any]] = []
         errors: list[str] = []
-        for record in _not_noted(desk, tracker, context, options.detector_workflow):
+        for record in _not_noted(control_plane, tracker, context, options.detector_workflow):
             try:
-                found = _use(desk, tracker, context, record)
+                found = _use(control_plane, tracker, context, record)
             except UnavailableError:
                 raise
             except ScanflowError as error:  # this one stays to be looked at, and the next ones are not kept waiting
@@ -159,7 +170,7 @@ def _declare_use(app: Application, options: CheckerOptions, labeller: labelling.
             if labeller is None:
                 continue
             try:
-                found["labelled"] = labeller.label_waiting(desk, context)["labelled"]
+                found["labelled"] = labeller.label_waiting(control_plane, context)["labelled"]
             except Exception as error:  # noqa: BLE001  whatever it raises, its sensor asks it again
                 _log.warning("The labeller %r failed", labeller.locator, exc_info=True)
                 errors.append(f"{labeller.locator}: {type(error).__name__}: {error}")
@@ -197,17 +208,19 @@ def _tell(context: Context, *, workflow: str, found: Mapping[str, Any], looked: 
     tell(context, kind, f"workflow/{workflow}", **about, predictions=looked if isinstance(looked, int) else None)
 
 
-def _failures(desk: Desk, context: Context, options: CheckerOptions, run_ids: Sequence[str]) -> Failures:
+def _failures(
+    control_plane: ControlPlane, context: Context, options: CheckerOptions, run_ids: Sequence[str]
+) -> Failures:
     if not run_ids:
         return Failures()
-    records = newest_runs(desk, context, options.detector_workflow)
+    records = newest_runs(control_plane, context, options.detector_workflow)
     if not any(one.state == "failed" for one in records):
         return Failures()
-    actions = acted_on(desk, context, CHECK)
+    actions = acted_on(control_plane, context, CHECK)
     return failures_of(actions, records, run_ids, parameter=options.runs_parameter)
 
 
-def _set_aside(
+def _mark_unknown(
     tracker: KnowledgeBase, context: Context, options: CheckerOptions, run_ids: Sequence[str], failures: Failures
 ) -> None:
     """Have predictions looked at no more, and tell that nobody knows of them. It may be told twice, where the agent
@@ -221,15 +234,13 @@ def _set_aside(
     ends = [end for run_id in run_ids if (end := _ended(tracker, run_id)) is not None]
     metrics = {"set_aside": float(len(run_ids)), "until": max(ends, default=0.0)}
     # Not noted as that run's: who resumes it has its outcome made use of yet.
-    marks.note(tracker, context, "checked", tags={"scanflow.failed": run}, metrics=metrics)
+    bookmarks.note(tracker, context, "checked", tags={"scanflow.failed": run}, metrics=metrics)
 
 
 def _checked(app: Application, agent: Agent) -> CheckerOptions:
     options = CheckerOptions.of(agent)
-    if options.detector not in DETECTORS:
-        raise InvalidError(
-            f"Agent {agent.name!r}: there is no detector {options.detector!r}. There are: {', '.join(DETECTORS)}."
-        )
+    if options.detector not in plugin_names("detectors"):
+        raise InvalidError(f"Agent {agent.name!r}: {not_installed('detectors', options.detector)}")
     if options.reference_parameter and options.model_name is None:
         raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs the model whose it is: model_name.")
     workflow = workflow_named(app, agent, options.detector_workflow, "detector_workflow")
@@ -264,21 +275,21 @@ def _fresh(tracker: KnowledgeBase, run_ids: Sequence[str], *, since: float, unti
 
 def _ended(tracker: KnowledgeBase, run_id: str) -> float | None:
     try:
-        return marks.time_of(tracker.get_run(run_id))
+        return bookmarks.time_of(tracker.get_run(run_id))
     except NotFoundError:  # deleted meanwhile
         return None
 
 
-def _not_noted(desk: Desk, tracker: KnowledgeBase, context: Context, workflow: str) -> list[RunRecord]:
+def _not_noted(control_plane: ControlPlane, tracker: KnowledgeBase, context: Context, workflow: str) -> list[RunRecord]:
     """Return the detections that ended well and were not made use of, the oldest first."""
-    ended = [one for one in newest_runs(desk, context, workflow) if one.state == "succeeded"]
-    known = marks.noted_runs(tracker, context, "checked") if ended else set()
+    ended = [one for one in newest_runs(control_plane, context, workflow) if one.state == "succeeded"]
+    known = bookmarks.noted_runs(tracker, context, "checked") if ended else set()
     return [one for one in reversed(ended) if one.name not in known]
 
 
-def _use(desk: Desk, tracker: KnowledgeBase, context: Context, record: RunRecord) -> dict[str, Any]:
+def _use(control_plane: ControlPlane, tracker: KnowledgeBase, context: Context, record: RunRecord) -> dict[str, Any]:
     """Make use of one detection, and note it; return what it found."""
-    outputs, run = outputs_of(desk, record.name), str(record.name)
+    outputs, run = outputs_of(control_plane, record.name), str(record.name)
     found: dict[str, Any] = {
         "run": run,
         "drifted": drifted(outputs),
@@ -287,11 +298,13 @@ def _use(desk: Desk, tracker: KnowledgeBase, context: Context, record: RunRecord
         "labelled": 0,
     }
     if found["drifted"] and int(outputs.get("n_picked") or 0) > 0:
-        tracked, points = labelling.picked_points(tracker, context, run)
-        desk.want_labels(context.app, labelling.items_of(points, run=run, tracked=tracked), team=context.team)
+        tracked, points = label_queue.picked_points(tracker, context, run)
+        control_plane.want_labels(
+            context.app, label_queue.items_of(points, run=run, tracked=tracked), team=context.team
+        )
         found["picked"] = len(points)
     _tell(context, workflow=record.workflow, found=found, looked=outputs.get("n_newdata"))
     metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
     metrics["until"] = until_of(tracker, outputs, record)
-    marks.note(tracker, context, "checked", tags={marks.OF_RUN: run}, metrics=metrics)
+    bookmarks.note(tracker, context, "checked", tags={bookmarks.OF_RUN: run}, metrics=metrics)
     return found

@@ -13,7 +13,7 @@ from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.acts import Act
+from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
 from scanflow.agent.records import Action, Guard
 from scanflow.agent.sensors.sensor import sensor
@@ -25,11 +25,10 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
-from scanflow_agents.templates import changes, marks
-from scanflow_agents.templates.changes import STRATEGY, served, version_address, went_wrong
-from scanflow_agents.templates.desk import Desk, acted_on, desk_of, tell, tracker_of
-from scanflow_agents.templates.options import Options, model_named, service_named
-from scanflow_agents.templates.registry import (
+from scanflow_agents.templates import bookmarks, model_changes
+from scanflow_agents.templates.control_plane import ControlPlane, acted_on, control_plane_of, tell, tracker_of
+from scanflow_agents.templates.model_changes import STRATEGY, served, version_address, went_wrong
+from scanflow_agents.templates.model_registry import (
     ACTION,
     AGAIN,
     BEFORE,
@@ -43,8 +42,7 @@ from scanflow_agents.templates.registry import (
     rejection,
     version_of,
 )
-
-__all__ = ["ExecutorOptions", "declare"]
+from scanflow_agents.templates.options import Options, model_named, service_named
 
 
 class ExecutorOptions(Options):
@@ -98,13 +96,15 @@ def declare(app: Application, agent: Agent) -> None:
     @sensor(sf.on_call())
     def change_model(version: int, context: Context, run: str = "", again: bool = False) -> dict[str, Any]:
         """Take a wish for a version; ``again`` asks for one that was rejected, or taken out of use, before."""
-        desk, tracker = desk_of(context), tracker_of(context)
+        control_plane, tracker = control_plane_of(context), tracker_of(context)
         wanted = tracker.get_model(model, int(version))
         if again and rejected(wanted.tags) is not None:
             wanted = tracker.set_model_tags(model, wanted.version, {PROMOTION: AGAIN})
         address = address_of(model, wanted.version)
-        actions = acted_on(desk, context, STRATEGY)  # before the service: it shows what came of those that have ended
-        record = _record(desk, service.name)
+        actions = acted_on(
+            control_plane, context, STRATEGY
+        )  # before the service: it shows what came of those that have ended
+        record = _record(control_plane, service.name)
         why = rejected(wanted.tags)
         if record is None:
             stands: str | None = f"the service {service.name!r} is not deployed"
@@ -113,11 +113,11 @@ def declare(app: Application, agent: Agent) -> None:
         elif why is not None:
             stands = f"it was rejected: {why}"
         else:
-            stands = changes.not_noted_yet(actions, context, wanted) or changes.on_its_way(
+            stands = model_changes.not_noted_yet(actions, context, wanted) or model_changes.on_its_way(
                 actions, context, address, watched_s=options.guard_s + options.settle_s
             )
             if stands is None:
-                out = changes.taken_out(actions, context, address, record, node)
+                out = model_changes.taken_out(actions, context, address, record, node)
                 stands = _out_of_use(tracker, model, wanted, out, again=again)
         return {"version": wanted.version, "model": address, "run": run, "stands": stands}
 
@@ -156,17 +156,17 @@ def _declare_watching(
     @sensor(sf.any_of(*told, sf.every(seconds=options.interval_s)))
     def model_changed(context: Context) -> dict[str, Any]:
         """Note in the registry what became of the newest changes."""
-        desk, tracker = desk_of(context), tracker_of(context)
-        actions = changes.settled(acted_on(desk, context, STRATEGY), context)
+        control_plane, tracker = control_plane_of(context), tracker_of(context)
+        actions = model_changes.settled(acted_on(control_plane, context, STRATEGY), context)
         made: list[dict[str, Any]] = []
-        record = _record(desk, service) if actions else None
+        record = _record(control_plane, service) if actions else None
         now_served = None if record is None else served(record, node)
-        in_effect = next((one.id for one in actions if changes.took_effect(one, now_served)), None)
-        for newest, action in changes.by_version(actions, model):
+        in_effect = next((one.id for one in actions if model_changes.took_effect(one, now_served)), None)
+        for newest, action in model_changes.by_version(actions, model):
             version = version_of(tracker, model, newest)
-            if version is None or changes.is_noted(action, version):
+            if version is None or model_changes.is_noted(action, version):
                 continue
-            verdict = changes.verdict_on(
+            verdict = model_changes.verdict_on(
                 action,
                 now=context.clock(),
                 watched_s=options.guard_s + options.settle_s,
@@ -181,9 +181,9 @@ def _declare_watching(
         return {"changes": made}
 
 
-def _record(desk: Desk, service: str) -> ServiceRecord | None:
+def _record(control_plane: ControlPlane, service: str) -> ServiceRecord | None:
     try:
-        return desk.service(service)
+        return control_plane.service(service)
     except NotFoundError:
         return None
 
@@ -191,14 +191,14 @@ def _record(desk: Desk, service: str) -> ServiceRecord | None:
 def _out_of_use(
     tracker: KnowledgeBase, model: str, version: ModelVersion, out: Action | None, *, again: bool
 ) -> str | None:
-    """Say that somebody took a version out of use, and note it, for the server forgets; or that it is asked for again.
+    """Say that a person took a version out of use, and note it, for the server forgets; or that it is asked for again.
 
     Args:
         tracker: The knowledge base.
         model: The model.
         version: Its version.
-        out: The change to it that somebody undid, if that is still known.
-        again: Whether somebody asks for it all the same.
+        out: The change to it that another client undid, if that is still known.
+        again: Whether a caller asks for it all the same.
     """
     said = version.tags.get(PROMOTION)
     asked = said == AGAIN and (out is None or version.tags.get(ACTION) == out.id)
@@ -210,7 +210,7 @@ def _out_of_use(
         return None
     if said not in {PROMOTED, OUT_OF_USE}:
         tracker.set_model_tags(model, version.version, {PROMOTION: OUT_OF_USE})
-    return "somebody took it out of use. Ask for it with again=True"
+    return "another client took it out of use. Ask for it with again=True"
 
 
 def _promote(
@@ -228,10 +228,10 @@ def _promote(
     before = None if champion is None else champion.version
     tell(context, "model.promoted", f"model/{model}", version=version.version, before=before, action=action.id)
     tags = {PROMOTION: PROMOTED, ACTION: action.id}
-    run = version.tags.get(marks.OF_RUN, "")
+    run = version.tags.get(bookmarks.OF_RUN, "")
     if run:
-        labels = marks.learnt_labels(tracker, context, run)
-        tags[REFERENCE] = f"run/{run}" if labels is None else f"runs:/{labels}/{marks.LABELS_FILE}"
+        labels = bookmarks.learnt_labels(tracker, context, run)
+        tags[REFERENCE] = f"run/{run}" if labels is None else f"runs:/{labels}/{bookmarks.LABELS_FILE}"
     tracker.set_model_tags(model, version.version, tags)
 
 
@@ -248,6 +248,6 @@ def _reject(
     if is_champion and before.isdecimal() and version_of(tracker, model, int(before)) is not None:
         tracker.set_model_alias(model, options.alias, int(before))
     why = went_wrong(action) or action.state
-    if not (changes.is_stuck(version) and version.tags.get(ACTION) == action.id):  # of that, people were told
+    if not (model_changes.is_stuck(version) and version.tags.get(ACTION) == action.id):  # of that, people were told
         tell(context, "model.rejected", f"model/{model}", version=version.version, why=why, action=action.id)
     tracker.set_model_tags(model, version.version, {PROMOTION: rejection(why), ACTION: action.id})

@@ -9,7 +9,7 @@ from typing import Any
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.acts import Act
+from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
 from scanflow.agent.records import Autonomy
 from scanflow.agent.sensors.sensor import sensor
@@ -17,9 +17,7 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow_agents.templates.desk import Desk, desk_of
-
-__all__ = ["declare_failover", "declare_scaling", "declare_spreading", "is_down", "next_threshold"]
+from scanflow_agents.templates.control_plane import ControlPlane, control_plane_of
 
 RELAXED = 0.5
 """Below this share of the wanted latency, instances are asked to take a little more, if they take about what they are
@@ -37,7 +35,7 @@ def declare_failover(service: str, backup: str, *, every_s: float, after_s: floa
     """Declare ``backup_failover``: deploy another online workflow once a service had no ready instance for ``after_s``.
 
     For how long is counted from the first look that found it down, and told in the sample, so that the rule needs no
-    memory. An agent that is started anew counts anew: it is never too early.
+    memory. An agent that is restarted counts from zero: it is never too early.
     """
     unready = sf.on_event("service.unready", subject=f"service/{service}")
     since: float | None = None
@@ -46,7 +44,7 @@ def declare_failover(service: str, backup: str, *, every_s: float, after_s: floa
     def service_health(context: Context) -> dict[str, Any]:
         """Look how the service and its stand-in are, and for how long each look has found it down."""
         nonlocal since
-        found = {one.name: one for one in desk_of(context).services()}
+        found = {one.name: one for one in control_plane_of(context).services()}
         record, now = found.get(service), context.clock()
         down = record is not None and is_down(record)
         since = (now if since is None else since) if down else None
@@ -82,11 +80,11 @@ def declare_scaling(
     @sensor(sf.every(seconds=every_s))
     def service_latency(context: Context) -> dict[str, Any]:
         """Measure the service, and work out the threshold that fits."""
-        desk = desk_of(context)
-        record = desk.service(service)
+        control_plane = control_plane_of(context)
+        record = control_plane.service(service)
         p95_s = None if record.current is None else record.current.p95_s
         rps = _taken(record)
-        scaled = _threshold(desk, record)
+        scaled = _threshold(control_plane, record)
         threshold = rps if scaled is None else scaled
         seen = None if scaled is None else rps  # what nothing scales by has nothing to rise for
         return {
@@ -118,7 +116,7 @@ def declare_spreading(
     @sensor(sf.every(seconds=every_s))
     def service_placement(context: Context) -> dict[str, Any]:
         """Look where the service's instances may run."""
-        shape = desk_of(context).service(service).shape
+        shape = control_plane_of(context).service(service).shape
         return {"instances": shape.instances, "affinity": shape.affinity}
 
     Strategy(
@@ -163,10 +161,10 @@ def next_threshold(
     return round(max(lowest, min(threshold * 1.1, MOST_SEEN * seen)), 3)
 
 
-def _threshold(desk: Desk, record: ServiceRecord) -> float | None:
+def _threshold(control_plane: ControlPlane, record: ServiceRecord) -> float | None:
     """Return the threshold that scaling goes by, in requests a second for each instance; None: it does not."""
     try:
-        said = desk.explain(record.name)
+        said = control_plane.explain(record.name)
     except (NotFoundError, UsageError, InvalidError):  # nothing scales it yet
         return None
     return said.target if said.metric == "rps" else None

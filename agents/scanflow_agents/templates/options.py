@@ -14,8 +14,6 @@ from scanflow.app.model import Model
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 
-__all__ = ["Options", "Starting", "agent_named", "model_named", "service_named", "takes", "workflow_named"]
-
 
 class Options(Model):
     """Parameters that every template has."""

@@ -14,7 +14,7 @@ from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.acts import Act, Call, call
+from scanflow.agent.actions import Act, Call, call
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
@@ -26,17 +26,9 @@ from scanflow.backends.records import RunRecord
 from scanflow.errors import InvalidError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
-from scanflow_agents.templates import infrastructure, marks
-from scanflow_agents.templates.desk import desk_of, newest_runs, outputs_of, tell, tracker_of
-from scanflow_agents.templates.options import (
-    Starting,
-    agent_named,
-    model_named,
-    service_named,
-    takes,
-    workflow_named,
-)
-from scanflow_agents.templates.registry import (
+from scanflow_agents.templates import bookmarks, infrastructure
+from scanflow_agents.templates.control_plane import control_plane_of, newest_runs, outputs_of, tell, tracker_of
+from scanflow_agents.templates.model_registry import (
     OUT_OF_USE,
     PROMOTED,
     PROMOTION,
@@ -45,8 +37,7 @@ from scanflow_agents.templates.registry import (
     rejected,
     version_of,
 )
-
-__all__ = ["PlannerOptions", "declare", "stands_against"]
+from scanflow_agents.templates.options import Starting, agent_named, model_named, service_named, takes, workflow_named
 
 
 class PlannerOptions(Starting):
@@ -174,12 +165,12 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
     @sensor(sf.every(seconds=options.interval_s))
     def count_number_of_pickeddata(context: Context) -> dict[str, Any]:
         """Count the labels that no model has learnt from; if they are enough, keep them as a file to learn from."""
-        desk, tracker = desk_of(context), tracker_of(context)
-        busy = marks.at_work(
-            desk, tracker, context, options.training_workflow, "learnt", patience_s=60 + 2 * options.interval_s
+        control_plane, tracker = control_plane_of(context), tracker_of(context)
+        busy = bookmarks.at_work(
+            control_plane, tracker, context, options.training_workflow, "learnt", patience_s=60 + 2 * options.interval_s
         )  # before the notes are read: what is noted meanwhile is then among them
-        given = desk.labels(context.app, state="given", team=context.team)
-        learnt = marks.learnt_ids(tracker, context, seen) if given else set()
+        given = control_plane.labels(context.app, state="given", team=context.team)
+        learnt = bookmarks.learnt_ids(tracker, context, seen) if given else set()
         new = [one for one in given if one["id"] not in learnt]
         champion = champion_of(tracker, model, options.alias)
         found: dict[str, Any] = {
@@ -194,7 +185,7 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
             if 0 <= now - asked[0] < options.again_after_s:  # what was refused is refused again for a while
                 return found | {"busy": "it was asked for already"}
             asked[0] = now
-            found["batch"] = marks.save_labels(tracker, context, given if options.learn_from == "all" else new)
+            found["batch"] = bookmarks.save_labels(tracker, context, given if options.learn_from == "all" else new)
         return found
 
     def enough(found: dict[str, Any]) -> bool:
@@ -223,13 +214,13 @@ def _declare_change(app: Application, options: PlannerOptions, model: str, execu
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
     def retraining_ended(context: Context) -> dict[str, Any]:
         """Compare the newest challenger with the champion, by what they were judged at on the same samples."""
-        desk, tracker = desk_of(context), tracker_of(context)
+        control_plane, tracker = control_plane_of(context), tracker_of(context)
         newest: dict[str, Any] | None = None
-        known = marks.noted_runs(tracker, context, "learnt")
-        for record in newest_runs(desk, context, options.training_workflow):
+        known = bookmarks.noted_runs(tracker, context, "learnt")
+        for record in newest_runs(control_plane, context, options.training_workflow):
             if record.state != "succeeded" or (newest is not None and record.name in known):
                 continue
-            outputs = outputs_of(desk, record.name)
+            outputs = outputs_of(control_plane, record.name)
             judged = _judged(outputs, options.metric)
             if record.name not in known:
                 if judged is not None:
@@ -267,7 +258,7 @@ def stands_against(
     if champion is not None and champion.version > version.version:
         return f"the version in use, {champion.version}, is newer"
     if version.tags.get(PROMOTION) in {PROMOTED, OUT_OF_USE}:
-        return "somebody took it out of use"
+        return "another client took it out of use"
     if champion is not None and judged_against is not None and judged_against != champion.version:
         return f"it was compared with version {judged_against}, and {champion.version} is in use"
     return None
@@ -321,7 +312,9 @@ def _note_learnt(
     """Note what labels a model has learnt from: those that the run says, else the newest from before it began."""
     labels = outputs.get("labels")
     if challenger and not isinstance(labels, str):
-        before = (one for one in marks.noted(tracker, context, "labels") if marks.time_of(one) <= record.created)
+        before = (
+            one for one in bookmarks.noted(tracker, context, "labels") if bookmarks.time_of(one) <= record.created
+        )
         labels = next((one.run_id for one in before), None)
-    tags = {marks.OF_RUN: str(record.name)} | ({marks.OF_LABELS: labels} if isinstance(labels, str) else {})
-    marks.note(tracker, context, "learnt", tags=tags)
+    tags = {bookmarks.OF_RUN: str(record.name)} | ({bookmarks.OF_LABELS: labels} if isinstance(labels, str) else {})
+    bookmarks.note(tracker, context, "learnt", tags=tags)

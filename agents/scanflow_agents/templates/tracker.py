@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 import scanflow as sf
-from scanflow.agent.acts import Call, call
+from scanflow.agent.actions import Call, call
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.runs import Run
 from scanflow.agent.sensors.sensor import sensor
@@ -18,12 +18,10 @@ from scanflow.app.application import Application
 from scanflow.app.model import Whole
 from scanflow.errors import InvalidError, UsageError
 from scanflow.knowledge.filters import parse_filter
-from scanflow_agents.ledger import AHEAD_S
-from scanflow_agents.templates import marks
-from scanflow_agents.templates.desk import tell, tracker_of
+from scanflow_agents.host.sensor_state import AHEAD_S
+from scanflow_agents.templates import bookmarks
+from scanflow_agents.templates.control_plane import tell, tracker_of
 from scanflow_agents.templates.options import Options, agent_named
-
-__all__ = ["TrackerOptions", "declare"]
 
 
 class TrackerOptions(Options):
@@ -38,7 +36,7 @@ class TrackerOptions(Options):
     nodes: tuple[str, ...] = ()
     """Services, or steps of batch workflows, whose predictions count. Empty: all."""
 
-    filter_string: str = marks.PREDICTIONS
+    filter_string: str = bookmarks.PREDICTIONS
     """Which tracked runs are predictions."""
 
     metric: str = "predictions"
@@ -57,7 +55,7 @@ class TrackerOptions(Options):
 
 
 @dataclass
-class _Handed:
+class _HandedOver:
     """What the checker was told last."""
 
     until: float = 0.0
@@ -77,33 +75,33 @@ def declare(app: Application, agent: Agent) -> None:
     """
     options = TrackerOptions.of(agent)
     checker = agent_named(app, agent, options.checker, "checker")
-    least, handed = options.min_predictions, _Handed()
+    least, handed = options.min_predictions, _HandedOver()
     try:
         parse_filter(options.filter_string)
     except UsageError as error:
         raise InvalidError(f"Agent {agent.name!r}: filter_string: {error}") from error
 
-    def held(run: Run) -> int:
+    def predictions_in(run: Run) -> int:
         return round(run.metrics.get(options.metric, 0.0))
 
     @sensor(sf.every(seconds=options.interval_s))
     def count_number_of_predictions(context: Context) -> dict[str, Any]:
         """Count the predictions that were recorded since the last that were checked."""
         tracker = tracker_of(context)
-        since, until = marks.checked_until(tracker, context), context.clock() - options.settled_s
+        since, until = bookmarks.checked_until(tracker, context), context.clock() - options.settled_s
         if handed.at > context.clock() + AHEAD_S:  # by a clock that was ahead
             handed.until = handed.at = handed.told = 0.0
-        found = marks.predictions(
+        found = bookmarks.predictions(
             tracker, context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
         )
-        runs, now = marks.oldest(found, options.most_runs, least=least, size=held), context.clock()
-        counts = {run.run_id: held(run) for run in runs}
-        new = sum(counts[run.run_id] for run in runs if marks.time_of(run) > handed.until)
+        runs, now = bookmarks.oldest(found, options.most_runs, least=least, size=predictions_in), context.clock()
+        counts = {run.run_id: predictions_in(run) for run in runs}
+        new = sum(counts[run.run_id] for run in runs if bookmarks.time_of(run) > handed.until)
         total = sum(counts.values())
         due = total >= least and (new >= least or now >= handed.at + options.again_after_s)
         if due:
-            handed.until, handed.at = max(marks.time_of(run) for run in runs), now
-            news = sum(counts[run.run_id] for run in runs if marks.time_of(run) > handed.told)
+            handed.until, handed.at = max(bookmarks.time_of(run) for run in runs), now
+            news = sum(counts[run.run_id] for run in runs if bookmarks.time_of(run) > handed.told)
             if news >= least:
                 tell(context, "predictions.counted", f"agent/{context.agent}", predictions=total, new=news)
                 handed.told = handed.until

@@ -1,7 +1,8 @@
-"""The command line: ``scanflow``. Each command's own imports are inside it, so that ``--help`` answers at once."""
+"""The command line: ``scanflow``. Each command imports what it needs when it runs, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -12,6 +13,7 @@ from scanflow.errors import (
     UnavailableError,
     UsageError,
 )
+from scanflow.printable import printable
 
 __all__ = ["main"]
 
@@ -25,8 +27,10 @@ def main() -> None:
     """Run the command line; errors become one message and an exit code."""
     from scanflow_client.cli.app import app
 
+    # What is retried is nothing to report: a command says at its end what it gave up on.
+    logging.getLogger("stamina").addHandler(logging.NullHandler())
     try:
-        app()
+        app(prog_name="scanflow")
     except StepFailedError as error:
         _fail(str(error), 1)
     except ServiceFailedError as error:
@@ -38,7 +42,7 @@ def main() -> None:
     except ScanflowError as error:
         _fail(f"This is a defect of scanflow: {error}", 4)
     except BrokenPipeError:
-        # Whoever read our output (head, a pager) has gone. Python would complain once more when it flushes at exit.
+        # The reader of our output (head, a pager) has gone. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:
@@ -47,5 +51,5 @@ def main() -> None:
 
 def _fail(message: str, code: int) -> None:
     sys.stdout.flush()
-    sys.stderr.write(message + "\n")
+    sys.stderr.write(printable(message) + "\n")
     sys.exit(code)

@@ -1,29 +1,27 @@
-"""Commands on agents and on what they want: agents, why, approve, labels."""
+"""Commands on agents and their actions: agents, why, approve, labels."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scanflow_client.cli.app import JsonOption, app, print_json, server, table
+from scanflow import transport
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow_client.cli.options import JsonOption, LimitOption, parse_value, server
+from scanflow_client.cli.output import respond, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scanflow.agent.records import Action
-    from scanflow.transport import Server
-    from scanflow_client.agent_words import AgentTold
+    from scanflow.transport import ServerClient
+    from scanflow_client.formatting.agents import AgentStatus
 
-__all__: list[str] = []
-
-AGENT_HEADS = ("agent", "application", "state", "since", "restarts", "sensors", "last firing", "missed", "errors")
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
+__all__ = ["agents", "approve", "labels", "why"]
 
 
-@app.command()
 def agents(
     target: Annotated[
         str | None,
@@ -31,37 +29,32 @@ def agents(
     ] = None,
     start: Annotated[bool, typer.Option("--start", help="Start the agents of an application: --start app.py.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop them: --stop mnist, or --stop mnist:tracker.")] = False,
-    journal: Annotated[bool, typer.Option("--journal", help="Print what one agent sensed, wanted and missed.")] = False,
+    journal: Annotated[bool, typer.Option("--journal", help="Print one agent's samples, requests and misses.")] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List agents, how their sensors fare and what they missed; start them, stop them, or read a journal."""
-    from scanflow.errors import InvalidError
+    """List agents, the status of their sensors and what they missed; start them, stop them, or print a journal."""
+    from scanflow_client.agent_client import known, with_sensors
+    from scanflow_client.formatting.agents import agents_screen
 
     if start + stop + journal > 1:
-        raise InvalidError("--start, --stop and --journal are three different wishes. Leave two out.")
+        raise InvalidError("--start, --stop and --journal exclude each other. Keep one.")
     if start:
         _start(target, as_json)
         return
     if target is None and (stop or journal):
         raise InvalidError("Say which agent: scanflow agents APP:AGENT. See which there are: scanflow agents")
-    from scanflow_client.faces import known, with_sensors
-
     where = server()
     found = known(where, target)
     if journal:
         _print_journal(found, limit, as_json)
     elif stop:
-        from scanflow.transport import path_of
-        from scanflow_client.agent_words import AgentTold
-
-        ended = [AgentTold.model_validate(where.delete(path_of("agents", one.app, one.name))) for one in found]
-        _print_wished(ended, as_json)
+        _stop(where, found, as_json)
     else:
-        _list(with_sensors(found), as_json, detailed=target is not None)
+        told = with_sensors(found)
+        respond(told, as_json, lambda: agents_screen(told, detailed=target is not None))
 
 
-@app.command()
 def why(
     action: Annotated[
         str | None, typer.Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list them.")
@@ -69,65 +62,55 @@ def why(
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why something was done, or was not: from the sample over the rule and the decision to the effect."""
-    from scanflow.transport import path_of
-    from scanflow_client.agent_words import action_rows
+    """Explain why an action was taken or was not: sample, rule, decision, effect."""
+    from scanflow_client.formatting.agents import actions_table
 
     where = server()
     if action is not None:
-        found = where.get(path_of("intents", _id(where, action), "why"))
-        typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(found["lines"]))
+        found = where.get(transport.path_of("intents", _id(where, action), "why"))
+        respond(found, as_json, lambda: found["lines"])
         return
     newest = _actions(where, limit=limit)
-    if as_json:
-        print_json(newest)
-    elif newest:
-        table(("action", "when", "by", "primitive", "on", "stands", "because"), action_rows(newest))
-        typer.echo(f"See the whole story of one: scanflow why {newest[0].id}")
+    if newest or as_json:
+        after = f"Explain one: scanflow why {newest[0].id}" if newest else ""
+        respond(newest, as_json, lambda: [actions_table(newest), after])
     else:
-        typer.echo("No agent has wanted anything yet. See them: scanflow agents")
+        say("No agent has requested an action yet. See: scanflow agents")
 
 
-@app.command()
 def approve(
     action: Annotated[
-        str | None, typer.Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list what waits.")
+        str | None,
+        typer.Argument(
+            metavar="[ACTION]", help="Its id; @latest is the newest. Default: list what waits for approval."
+        ),
     ] = None,
-    refuse: Annotated[bool, typer.Option("--refuse", help="Say no instead.")] = False,
-    revert: Annotated[bool, typer.Option("--revert", help="Take back what was done.")] = False,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it instead.")] = False,
+    revert: Annotated[bool, typer.Option("--revert", help="Revert what was done.")] = False,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with it.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say yes or no to what agents want to do, or take it back. Without an action, list what waits for a yes."""
+    """Approve, refuse or revert an agent's action. Without an action, list what waits for approval."""
     from scanflow.agent.records import Action
-    from scanflow.errors import InvalidError, UnavailableError
-    from scanflow.transport import path_of
-    from scanflow_client.agent_words import action_line
+    from scanflow_client.formatting.agents import action_line
 
     if refuse and revert:
-        raise InvalidError("--refuse is for what waits, --revert for what was done. Leave one out.")
+        raise InvalidError("--refuse is for an action that waits, --revert for one that was done. Keep one.")
     if action is None:
         if refuse or revert or reason:
-            raise InvalidError(
-                "Say which action. What waits is listed by: scanflow approve; what was done by: scanflow why"
-            )
+            raise InvalidError("Say which action. Waiting: scanflow approve; done: scanflow why")
         _list_waiting(server(), as_json)
         return
     where = server()
     word = "refuse" if refuse else "revert" if revert else "approve"
-    path = path_of("intents", _id(where, action, word=word), word)
-    done = Action.model_validate(where.post(path, {"by": _person(), "reason": reason}))
-    if as_json:
-        print_json(done)
-    else:
-        typer.echo(action_line(done))
+    path = transport.path_of("intents", _id(where, action, word=word), word)
+    done = Action.model_validate(where.post(path, {"reason": reason}))
+    after = [f"See its effect: scanflow why {done.id}"] if word == "approve" else []
+    respond(done, as_json, lambda: [action_line(done), *after])
     if revert and done.state != "reverted":
-        raise UnavailableError(f"It is not taken back yet. See how it stands: scanflow why {done.id}")
-    if word == "approve" and not as_json:
-        typer.echo(f"See what comes of it: scanflow why {done.id}")
+        raise UnavailableError(f"It is not reverted yet. See its status: scanflow why {done.id}")
 
 
-@app.command()
 def labels(
     application: Annotated[
         str | None, typer.Option("--app", metavar="APP", help="Only this application's queue.")
@@ -139,191 +122,137 @@ def labels(
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="FILE.csv", help="Give the labels of a file: columns id and label.")
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace what was labelled otherwise before, by mistake.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace labels that were given before.")] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List what agents want people to label, the most critical first; or give labels."""
-    from scanflow.errors import InvalidError
-    from scanflow.transport import path_of
-    from scanflow_client.agent_words import label_rows
+    """List the samples that agents want labelled, the most critical first; or give labels."""
+    from scanflow_client.formatting.agents import labels_table
 
     if replace and not give and from_ is None:
-        raise InvalidError("Say what replaces a label: scanflow labels --give ID=LABEL --replace")
-    given = _given(give or (), from_)
+        raise InvalidError("--replace needs labels: scanflow labels --give ID=LABEL --replace")
+    given = _labels(give or (), from_)
     where = server()
     if give or from_ is not None:
         _give(where, given, {"app": application, "team": team, "replace": replace or None}, as_json)
         return
-    found = where.get(path_of("labels"), app=application, team=team, state="wanted", limit=limit)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-    elif found:
-        table(("id", "application", "guess", "score", "run", "data"), label_rows(found))
-        if len(found) == limit:
-            typer.echo(f"These are the first {limit}. See more: scanflow labels --limit {min(10 * limit, 1000)}")
-        typer.echo(
-            f"Label one: scanflow labels --give {found[0]['id']}=LABEL; or many: scanflow labels --from labels.csv"
-        )
-    else:
-        typer.echo("Nothing waits for a label.")
+    found = where.get(transport.path_of("labels"), app=application, team=team, state="wanted", limit=limit)
+    if not found and not as_json:
+        say("No sample waits for a label.")
+        return
+    more = [f"These are the first {limit}. See more: scanflow labels --limit {min(10 * limit, 1000)}"]
+    advice = "Label one: scanflow labels --give {}=LABEL; or many: scanflow labels --from labels.csv"
+    respond(
+        found,
+        as_json,
+        lambda: [labels_table(found), *(more if len(found) == limit else []), advice.format(found[0]["id"])],
+    )
 
 
 def _start(target: str | None, as_json: bool) -> None:
-    """Ask for the agents of an application's file, or for the one that is named after it."""
+    """Start the agents of an application's file, or the one that is named after it."""
     from scanflow.agent.targets import agents_of
-    from scanflow.deployer.remote_travel import packed
-    from scanflow.transport import path_of
-    from scanflow_client.agent_words import AgentTold
+    from scanflow.deployer.serialization import packed
 
     where = server()
     application, source, wanted = agents_of(target)
     body = packed(application, source)
-    begun = [AgentTold.model_validate(where.put(path_of("agents", application.name, one.name), body)) for one in wanted]
-    _print_wished(begun, as_json)
+    _print_changed(
+        [where.put(transport.path_of("agents", application.name, one.name), body) for one in wanted], as_json
+    )
 
 
-def _list(found: Sequence[AgentTold], as_json: bool, *, detailed: bool) -> None:
-    from scanflow_client.agent_words import agent_rows, sensor_rows
+def _stop(where: ServerClient, found: Sequence[AgentStatus], as_json: bool) -> None:
 
-    if as_json:
-        print_json(found)
-        return
-    if not found:
-        typer.echo("No agent was started yet. Start an application's: scanflow agents --start app.py")
-        return
-    table(AGENT_HEADS, agent_rows(found))
-    for one in found if detailed else ():
-        if one.sensors:
-            typer.echo(f"\n{one.full_name}, at {one.url}")
-            table(("sensor", "fires", "fired", "last", "next", "missed", "errors"), sensor_rows(one.sensors))
-    for one in found:
-        if one.error is not None:
-            typer.echo(f"{one.full_name} fails: {one.error}")
-        if one.problem is not None:
-            typer.echo(f"{one.full_name} did not tell of its sensors: {one.problem}")
-    if not detailed:
-        typer.echo(f"Look at one: scanflow agents {found[0].full_name}")
+    _print_changed([where.delete(transport.path_of("agents", one.app, one.name)) for one in found], as_json)
 
 
-def _print_wished(found: Sequence[AgentTold], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    for one in found:
-        typer.echo(f"{one.full_name}  {one.state}")
-    typer.echo(f"Look at {'it' if len(found) == 1 else 'them'}: scanflow agents {found[0].app}")
+def _print_changed(answers: Sequence[Any], as_json: bool) -> None:
+    from scanflow_client.formatting.agents import AgentStatus
+
+    found = [AgentStatus.model_validate(one) for one in answers]
+    lines = [f"{one.full_name}  {one.state}" for one in found]
+    respond(found, as_json, lambda: [*lines, f"Status: scanflow agents {found[0].app}"])
 
 
-def _print_journal(found: Sequence[AgentTold], limit: int, as_json: bool) -> None:
+def _print_journal(found: Sequence[AgentStatus], limit: int, as_json: bool) -> None:
     from collections import deque
 
-    from scanflow_client.agent_words import journal_line
-    from scanflow_client.faces import entries_of, one_of
+    from scanflow_client.agent_client import entries_of, one_of
+    from scanflow_client.formatting.agents import journal_line
 
     one = one_of(found)
     entries: deque[dict[str, Any]] = deque(entries_of(one), maxlen=limit)
-    if as_json:
-        typer.echo(json.dumps(list(entries), indent=2))
-        return
-    for entry in entries:
-        typer.echo(journal_line(entry))
-    if not entries:
-        typer.echo(f"Nothing has happened yet. See when its sensors fire: scanflow agents {one.full_name}")
+    nothing = [f"Nothing has happened yet. See when its sensors fire: scanflow agents {one.full_name}"]
+    respond(list(entries), as_json, lambda: [journal_line(entry) for entry in entries] or nothing)
 
 
-def _actions(where: Server, **query: Any) -> list[Action]:
+def _actions(where: ServerClient, **query: Any) -> list[Action]:
     from scanflow.agent.records import Action
-    from scanflow.transport import path_of
 
-    return [Action.model_validate(one) for one in where.get(path_of("intents"), **query)]
+    return [Action.model_validate(one) for one in where.get(transport.path_of("intents"), **query)]
 
 
-def _waiting(where: Server, *, limit: int = 1000) -> list[Action]:
-    """Return what a person may say yes to, what waits for it before what is only suggested, the newest first."""
+def _waiting(where: ServerClient, *, limit: int = 1000) -> list[Action]:
+    """Return what a person may approve: what waits for it before what is only suggested, the newest first."""
     verdicts = ("approve", "suggest")
     return [one for verdict in verdicts for one in _actions(where, state="pending", verdict=verdict, limit=limit)]
 
 
-def _id(where: Server, action: str, *, word: str | None = None) -> str:
-    """Return an action's id; ``@latest`` is the newest, or the newest of which that word can be said.
+def _id(where: ServerClient, action: str, *, word: str | None = None) -> str:
+    """Return an action's id; ``@latest`` is the newest, or the newest that can be approved, refused or reverted.
 
     Raises:
         NotFoundError: there is none.
     """
-    from scanflow.errors import NotFoundError
 
     if action != "@latest":
         return action
     if word == "revert":
-        found = _actions(where, state="succeeded", limit=1)
+        found, nothing = _actions(where, state="succeeded", limit=1), "No action can be reverted."
+    elif word is None:
+        found, nothing = _actions(where, limit=1), "No agent has requested an action yet."
     else:
-        found = _actions(where, limit=1) if word is None else _waiting(where, limit=1)
+        found, nothing = _waiting(where, limit=1), "No action is waiting for approval."
     if not found:
-        raise NotFoundError(
-            {None: "No agent has wanted anything yet.", "revert": "Nothing was done that could be taken back."}.get(
-                word, "Nothing waits for a yes or a no."
-            )
-            + " See: scanflow why"
-        )
+        raise NotFoundError(f"{nothing} See: scanflow why")
     return found[0].id
 
 
-def _list_waiting(where: Server, as_json: bool) -> None:
-    from scanflow_client.agent_words import waiting_rows
+def _list_waiting(where: ServerClient, as_json: bool) -> None:
+    from scanflow_client.formatting.agents import approvals_table
 
     waiting = _waiting(where)
-    if as_json:
-        print_json(waiting)
-    elif waiting:
-        table(("action", "when", "by", "wants", "on", "since"), waiting_rows(waiting))
-        first = waiting[0].id
-        typer.echo(
-            f"Say yes: scanflow approve {first}. Say no: scanflow approve {first} --refuse. See: scanflow why {first}"
-        )
+    if waiting or as_json:
+        id = waiting[0].id if waiting else ""
+        after = f"Approve: scanflow approve {id}. Refuse: scanflow approve {id} --refuse. Explain: scanflow why {id}"
+        respond(waiting, as_json, lambda: [approvals_table(waiting), after])
     else:
-        typer.echo("Nothing waits for a yes. See what was done: scanflow why")
+        say("No action is waiting for approval. See what was done: scanflow why")
 
 
-def _person() -> str:
-    """Return who says it."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # this process' user has no name here
-        return "somebody"
-
-
-def _given(words: Sequence[str], path: Path | None) -> list[tuple[str, Any]]:
+def _labels(words: Sequence[str], path: Path | None) -> list[tuple[str, Any]]:
     """Return the labels that were given, by id: those of the file first.
 
     Raises:
         InvalidError: one of them cannot be read.
         NotFoundError: there is no such file.
     """
-    from scanflow.errors import InvalidError
 
     found = [] if path is None else _read_labels(path)
     for word in words:
         id, equals, text = word.partition("=")
         if not equals or not id or not text:
             raise InvalidError(f"The label {word!r} cannot be read. Write it as ID=LABEL, such as 17=3.")
-        found.append((id, _value(text)))
+        found.append((id, parse_value(text)))
     for id, label in found:
         if label is None:
-            raise InvalidError(
-                f"The label of {id!r} is null, which is none. Leave it out; if it is the word, write '{id}=\"null\"'"
-            )
+            raise InvalidError(f"The label of {id!r} is null. Leave it out; for the word, write '{id}=\"null\"'")
     return found
 
 
 def _read_labels(path: Path) -> list[tuple[str, Any]]:
     import csv
-
-    from scanflow.errors import InvalidError, NotFoundError
 
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
@@ -332,36 +261,21 @@ def _read_labels(path: Path) -> list[tuple[str, Any]]:
                 raise InvalidError(
                     f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"
                 )
-            # A row whose label is still empty is one that nobody has looked at yet.
-            return [(row["id"], _value(row["label"])) for row in rows if row["id"] and row["label"]]
+            # Rows without a label have not been labelled yet.
+            return [(row["id"], parse_value(row["label"])) for row in rows if row["id"] and row["label"]]
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {str(path)!r}.") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
 
 
-def _value(text: str) -> Any:
-    """Return a label: JSON where it is JSON, else the text."""
-    try:
-        value = json.loads(text)
-        json.dumps(value, allow_nan=False)  # NaN is none of JSON's numbers, but may be somebody's word
-    except ValueError:
-        return text
-    return value
-
-
-def _give(where: Server, given: Sequence[tuple[str, Any]], how: dict[str, Any], as_json: bool) -> None:
-    from scanflow.errors import ScanflowError
-    from scanflow.transport import path_of
+def _give(where: ServerClient, given: Sequence[tuple[str, Any]], how: dict[str, Any], as_json: bool) -> None:
 
     done = []
-    said = {"by": _person()} | {name: value for name, value in how.items() if value is not None}
+    fields = {name: value for name, value in how.items() if value is not None}
     for id, label in given:
         try:
-            done.append(where.post(path_of("labels", id), {"label": label, **said}))
+            done.append(where.post(transport.path_of("labels", id), {"label": label, **fields}))
         except ScanflowError as error:
             raise type(error)(f"{error}\nOf {len(given)} labels, the {len(done)} before it are kept.") from error
-    if as_json:
-        typer.echo(json.dumps(done, indent=2))
-    else:
-        typer.echo(f"Labels given: {len(done)}. See what is left: scanflow labels")
+    respond(done, as_json, lambda: [f"Labels given: {len(done)}. See what is left: scanflow labels"])

@@ -1,15 +1,17 @@
-"""``scanflow topology``: the machine, who sits where, and where instances would sit."""
+"""``scanflow topology``: the machine, the instances on it, and where new instances would be placed."""
 
 from __future__ import annotations
 
-import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scanflow_client.cli.app import JsonOption, app
+from scanflow.errors import InvalidError
+from scanflow_client.cli.options import JsonOption, one_of_choices
+from scanflow_client.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,17 +19,17 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord
     from scanflow.placement.place import Grant
     from scanflow.placement.topology import Topology
-    from scanflow_client.drawing import Occupant
+    from scanflow_client.formatting.topology import Occupant
 
-__all__: list[str] = []
+__all__ = ["topology"]
 
-PLAIN_WIDTH = 96
+PLAIN_WIDTH = 94
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 
 
-@app.command()
 def topology(
     instances: Annotated[
-        int | None, typer.Option("--instances", "-n", min=1, help="Show where so many instances would sit.")
+        int | None, typer.Option("--instances", "-n", min=1, help="Show where so many instances would be placed.")
     ] = None,
     cores: Annotated[str | None, typer.Option("--cores", metavar="CORES", help="Of each: 2, 0.5 or 500m.")] = None,
     affinity: Annotated[
@@ -41,13 +43,11 @@ def topology(
     ] = None,
     from_: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="Show a machine that was saved.")] = None,
     sysfs: Annotated[
-        Path | None, typer.Option("--sysfs", metavar="FOLDER", help="Show a machine whose /sys was copied there.")
+        Path | None, typer.Option("--sysfs", metavar="FOLDER", help="Show another machine by a copy of its /sys.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw this machine and where instances sit; or plan where they would, here or on another machine."""
-    from scanflow.errors import InvalidError
-    from scanflow.placement.explain import explain
+    """Draw this machine and the instances on it; or plan where instances would be placed, here or on another."""
     from scanflow.placement.topology import save as write
 
     if from_ is not None and sysfs is not None:
@@ -59,15 +59,13 @@ def topology(
     grants: tuple[Grant, ...] = ()
     reasons: list[str] = []
     if instances is not None or cores is not None or affinity is not None:
-        mode, others = _mode(affinity), _bound(services)
-        grants = _planned(machine, instances or 1, cores, mode, order, others)
-        reasons = explain(machine, grants, mode, taken={cpu for other in others for cpu in other.cpus})
+        grants, reasons = _plan(machine, instances or 1, cores, affinity, order, _bound(services))
     if as_json:
-        typer.echo(json.dumps(_told(machine, services, grants, reasons), indent=2))
+        print_json(_json(machine, services, grants, reasons))
         return
     if save is not None:
-        typer.echo(f"Wrote {save}. Show it anywhere: scanflow topology --from {save}")
-    _show(machine, _occupants(services, grants), grants, reasons)
+        say(f"Wrote {save}. Show it anywhere: scanflow topology --from {save}")
+    _draw(machine, _occupants(services, grants), grants, reasons)
 
 
 def _machine(from_: Path | None, sysfs: Path | None) -> Topology:
@@ -80,7 +78,7 @@ def _machine(from_: Path | None, sysfs: Path | None) -> Topology:
 
 
 def _services() -> Sequence[ServiceRecord]:
-    """Return this machine's own services; where none was ever deployed, without loading what could tell."""
+    """Return this machine's services; nothing is imported for it if none was ever deployed."""
     from scanflow.settings import Settings
 
     settings = Settings.from_environment()
@@ -91,14 +89,8 @@ def _services() -> Sequence[ServiceRecord]:
     return EmbeddedDeployer(settings).services()
 
 
-def _mode(affinity: str | None) -> Any:
-    from scanflow.app.resources import Affinity
-
-    return Affinity.coerce(affinity or "any")["mode"]
-
-
 def _bound(services: Sequence[ServiceRecord]) -> list[Grant]:
-    """Return what running instances have for themselves."""
+    """Return the exclusive CPUs of running instances."""
     from scanflow.placement.place import Grant
 
     return [
@@ -110,20 +102,22 @@ def _bound(services: Sequence[ServiceRecord]) -> list[Grant]:
     ]
 
 
-def _planned(
-    machine: Topology, instances: int, cores: str | None, mode: Any, order: str, beside: Sequence[Grant]
-) -> tuple[Grant, ...]:
+def _plan(
+    machine: Topology, instances: int, cores: str | None, affinity: str | None, order: str, others: Sequence[Grant]
+) -> tuple[tuple[Grant, ...], list[str]]:
     from scanflow.app.quantities import parse_cpu
-    from scanflow.errors import InvalidError, did_you_mean
+    from scanflow.app.resources import Affinity
+    from scanflow.placement.explain import explain
     from scanflow.placement.place import place
 
-    if order not in {"apart", "together", "numbered"}:
-        raise InvalidError(f"--order {order!r} is not known.{did_you_mean(order, ['apart', 'together', 'numbered'])}")
+    mode: Any = Affinity.coerce(affinity or "any")["mode"]
+    chosen: Any = one_of_choices(order, ("apart", "together", "numbered"), "--order")
     amount = None if cores is None else parse_cpu(cores)
-    return place(machine, instances, amount, mode, beside=beside, order=order)  # type: ignore[arg-type]
+    grants = place(machine, instances, amount, mode, beside=others, order=chosen)
+    return grants, explain(machine, grants, mode, taken={cpu for other in others for cpu in other.cpus})
 
 
-def _told(
+def _json(
     machine: Topology, services: Sequence[ServiceRecord], grants: Sequence[Grant], reasons: Sequence[str]
 ) -> dict[str, Any]:
     from scanflow.placement.threads import thread_variables
@@ -153,69 +147,31 @@ def _told(
 
 
 def _occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
-    """Return who sits where, instances on the very same CPUs as one."""
-    from scanflow_client.drawing import Occupant, labels
+    """Return the instances and their CPUs, instances on the same CPUs as one."""
+    from scanflow_client.formatting.topology import Occupant, labels
 
-    seated: dict[tuple[int, ...], list[str]] = {}
+    found: dict[tuple[int, ...], list[str]] = {}
     for service in services:
         for one in service.instances:
             if one.cpus and one.state not in {"waiting", "failed"}:
-                seated.setdefault(one.cpus, []).append(f"{service.name}/{one.instance}")
+                found.setdefault(one.cpus, []).append(f"{service.name}/{one.instance}")
     for number, grant in enumerate(grants, 1):
-        seated.setdefault(grant.cpus, []).append(f"instance {number}")
+        found.setdefault(grant.cpus, []).append(f"instance {number}")
     return [
-        Occupant(label, _named(names), cpus) for label, (cpus, names) in zip(labels(), seated.items(), strict=False)
+        Occupant(label, f"{names[0]} to {names[-1]}" if len(names) > 3 else ", ".join(names), cpus)
+        for label, (cpus, names) in zip(labels(), found.items(), strict=False)
     ]
 
 
-def _named(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" if len(names) > 3 else ", ".join(names)
+def _draw(machine: Topology, occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]) -> None:
+    from scanflow_client.formatting.topology import draw, legend, placement_lines, summary
 
-
-def _show(machine: Topology, occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]) -> None:
-    from scanflow_client.drawing import draw, legend, summary
-
-    if sys.stdout.isatty():
-        _show_in_colours(machine, occupants)
-    else:
-        typer.echo("\n".join(summary(machine)))
-        for panel in draw(machine, occupants, width=PLAIN_WIDTH - 2):
-            typer.echo(f"\n{panel.title}")
-            typer.echo("\n".join(f"  {''.join(cell.text for cell in line)}".rstrip() for line in panel.lines))
-        typer.echo(f"\n{legend(machine, occupants)}".rstrip())
-    for line in _below(occupants, grants, reasons):
-        typer.echo(line)
-
-
-def _below(occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]) -> list[str]:
-    """Return who the letters stand for, and of planned instances why they would sit there."""
-    from scanflow.placement.cpulist import format_cpus
-
-    letters = {occupant.cpus: occupant.label for occupant in occupants}
-    planned = {grant.cpus for grant in grants}
-    lines = [
-        f"{occupant.label}  {occupant.name}: CPUs {format_cpus(occupant.cpus)}"
-        for occupant in occupants
-        if occupant.cpus not in planned
-    ]
-    return lines + [
-        f"{letters[grants[place - 1].cpus]}  {reason}" if place else reason for place, reason in enumerate(reasons)
-    ]
-
-
-def _show_in_colours(machine: Topology, occupants: Sequence[Occupant]) -> None:
-    from rich.console import Console
-    from rich.panel import Panel
-    from rich.text import Text
-
-    from scanflow_client.drawing import FORBIDDEN, FREE, draw, legend, summary
-
-    console = Console(highlight=False)
-    colours = ("bold cyan", "bold green", "bold magenta", "bold yellow", "bold blue", "bold red")
-    styles = {occupant.label: colours[place % len(colours)] for place, occupant in enumerate(occupants)}
-    styles |= {FREE: "", FORBIDDEN: "dim strike"}
-    console.print("\n".join(summary(machine)), markup=False)
-    for panel in draw(machine, occupants, width=max(20, console.width - 4)):
-        lines = [Text.assemble(*((cell.text, styles.get(cell.mark, "")) for cell in line)) for line in panel.lines]
-        console.print(Panel(Text("\n").join(lines), title=panel.title, title_align="left", expand=False))
-    console.print(legend(machine, occupants), markup=False)
+    terminal = sys.stdout.isatty()
+    colours = {one.label: _COLOURS[place % len(_COLOURS)] for place, one in enumerate(occupants)} if terminal else {}
+    say(*summary(machine))
+    for panel in draw(machine, occupants, width=shutil.get_terminal_size().columns - 4 if terminal else PLAIN_WIDTH):
+        say("", panel.title)
+        for line in panel.lines:
+            cells = (typer.style(cell.text, fg=colours.get(cell.mark)) if terminal else cell.text for cell in line)
+            typer.echo(f"  {''.join(cells)}".rstrip())
+    say("", legend(machine, occupants), *placement_lines(occupants, grants, reasons))

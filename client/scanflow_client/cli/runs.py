@@ -1,105 +1,98 @@
-"""Commands on runs: run, runs, show, logs, stop, resume, spin."""
+"""Commands on runs: run, runs, show, output, logs, stop, resume, spin."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scanflow_client.cli.app import (
+from scanflow.errors import NotFoundError, ScanflowError, StepFailedError, did_you_mean
+from scanflow_client.cli.options import (
     JsonOption,
+    LimitOption,
     ParameterOption,
     RunArgument,
     TargetArgument,
-    app,
     deployer,
+    one_of_choices,
     parse_parameters,
-    print_json,
-    table,
 )
+from scanflow_client.cli.output import print_json, respond, say, write_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from scanflow.backends.records import Observer, RunRecord
+    from scanflow.deployer import Deployer
 
-__all__: list[str] = []
+__all__ = ["logs", "output", "resume", "run", "runs", "show", "spin", "stop", "watch"]
 
 
-@app.command()
 def run(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
-    """Run a workflow: one line a step, then where to look."""
+    """Run a workflow: one line a step, then the last step's result."""
     from scanflow.loading import load_application
 
     where = deployer()
     application, path, workflow = load_application(target)
     parameters = parse_parameters(parameter)
     watch(
-        lambda observe: where.run(application, workflow, parameters=parameters, source=path, observe=observe), as_json
+        where,
+        lambda observe: where.run(application, workflow, parameters=parameters, source=path, observe=observe),
+        as_json,
     )
 
 
-@app.command()
 def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
-    """Go on with a run: finished steps are kept, running ones adopted, failed ones run again."""
+    """Continue a run: finished steps are kept, running ones adopted, failed ones run again."""
     where = deployer()
-    watch(lambda observe: where.resume(name, observe=observe), as_json)
+    watch(where, lambda observe: where.resume(name, observe=observe), as_json)
 
 
-@app.command()
 def spin(
     step: Annotated[str, typer.Argument(help="The step to run again.")],
-    on: Annotated[str, typer.Option("--run", metavar="RUN", help="The run whose inputs it gets.")] = "@latest",
+    on: Annotated[str, typer.Option("--run", metavar="RUN", help="The run that it gets the inputs of.")] = "@latest",
     parameter: ParameterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run one step again, as its file is now, on the inputs it had in a past run."""
     where = deployer()
     parameters = parse_parameters(parameter)
-    watch(lambda observe: where.spin(step, run=on, parameters=parameters, observe=observe), as_json)
+    watch(where, lambda observe: where.spin(step, run=on, parameters=parameters, observe=observe), as_json)
 
 
-@app.command()
-def runs(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20, as_json: JsonOption = False
-) -> None:
+def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     """List runs, the newest first."""
-    from scanflow_client.words import run_rows
+    from scanflow_client.formatting.runs import runs_table
 
     records = deployer().runs(limit=limit)
-    if as_json:
-        print_json(records)
-    elif records:
-        table(("run", "workflow", "state", "started", "took"), run_rows(records))
-    else:
-        typer.echo("There is no run yet. Start one: scanflow run app.py")
+    nothing = "There is no run yet. Start one: scanflow run app.py"
+    respond(records, as_json, lambda: [runs_table(records) if records else nothing])
 
 
-@app.command()
 def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
-    """Show a run: its steps, how they went, what they used, where its files are."""
-    from scanflow.app.quantities import format_duration
-    from scanflow_client.words import MARKS, ago, failure_block, next_command, step_rows
+    """Show a run: its steps, their states, what they used, where the outputs are."""
+    from scanflow_client.formatting.runs import run_screen
 
     record = deployer().show(name)
-    if as_json:
-        print_json(record)
-        return
-    took = "" if record.seconds is None else f" in {format_duration(record.seconds)}"
-    typer.echo(
-        f"{MARKS[record.state]} {record.name}  {record.app}:{record.workflow}  "
-        f"{record.state}{took}, {ago(record.created)}"
-    )
-    table(("step", "state", "tries", "took", "cpu", "peak memory"), step_rows(record))
-    typer.echo(f"Outputs: {record.folder}/outputs")
-    if record.state == "failed":
-        typer.echo("\n".join(failure_block(record)))
-    elif record.state != "succeeded":
-        typer.echo(next_command(record))
+    respond(record, as_json, lambda: run_screen(record))
 
 
-@app.command()
+def output(
+    name: RunArgument = "@latest",
+    step: Annotated[str | None, typer.Argument(metavar="[STEP]", help="Which step. Default: the last one.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what a step of a run returned or named as outputs."""
+    from scanflow_client.formatting.runs import output_lines
+
+    where = deployer()
+    record = where.show(name)
+    chosen = step or _last_step(record)
+    value = _simplest(where.outputs(record.name, chosen))
+    respond(value, as_json, lambda: output_lines(chosen, value))
+
+
 def logs(
     name: Annotated[
         str, typer.Argument(metavar="[RUN|SERVICE]", help="A run's name; @latest is the newest. Or a service's.")
@@ -110,14 +103,12 @@ def logs(
     instance: Annotated[str | None, typer.Option("--instance", help="The same, of a service.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task or service has ended.")] = False,
     stream: Annotated[str, typer.Option("--stream", help="stdout, stderr or both.")] = "both",
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which try. Default: the last.")] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which attempt. Default: the last.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Pass escape sequences on to the terminal.")] = False,
 ) -> None:
     """Print what steps, or a service's instances, wrote, from the first byte."""
-    from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-    from scanflow_client.cli.services import print_service_logs
 
-    if stream not in {"stdout", "stderr", "both"}:
-        raise InvalidError(f"--stream {stream!r} is not known.{did_you_mean(stream, ['stdout', 'stderr', 'both'])}")
+    chosen: Any = one_of_choices(stream, ("stdout", "stderr", "both"), "--stream")
     where = deployer()
     try:
         record = where.show(name)
@@ -126,43 +117,36 @@ def logs(
             raise
         if name not in known:
             raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, known)}") from None
-        print_service_logs(where, name, instance=instance or task, follow=follow)
+        _service_logs(where, name, instance=instance or task, follow=follow, raw=raw)
         return
     tasks = [task] if task else [one.task for one in record.tasks if one.attempts]
     if not tasks:
-        raise NotFoundError(f"No step of the run {record.name!r} has begun. See: scanflow show {record.name}")
-    streams: list[Literal["stdout", "stderr"]] = ["stdout", "stderr"] if stream == "both" else [stream]  # type: ignore[list-item]
+        raise NotFoundError(f"No step of the run {record.name!r} has started. See: scanflow show {record.name}")
+    silent = []
     for one in tasks:
         if len(tasks) > 1:
-            typer.echo(f"── {one}")
-        for each in streams:
-            # Following standard output ends with the task; standard error is then complete.
-            for block in where.logs(record.name, one, stream=each, attempt=attempt, follow=follow):
-                sys.stdout.buffer.write(block)
-                sys.stdout.buffer.flush()
+            say(f"── {one}")
+        blocks = where.logs(record.name, one, stream=chosen, attempt=attempt, follow=follow)
+        silent += [] if write_blocks(blocks, raw=raw) else [one]
+    if silent:
+        say(f"Nothing was written by {', '.join(silent)}.", err=True)
 
 
-@app.command()
 def stop(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
     """Stop a run: its steps are asked to end. It can be resumed."""
     record = deployer().stop(name)
-    if as_json:
-        print_json(record)
-    elif record.state == "stopped":
-        typer.echo(f"Stopped {record.name}. Go on with it: scanflow resume {record.name}")
-    else:
-        typer.echo(f"Asked {record.name} to stop. Watch it: scanflow show {record.name}")
+    stopped = f"Stopped {record.name}. Continue it: scanflow resume {record.name}"
+    asked = f"Asked {record.name} to stop. See: scanflow show {record.name}"
+    respond(record, as_json, lambda: [stopped if record.state == "stopped" else asked])
 
 
-def watch(start: Callable[[Observer], RunRecord], as_json: bool, *, last: bool = True) -> RunRecord:
-    """Show a run as it happens, tell how it ended, and exit with 1 or 130 where it did not go well.
+def watch(where: Deployer, start: Callable[[Observer], RunRecord], as_json: bool, *, last: bool = True) -> RunRecord:
+    """Show a run as it happens and how it ended; exit with 1 if it failed and 130 if it was stopped.
 
-    ``last``: nothing comes after it, so that JSON ends with its record.
+    ``last``: no other output follows, so that JSON ends with its record, and the last step's result is printed.
     """
-    from scanflow.app.quantities import format_duration
-    from scanflow.errors import StepFailedError
+    from scanflow_client.formatting.runs import failure_lines, outcome_line
     from scanflow_client.progress import progress_for
-    from scanflow_client.words import failure_block, next_command
 
     if as_json:
         record = start(lambda _event: None)
@@ -171,12 +155,54 @@ def watch(start: Callable[[Observer], RunRecord], as_json: bool, *, last: bool =
     else:
         with progress_for(sys.stdout) as observe:
             record = start(observe)
-        took = format_duration(record.seconds or 0.0)
-        typer.echo(f"{record.state} in {took}. {next_command(record) if record.state != 'failed' else ''}".rstrip())
+        say(*(_result_lines(where, record) if last and record.state == "succeeded" else ()), outcome_line(record))
     if record.state == "failed":
         if as_json:
             raise typer.Exit(1)
-        raise StepFailedError("\n".join(failure_block(record)))
+        raise StepFailedError("\n".join(failure_lines(record)))
     if record.state == "stopped":
         raise typer.Exit(130)
     return record
+
+
+def _result_lines(where: Deployer, record: RunRecord) -> list[str]:
+    """Return the last step's result, if it has one."""
+    from scanflow_client.formatting.runs import output_lines
+
+    try:
+        step = _last_step(record)
+        value = _simplest(where.outputs(record.name, step))
+    except ScanflowError:  # it was skipped, or left files only: the run succeeded all the same
+        return []
+    return [] if value is None or value == {} else output_lines(step, value)
+
+
+def _last_step(record: RunRecord) -> str:
+
+    ended = [task.step for task in record.tasks if task.state == "succeeded"]
+    if not ended:
+        raise NotFoundError(f"No step of the run {record.name!r} has succeeded. See: scanflow show {record.name}")
+    return ended[-1]
+
+
+def _simplest(outputs: Any) -> Any:
+    """Return the value of a step that only returned one, else its outputs by name; a list for a fan-out."""
+    if isinstance(outputs, list):
+        return [_simplest(one) for one in outputs]
+    return outputs["result"] if outputs.keys() == {"result"} else outputs
+
+
+def _service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool, raw: bool) -> None:
+    """Print what a service's instances wrote, below the instance's name."""
+    last = None
+
+    def blocks() -> Iterator[bytes]:
+        nonlocal last
+        for one, block in where.service_logs(name, instance=instance, follow=follow):
+            if one != last and instance is None:
+                yield f"── {one}\n".encode()
+            last = one
+            yield block
+
+    if not write_blocks(blocks(), raw=raw):
+        say(f"Nothing was written by the instances of {name}.", err=True)

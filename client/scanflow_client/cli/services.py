@@ -2,103 +2,109 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scanflow_client.cli.app import JsonOption, TargetArgument, app, deployer, print_json, table
+from scanflow.errors import InvalidError, ScanflowError
+from scanflow_client.cli.options import JsonOption, ServiceArgument, TargetArgument, deployer
+from scanflow_client.cli.output import observer, print_json, respond, say
 
 if TYPE_CHECKING:
-    from scanflow.app.resources import AffinityMode
+    from collections.abc import Callable
+
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
 
-__all__ = ["print_service_logs"]
+__all__ = [
+    "AffinityOption", "CoresOption", "CutOption", "InstancesOption", "IntoOption", "delete", "deploy", "promote",
+    "rollback", "scale", "services", "shape", "traffic",
+]  # fmt: skip
 
-ServiceArgument = Annotated[str, typer.Argument(metavar="NAME", help="The service: its workflow's name.")]
+InstancesOption = Annotated[int | None, typer.Option("--instances", metavar="N", min=0, help="How many instances.")]
 CoresOption = Annotated[str | None, typer.Option("--cores", metavar="C", help="Cores of one instance: 2, 0.5, 500m.")]
 AffinityOption = Annotated[
     str | None, typer.Option("--affinity", metavar="MODE", help="Where an instance may run: any|cpu|cpumem|cpumempin.")
 ]
+CutOption = Annotated[
+    float | None, typer.Option("--cut", metavar="CORES", help="Cores of all instances together, divided by --into.")
+]
+IntoOption = Annotated[int | None, typer.Option("--into", metavar="N", min=1, help="Instances that share --cut.")]
 NodeOption = Annotated[
-    str | None, typer.Option("--node", metavar="NODE", help="Whose model it is. Default: the only node that has one.")
+    str | None,
+    typer.Option("--node", metavar="NODE", help="The node with the model. Default: the only one that has one."),
 ]
 
 
-@app.command()
 def deploy(
     target: TargetArgument = None,
-    instances: Annotated[int | None, typer.Option("--instances", metavar="N", min=0, help="How many copies.")] = None,
+    instances: InstancesOption = None,
     cores: CoresOption = None,
     affinity: AffinityOption = None,
+    cut: CutOption = None,
+    into: IntoOption = None,
     port: Annotated[
         int | None, typer.Option("--port", metavar="P", min=1, max=65535, help="Of HTTP. Default: the next free one.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve an online workflow; where it is served already, change it without a gap.
+    """Serve an online workflow; if it is served already, change it without downtime.
 
     What is not given is as the workflow says.
     """
+    from scanflow.backends.service_change import Sizing
     from scanflow.loading import load_application
+    from scanflow_client.formatting.services import request_examples
 
     where = deployer()
     application, path, workflow = load_application(target)
-    wanted: dict[str, Any] = {"instances": instances, "cores": _cores(cores), "affinity": _affinity(affinity)}
+    sizing = Sizing(**shape(instances, cores, affinity, cut, into))
     record = _watch(
-        lambda observe: where.deploy(application, workflow, port=port, source=path, observe=observe, **wanted), as_json
+        lambda observe: where.deploy(application, workflow, sizing=sizing, port=port, source=path, observe=observe),
+        as_json,
+        after="",
     )
     if not as_json:
-        typer.echo("\n".join(_ways_to_ask(where, record)))
+        say(*request_examples(record, _inputs(where, record)))
 
 
-@app.command()
 def services(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, in detail.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what is deployed; with a name, show its instances and revisions."""
-    from scanflow_client.service_words import service_rows
+    """List services; with a name, show its instances and revisions."""
+    from scanflow_client.formatting.services import service_screen, services_table
 
     if name is not None:
-        _show(deployer().service(name), as_json)
+        record = deployer().service(name)
+        respond(record, as_json, lambda: service_screen(record))
         return
     records = deployer().services()
-    if as_json:
-        print_json(records)
-    elif records:
-        table(("service", "state", "url", "ready", "cores", "models", "rps", "p95"), service_rows(records))
-    else:
-        typer.echo("Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW")
+    nothing = "Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW"
+    respond(records, as_json, lambda: [services_table(records) if records else nothing])
 
 
-@app.command()
 def scale(
     name: ServiceArgument,
     instances: Annotated[int | None, typer.Argument(metavar="[N]", min=0, help="How many instances.")] = None,
     cores: CoresOption = None,
     affinity: AffinityOption = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say why it has as many as it has.")] = False,
+    cut: CutOption = None,
+    into: IntoOption = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain why it has as many instances as it has.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Cut a service into other instances while it serves: more, fewer, larger, smaller."""
-    from scanflow_client.service_words import explanation_lines
+    """Resize a service (instances, cores) without downtime."""
+    from scanflow_client.formatting.services import explanation_lines
 
     where = deployer()
     if explain:
         found = where.explain(name)
-        if as_json:
-            print_json(found)
-        else:
-            typer.echo("\n".join(explanation_lines(found)))
+        respond(found, as_json, lambda: explanation_lines(found))
         return
-    wanted: dict[str, Any] = {"instances": instances, "cores": _cores(cores), "affinity": _affinity(affinity)}
-    _watch(lambda observe: where.scale(name, observe=observe, **wanted), as_json, look=True)
+    _change(where, name, as_json, **shape(instances, cores, affinity, cut, into))
 
 
-@app.command()
 def traffic(
     name: ServiceArgument,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="models:/name/3 or models:/name@alias.")],
@@ -106,154 +112,110 @@ def traffic(
         str | None,
         typer.Option("--weight", "-w", metavar="SHARE", help="10% or 0.1 of the requests; 0: none any more."),
     ] = None,
-    shadow: Annotated[bool, typer.Option("--shadow", help="Copy every request; only count the answers.")] = False,
+    shadow: Annotated[bool, typer.Option("--shadow", help="Mirror every request; only count the responses.")] = False,
     node: NodeOption = None,
     promote_if: Annotated[
         str | None,
-        typer.Option("--promote-if", metavar="RULE", help="Judge it by machine: p95<=1.2x, or errors<=1x+0.01."),
+        typer.Option("--promote-if", metavar="RULE", help="Promote automatically: p95<=1.2x, or errors<=1x+0.01."),
     ] = None,
-    after: Annotated[int, typer.Option("--after", metavar="N", min=1, help="Judge when it answered so many.")] = 100,
+    after: Annotated[int, typer.Option("--after", metavar="N", min=1, help="Decide after so many responses.")] = 100,
     within: Annotated[
-        str | None, typer.Option("--within", metavar="TIME", help="Take it back if it did not until then: 10m.")
+        str | None, typer.Option("--within", metavar="TIME", help="Roll back if there were fewer until then: 10m.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put another version of a model on trial: a share of the requests (canary), or a copy of each (shadow)."""
+    """Start a canary: send a share of the requests, or a copy of each (shadow), to another version of a model."""
     from scanflow.app.quantities import parse_duration
-    from scanflow.errors import InvalidError
-    from scanflow_client.judgements import parse_judgement, parse_share
+    from scanflow_client.canary_options import parse_rule, parse_share
 
     if not shadow and weight is None:
-        raise InvalidError("A version on trial needs a share of the requests: --weight 10%, or --shadow for copies.")
+        raise InvalidError("A canary needs a share of the requests: --weight 10%, or --shadow for copies.")
     share = 0.0 if weight is None else parse_share(weight)
     if within is not None and promote_if is None:
-        raise InvalidError("--within says when to give up on a rule. Give the rule too: --promote-if 'p95<=1.2x'.")
+        raise InvalidError("--within is the time limit of a rule. Give the rule too: --promote-if 'p95<=1.2x'.")
     limit = None if within is None else parse_duration(within, what="--within")
-    judgement = None if promote_if is None else parse_judgement(promote_if, after=after, within_s=limit)
-    where = deployer()
-    _watch(
-        lambda observe: where.traffic(
-            name, model, node=node, weight=share, shadow=shadow, judgement=judgement, observe=observe
-        ),
-        as_json,
-        look=True,
-    )
+    policy = None if promote_if is None else parse_rule(promote_if, after=after, within_s=limit)
+    _change(deployer(), name, as_json, model=model, node=node, weight=share, shadow=shadow, policy=policy)
 
 
-@app.command()
 def promote(
     name: ServiceArgument,
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Swap this version in. Default: the one on trial.")
+        str | None, typer.Argument(metavar="[MODEL]", help="Swap this version in. Default: the canary.")
     ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the version on trial answer everything, or swap another version in, without a failed request."""
-    where = deployer()
-    _watch(lambda observe: where.promote(name, model, node=node, observe=observe), as_json, look=True)
+    """Send all requests to the canary, or swap another version in, without a failed request."""
+    wanted: dict[str, Any] = {"promote": True} if model is None else {"model": model, "node": node}
+    _change(deployer(), name, as_json, **wanted)
 
 
-@app.command()
 def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
-    """Take back the version on trial; without one, return to what was served before, cut as it was then."""
-    where = deployer()
-    _watch(lambda observe: where.rollback(name, observe=observe), as_json, look=True)
+    """Remove the canary; without one, return to the previous version and its shape."""
+    _change(deployer(), name, as_json, rollback=True)
 
 
-@app.command()
 def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
-    """Answer what is begun, then end a service and forget it. Its models and records are kept."""
+    """Drain in-flight requests, then delete the service. Its models and records are kept."""
     where = deployer()
     record = where.service(name)
-    with _observer(as_json) as observe:
+    with observer(as_json) as observe:
         where.delete(name, observe=observe)
-    if as_json:
-        print_json(record)
-    elif record.source is not None:
-        typer.echo(f"Deleted {name}. Deploy it again: scanflow deploy {record.source}:{name}")
-    else:
-        typer.echo(f"Deleted {name}. See what is left: scanflow services")
+    again = f"Deploy it again: scanflow deploy {record.source}:{name}"
+    respond(record, as_json, lambda: [f"Deleted {name}. {again if record.source else 'List: scanflow services'}"])
 
 
-def print_service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool) -> None:
-    """Print what a service's instances wrote, and which of them did."""
-    last = None
-    for whose, block in where.service_logs(name, instance=instance, follow=follow):
-        if whose != last and instance is None:
-            typer.echo(f"── {whose}")
-        last = whose
-        sys.stdout.buffer.write(block)
-        sys.stdout.buffer.flush()
+def shape(
+    instances: int | None, cores: str | None, affinity: str | None, cut: float | None, into: int | None
+) -> dict[str, Any]:
+    """Return the options of an instance's shape as the deployer takes them; None: as it is.
+
+    Raises:
+        InvalidError: an amount or an affinity cannot be read, or they contradict each other.
+    """
+    from scanflow.app.quantities import parse_cpu
+    from scanflow.app.resources import Affinity
+    from scanflow.placement.granularity import cores_and_instances
+
+    amount = None if cores is None else parse_cpu(cores)
+    instances, amount = cores_and_instances(instances, amount, cut=cut, into=into)
+    mode = None if affinity is None else Affinity.model_validate(Affinity.coerce(affinity)).mode
+    return {"instances": instances, "cores": amount, "affinity": mode}
 
 
-def _watch(start: Callable[[ServiceObserver], ServiceRecord], as_json: bool, *, look: bool = False) -> ServiceRecord:
-    """Tell of a change as it happens, and what came of it; with ``look``, end with the command that shows it."""
-    from scanflow_client.service_words import service_line
+def _change(where: Deployer, name: str, as_json: bool, **wanted: Any) -> None:
+    """Change a service, and print the progress and the service it led to."""
+    from scanflow.backends.service_change import ServiceChange
 
-    with _observer(as_json) as observe:
+    change = ServiceChange(**wanted)
+    _watch(lambda observe: where.change(name, change, observe=observe), as_json)
+
+
+def _watch(
+    start: Callable[[ServiceObserver], ServiceRecord], as_json: bool, *, after: str = "Show it: scanflow services {}"
+) -> ServiceRecord:
+    """Print the progress of a change, the service it led to, and the next command."""
+    from scanflow_client.formatting.services import service_line
+
+    with observer(as_json) as observe:
         record = start(observe)
     if as_json:
         print_json(record)
     else:
-        typer.echo(service_line(record))
-        if look:
-            typer.echo(f"Look at it: scanflow services {record.name}")
+        say(service_line(record), *([after.format(record.name)] if after else []))
     return record
 
 
-def _observer(as_json: bool) -> Any:
-    from contextlib import nullcontext
-
-    from scanflow_client.progress import changes_on
-
-    return nullcontext(lambda _change: None) if as_json else changes_on(sys.stdout)
-
-
-def _show(record: ServiceRecord, as_json: bool) -> None:
-    from scanflow_client.service_words import error_lines, instance_rows, next_for, revision_rows, service_line
-
-    if as_json:
-        print_json(record)
-        return
-    typer.echo("\n".join([service_line(record), *error_lines(record)]))
-    if record.instances:
-        heads = ("instance", "state", "pid", "since", "cpus", "threads", "memory", "busy", "begun", "restarts")
-        table(heads, instance_rows(record))
-    table(("revision", "role", "share", "models", "requests", "errors", "p50", "p95"), revision_rows(record))
-    if record.recorded or record.dropped:
-        dropped = f", {record.dropped} could not be kept" if record.dropped else ""
-        typer.echo(f"Predictions taken to the tracker: {record.recorded}{dropped}")
-    typer.echo(next_for(record))
-
-
-def _ways_to_ask(where: Deployer, record: ServiceRecord) -> list[str]:
-    from scanflow_client.service_words import ways_to_ask
-
-    return ways_to_ask(record, _inputs(where, record))
-
-
 def _inputs(where: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
-    """Return what the graph declares that it takes, else what a registered model in it does."""
-    from scanflow.errors import ScanflowError
+    """Return the inputs that the graph declares, else those of a registered model in it."""
 
     nodes = [None, *(node for one in record.revisions for node in one.models)] if record.state == "ready" else []
     for node in nodes:
         try:
-            if found := where.metadata(record.name, node=node).get("inputs"):
-                return list(found)
+            with where.connect(record.name) as client:
+                if found := client.document(f"/v2/models/{node or record.name}").get("inputs"):
+                    return list(found)
         except ScanflowError:  # it is deployed all the same, and the next command will say what is wrong
             break
     return []
-
-
-def _cores(text: str | None) -> float | None:
-    from scanflow.app.quantities import parse_cpu
-
-    return None if text is None else parse_cpu(text)
-
-
-def _affinity(text: str | None) -> AffinityMode | None:
-    from scanflow.app.resources import Affinity
-
-    return None if text is None else Affinity.model_validate(Affinity.coerce(text)).mode

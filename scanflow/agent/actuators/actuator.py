@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scanflow.agent.acts import Call
+from scanflow.agent.actions import Call
 from scanflow.agent.context import Context, current_or_none
 from scanflow.app.model import short
 from scanflow.errors import InvalidError, UsageError

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scanflow.backends.local.locks import try_lock
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
+from scanflow.private import open_private, private_folder
+from scanflow.processes.locks import try_lock
 
 __all__ = ["SERVING_RUNTIME", "Patience", "environment_python", "is_ready", "make_environment", "normalised"]
 
@@ -109,7 +110,7 @@ def make_environment(python: Path, requirements: Sequence[str], *, base: Path, p
     """
     uv = _find_uv()
     home = python.parent.parent
-    home.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(home.parent)
     with _only_one(home.with_suffix(".lock"), patience):
         if is_ready(python):
             return
@@ -176,7 +177,7 @@ def _wait(process: subprocess.Popen[str], patience: Patience) -> str:
 
 @contextmanager
 def _only_one(path: Path, patience: Patience) -> Iterator[None]:
-    with path.open("w") as file:
+    with open_private(path, "w") as file:
         while not try_lock(file.fileno(), fcntl.LOCK_EX):
             patience.check()
             time.sleep(POLL_S)

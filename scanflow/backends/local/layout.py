@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from scanflow.backends.tasks import split_task
 from scanflow.names import StepName, environment_name
 
-__all__ = ["Home", "RunFolder", "split_task", "task_name"]
+__all__ = ["Home", "RunFolder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,3 @@ class RunFolder:
     def attempt(self, task: StepName, number: int) -> Path:
         """One attempt: what was run, how it ended, and its logs."""
         return self.attempts_of(task) / str(number)
-
-
-def task_name(step: str, index: int | None) -> StepName:
-    """Return ``train`` or ``train.3``; a step's own name has no dot."""
-    return StepName(step if index is None else f"{step}.{index}")
-
-
-def split_task(task: StepName) -> tuple[str, int | None]:
-    """Return a task's step and its place in the fan-out, if it is in one."""
-    step, _, index = task.partition(".")
-    return step, int(index) if index else None

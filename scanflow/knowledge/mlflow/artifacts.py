@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanflow.errors import NotFoundError
-from scanflow.knowledge import missing
+from scanflow.knowledge import not_found
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,7 +45,7 @@ def find_artifact(client: MlflowClient, run: Run, path: str, registry_uri: str) 
     if root.list_artifacts(path or None):
         return Found(inside(root_of(run), path))
     if not path:
-        raise missing.unknown_path(run.info.run_id, path, ())
+        raise not_found.unknown_path(run.info.run_id, path, ())
     folder, _, name = path.rpartition("/")
     beside = {Path(entry.path).name for entry in root.list_artifacts(folder or None)}
     if name in beside:
@@ -53,7 +53,7 @@ def find_artifact(client: MlflowClient, run: Run, path: str, registry_uri: str) 
     model = _logged_model(client, run, path)
     if model is not None:
         return Found(model.artifact_location, model_id=model.model_id)
-    raise missing.unknown_path(run.info.run_id, path, beside)
+    raise not_found.unknown_path(run.info.run_id, path, beside)
 
 
 def download(uri: str, staging: Path, tracking_uri: str, registry_uri: str, *, file: str = "") -> None:

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from scanflow.errors import UnavailableError, UsageError
+from scanflow.private import open_private, private_file, private_folder
 
 __all__ = ["check_database", "make_database"]
 
@@ -43,7 +44,7 @@ def make_database(path: Path, artifact_root: Path) -> None:
     if path.exists():
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         with _locked(path.with_name(f".{path.name}.lock")):
             if not path.exists():
                 _make(path, artifact_root)
@@ -61,6 +62,7 @@ def _make(path: Path, artifact_root: Path) -> None:
         left_over.unlink()
     draft = path.with_name(f"{prefix}{os.getpid()}")
     # The client's own way would put the Default experiment's artifacts into ./mlruns of whoever came first.
+    private_file(draft)
     store = SqlAlchemyStore(f"sqlite:///{draft}", artifact_root.as_uri())
     store.engine.dispose()
     draft.replace(path)
@@ -70,7 +72,7 @@ def _make(path: Path, artifact_root: Path) -> None:
 def _locked(lock: Path) -> Generator[None, None, None]:
     """Hold the lock file; the kernel gives it up for a process that dies."""
     deadline = time.monotonic() + _MAKING_TAKES_S
-    with lock.open("w") as file:
+    with open_private(lock, "w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanflow.errors import UsageError
-from scanflow.knowledge import missing
+from scanflow.knowledge import not_found
 from scanflow.knowledge.checks import RESERVED, check_environment
-from scanflow.knowledge.prepared import TrackerPlace
+from scanflow.knowledge.step_environment import TrackerPlace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -101,7 +101,7 @@ def make_experiment(client: MlflowClient, place: TrackerPlace, app: str, team: s
         client.set_experiment_tag(identity, "scanflow.app", app)
         client.set_experiment_tag(identity, "scanflow.team", team)
     else:
-        missing.check_owner(check_environment(app, team), owner, (app, team))
+        not_found.check_owner(check_environment(app, team), owner, (app, team))
     return identity
 
 

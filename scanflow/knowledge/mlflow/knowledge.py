@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
-from scanflow.knowledge import checks, missing
+from scanflow.knowledge import checks, not_found
 from scanflow.knowledge.files import arriving, check_source
 from scanflow.knowledge.filters import matches, parse_filter, to_mlflow
 from scanflow.knowledge.mlflow.artifacts import download, find_artifact, inside, root_of
+from scanflow.knowledge.mlflow.connection import MlflowConnection
 from scanflow.knowledge.mlflow.convert import MADE_BY, PARENT, to_saved_version, to_tracked_run
-from scanflow.knowledge.mlflow.door import Door
 from scanflow.knowledge.mlflow.experiments import (
     KIND,
     WRITING,
@@ -28,8 +28,8 @@ from scanflow.knowledge.mlflow.experiments import (
     write_run,
 )
 from scanflow.knowledge.mlflow.registry import add_version, model_names, model_versions, pick_version
-from scanflow.knowledge.prepared import TrackerPlace, known_environment, remember, step_environment
 from scanflow.knowledge.records import LATEST, ModelVersion, SavedVersion, TrackedRun
+from scanflow.knowledge.step_environment import TrackerPlace, known_environment, remember, step_environment
 from scanflow.names import environment_name
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ class MlflowKnowledge:
         self._place = place
         self._registry_uri = registry_uri
         self._clock = clock
-        self._door = Door(place, registry_uri=registry_uri, connect_timeout_s=connect_timeout_s)
+        self._connection = MlflowConnection(place, registry_uri=registry_uri, connect_timeout_s=connect_timeout_s)
 
     def prepare(self, app: str, team: str) -> dict[str, str]:
         """See the port. Quick for an environment that was prepared before: then MLflow is not even loaded."""
         known = known_environment(self._place, app, team)
-        if known is not None and known["MLFLOW_REGISTRY_URI"] == self._door.registry_uri:
+        if known is not None and known["MLFLOW_REGISTRY_URI"] == self._connection.registry_uri:
             return known
-        with self._door.open("prepare the environment") as client:
+        with self._connection.open("prepare the environment") as client:
             experiment_id = make_experiment(client, self._place, app, team)
         remember(self._place, app=app, team=team, experiment_id=experiment_id, registry_uri=self._registry_uri)
         return step_environment(
@@ -85,7 +85,6 @@ class MlflowKnowledge:
         )
 
     def save_application(self, application: Application) -> SavedVersion:
-        """See the port."""
         checks.check_environment(application.name, application.team)
         with tempfile.TemporaryDirectory(prefix="scanflow-") as folder:
             source = Path(folder, _DESCRIPTION)
@@ -95,41 +94,37 @@ class MlflowKnowledge:
             )
 
     def get_application(self, app: str, team: str, *, version: str | None = None) -> Application:
-        """See the port."""
         with (
-            self._door.open("read the application") as client,
+            self._connection.open("read the application") as client,
             tempfile.TemporaryDirectory(prefix="scanflow-") as folder,
         ):
             saves = list(self._saves(client, app, team, "application", _DESCRIPTION))
             if not saves:
-                raise missing.unknown_application(app, team)
+                raise not_found.unknown_application(app, team)
             run = _pick(saves, version, f"Application {app!r} of team {team!r}")
             self._download(root_of(run), Path(folder), file=_DESCRIPTION)
             return load_json(Path(folder, _DESCRIPTION).read_text(encoding="utf-8"))
 
     def list_application_versions(self, app: str, team: str) -> list[SavedVersion]:
-        """See the port."""
-        with self._door.open("list the application's versions") as client:
+        with self._connection.open("list the application's versions") as client:
             saves = list(self._saves(client, app, team, "application", _DESCRIPTION))
         if not saves:
-            raise missing.unknown_application(app, team)
+            raise not_found.unknown_application(app, team)
         return [to_saved_version(run, app, team, _DESCRIPTION) for run in saves]
 
     def save_artifacts(self, app: str, team: str, name: str, source: Path) -> SavedVersion:
-        """See the port."""
         checks.check_artifact_name(name)
         checks.check_environment(app, team)
         check_source(source)
         return self._save(app, team, source, below=_FILES, kind="artifacts", label=name)
 
     def fetch_artifacts(self, app: str, team: str, name: str, destination: Path, *, version: str | None = None) -> Path:
-        """See the port."""
         checks.check_artifact_name(name)
-        with self._door.open(f"fetch the artifacts {name!r}") as client:
+        with self._connection.open(f"fetch the artifacts {name!r}") as client:
             saves = list(self._saves(client, app, team, "artifacts", name))
             if not saves:
                 names = [run.data.tags.get(_NAME, "") for run in self._saves(client, app, team, "artifacts")]
-                raise missing.unknown_artifacts(app, team, name, names)
+                raise not_found.unknown_artifacts(app, team, name, names)
             run = _pick(saves, version, f"{name!r} of application {app!r}")
             with arriving(destination) as staging:
                 self._download(inside(root_of(run), _FILES), staging)
@@ -145,12 +140,11 @@ class MlflowKnowledge:
         run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> ModelVersion:
-        """See the port."""
         checks.check_model_name(name)
         checks.check_environment(app, team)
         given = checks.check_tags(tags)
         check_source(source)
-        with self._door.open(f"register the model {name!r}") as client:
+        with self._connection.open(f"register the model {name!r}") as client:
             if run_id is not None:
                 _run(client, run_id)
             experiment_id = make_experiment(client, self._place, app, team, records=True)
@@ -163,53 +157,46 @@ class MlflowKnowledge:
             return add_version(client, name, inside(root_of(holder), _MODEL), holder.info.run_id, owned)
 
     def register_logged_model(self, name: str, uri: str, *, tags: Mapping[str, str] | None = None) -> ModelVersion:
-        """See the port."""
         checks.check_model_name(name)
         given = checks.check_tags(tags)
         run_id, path = checks.split_run_uri(uri)
-        with self._door.open(f"register the model {name!r}") as client:
+        with self._connection.open(f"register the model {name!r}") as client:
             run = _run(client, run_id)
-            found = find_artifact(client, run, path, self._door.registry_uri)
-            missing.check_model_folder(run_id, path, is_file=found.file is not None)
+            found = find_artifact(client, run, path, self._connection.registry_uri)
+            not_found.check_model_folder(run_id, path, is_file=found.file is not None)
             owner = client.get_experiment(run.info.experiment_id).tags
             owned = {**given, **{key: owner[key] for key in ("scanflow.app", "scanflow.team") if key in owner}}
             return add_version(client, name, found.folder, run_id, owned, model_id=found.model_id)
 
     def list_models(self) -> list[str]:
-        """See the port."""
-        with self._door.open("list the models") as client:
+        with self._connection.open("list the models") as client:
             return model_names(client)
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
-        """See the port."""
-        with self._door.open(f"read the model {name!r}") as client:
+        with self._connection.open(f"read the model {name!r}") as client:
             return pick_version(model_versions(client, name), name, version)
 
     def list_model_versions(self, name: str) -> list[ModelVersion]:
-        """See the port."""
-        with self._door.open(f"list the versions of the model {name!r}") as client:
+        with self._connection.open(f"list the versions of the model {name!r}") as client:
             return model_versions(client, name)
 
     def set_model_alias(self, name: str, alias: str, version: int) -> ModelVersion:
-        """See the port."""
         checks.check_alias(alias)
-        with self._door.open(f"set the alias {alias!r} of the model {name!r}") as client:
+        with self._connection.open(f"set the alias {alias!r} of the model {name!r}") as client:
             number = pick_version(model_versions(client, name), name, version).version
             client.set_registered_model_alias(name, alias, str(number))
             return pick_version(model_versions(client, name), name, number)
 
     def set_model_tags(self, name: str, version: int, tags: Mapping[str, str]) -> ModelVersion:
-        """See the port."""
         given = checks.check_tags(tags)
-        with self._door.open(f"tag the model {name!r}") as client:
+        with self._connection.open(f"tag the model {name!r}") as client:
             number = pick_version(model_versions(client, name), name, version).version
             for key, value in given.items():
                 client.set_model_version_tag(name, str(number), key, value)
             return pick_version(model_versions(client, name), name, number)
 
     def fetch_model(self, name: str, destination: Path, *, version: int | str = LATEST) -> Path:
-        """See the port."""
-        with self._door.open(f"fetch the model {name!r}") as client:
+        with self._connection.open(f"fetch the model {name!r}") as client:
             number = pick_version(model_versions(client, name), name, version).version
             with arriving(destination) as staging:
                 self._download(client.get_model_version_download_uri(name, str(number)), staging)
@@ -230,7 +217,6 @@ class MlflowKnowledge:
         started_at: datetime | None = None,
         ended_at: datetime | None = None,
     ) -> TrackedRun:
-        """See the port."""
         environment = checks.check_environment(app, team)
         texts, numbers, given = checks.check_params(params), checks.check_metrics(metrics), checks.check_tags(tags)
         began, _ = checks.check_times(started_at, ended_at, now=self._clock())
@@ -238,7 +224,7 @@ class MlflowKnowledge:
             checks.check_run_name(name)
         if artifacts is not None:
             check_source(artifacts)
-        with self._door.open("log the run") as client:
+        with self._connection.open("log the run") as client:
             if parent is not None:
                 given[PARENT] = _run(client, parent).info.run_id
             new = NewRun(
@@ -255,17 +241,15 @@ class MlflowKnowledge:
             return to_tracked_run(client.get_run(run_id), environment)
 
     def get_run(self, run_id: str) -> TrackedRun:
-        """See the port."""
-        with self._door.open("read the run") as client:
+        with self._connection.open("read the run") as client:
             run = _run(client, run_id)
             return to_tracked_run(run, client.get_experiment(run.info.experiment_id).name)
 
     def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
-        """See the port."""
         checks.check_environment(app, team)
         checks.check_limit(limit)
         clauses = parse_filter(filter_text)
-        with self._door.open("search the runs") as client:
+        with self._connection.open("search the runs") as client:
             experiment_id = find_experiment(client, app, team)
             if experiment_id is None:
                 return []
@@ -278,16 +262,15 @@ class MlflowKnowledge:
             return [to_tracked_run(run, environment_name(app, team)) for run in islice(wanted, limit)]
 
     def fetch_run_artifacts(self, run_id: str, destination: Path, *, path: str = "") -> Path:
-        """See the port."""
         wanted = checks.check_path(path)
-        with self._door.open("fetch the run's artifacts") as client:
-            found = find_artifact(client, _run(client, run_id), wanted, self._door.registry_uri)
+        with self._connection.open("fetch the run's artifacts") as client:
+            found = find_artifact(client, _run(client, run_id), wanted, self._connection.registry_uri)
             with arriving(destination) as staging:
                 self._download(found.folder, staging, file=found.file or "")
         return destination
 
     def _save(self, app: str, team: str, source: Path, *, below: str | None, kind: str, label: str) -> SavedVersion:
-        with self._door.open(f"save {label!r}") as client:
+        with self._connection.open(f"save {label!r}") as client:
             experiment_id = make_experiment(client, self._place, app, team, records=True)
             newest = next(self._saves(client, app, team, kind, label), None)
             now = self._clock()
@@ -307,7 +290,7 @@ class MlflowKnowledge:
         return find_runs(client, experiment_id, f"tags.`{KIND}` = '{kind}'{labelled}")
 
     def _download(self, uri: str, staging: Path, *, file: str = "") -> None:
-        download(uri, staging, self._place.tracking_uri, self._door.registry_uri, file=file)
+        download(uri, staging, self._place.tracking_uri, self._connection.registry_uri, file=file)
 
 
 def _digest(label: str) -> str:
@@ -320,7 +303,7 @@ def _pick(saves: list[Run], version: str | None, what: str) -> Run:
     for run in saves:
         if run.info.run_id == version:
             return run
-    raise missing.unknown_version_of(what, version, [run.info.run_id for run in saves])
+    raise not_found.unknown_version_of(what, version, [run.info.run_id for run in saves])
 
 
 def _run(client: MlflowClient, run_id: str) -> Run:
@@ -330,8 +313,8 @@ def _run(client: MlflowClient, run_id: str) -> Run:
         run = client.get_run(run_id)
     except MlflowException as error:
         if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
-            raise missing.unknown_run(run_id) from error
+            raise not_found.unknown_run(run_id) from error
         raise
     if run.info.lifecycle_stage != "active" or run.data.tags.keys() & {KIND, WRITING}:
-        raise missing.unknown_run(run_id)
+        raise not_found.unknown_run(run_id)
     return run

@@ -32,7 +32,7 @@ def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
             f"{who} needs {error.name!r}, which is not installed. What it was saved with: {folder / 'requirements.txt'}"
         ) from error
     except MlflowException as error:
-        raise UsageError(f"{who} cannot be loaded: {str(error).partition(chr(10))[0][:300]}") from error
+        raise UsageError(f"{who} cannot be loaded: {str(error)[:2000]}") from error
 
     def predict(value: Any) -> Any:
         return _plain(model.predict(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from scanflow.knowledge import checks, missing
+from scanflow.knowledge import checks, not_found
 from scanflow.knowledge.mlflow.convert import to_model_version
 from scanflow.knowledge.records import LATEST, ModelVersion
 
@@ -41,7 +41,7 @@ def model_versions(client: MlflowClient, name: str) -> list[ModelVersion]:
         aliases = client.get_registered_model(name).aliases
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise missing.unknown_model(name, model_names(client)) from error
+            raise not_found.unknown_model(name, model_names(client)) from error
         raise
     found: list[ModelVersion] = []
     token: str | None = None
@@ -52,7 +52,7 @@ def model_versions(client: MlflowClient, name: str) -> list[ModelVersion]:
         if not token:
             break
     if not found:
-        raise missing.unknown_model(name, model_names(client))
+        raise not_found.unknown_model(name, model_names(client))
     return sorted(found, key=lambda version: version.version, reverse=True)
 
 
@@ -66,7 +66,7 @@ def pick_version(versions: list[ModelVersion], name: str, version: int | str) ->
         if version == LATEST or version == known.version or version in known.aliases:
             return known
     aliases = [alias for known in versions for alias in known.aliases]
-    raise missing.unknown_version(name, version, [known.version for known in versions], aliases)
+    raise not_found.unknown_version(name, version, [known.version for known in versions], aliases)
 
 
 def add_version(

@@ -8,17 +8,18 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
-from scanflow.agent.records import Action, Call, Intent
+from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.records import Action, Intent, PrimitiveCall
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
-from scanflow_server.arbiter.desk import event_of, not_found
+from scanflow_server.arbiter.identity import overlapping, place_of, seconds, when
+from scanflow_server.arbiter.intent_service import event_of, not_found
 from scanflow_server.arbiter.look import Look, Measure
 from scanflow_server.arbiter.owner import LEASE_S, owner_from
-from scanflow_server.arbiter.words import overlapping, place_of, seconds, when
-from scanflow_server.primitives.means import REVERT, Done
+from scanflow_server.primitives.action_context import REVERT
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
-from scanflow_server.store.intents import StoredAction, StoredField
+from scanflow_server.store.intents import ActionRow, FieldRow
 from scanflow_server.store.keys import OWN
 
 __all__ = ["MOST_TRIES", "Actor", "Perform"]
@@ -31,7 +32,7 @@ MOST_TRIES = 5
 WAITS_S = (1.0, 2.0, 5.0, 15.0)
 """Pauses between those."""
 
-Perform = Callable[[Intent, Call, str, Call | None, Callable[[Call], None]], Done]
+Perform = Callable[[Intent, PrimitiveCall, str, PrimitiveCall | None, Callable[[PrimitiveCall], None]], PrimitiveResult]
 """Carry out a call for an intent: with an idempotency key, the inverse that an earlier try noted, a place for it."""
 
 
@@ -61,7 +62,7 @@ class Actor:
         if stored is None:
             return
         intent = stored.intent
-        call = Call(primitive=intent.primitive, arguments=intent.arguments)
+        call = PrimitiveCall(primitive=intent.primitive, arguments=intent.arguments)
         try:
             done = self._perform(intent, call, f"{OWN}{id}", stored.action.inverse, lambda back: self._note(id, back))
         except UnavailableError as error:
@@ -131,7 +132,7 @@ class Actor:
                 kept.put(connection, stored.changed(guard_until=None))
                 kept.say(connection, id, self._clock(), said)
 
-    def _begin(self, id: str) -> StoredAction | None:
+    def _begin(self, id: str) -> ActionRow | None:
         """Write down that an action begins; None: it is not to be begun any more."""
         with self._store.read() as connection:
             stored = kept.get(connection, id)
@@ -162,19 +163,21 @@ class Actor:
         return running
 
     def _own(self, connection: Any, intent: Intent, now: float) -> None:
+        if intent.source == "person":
+            return  # what a person wrote is found as a foreign value, and left alone as such
         place, owned = place_of(intent), _owned(intent, since=now, lease_s=self._lease_s)
         known = kept.fields_at(connection, place)
         for name in intent.fields:
-            field = known.get(name, StoredField(field=name)).model_copy(update=owned)
+            field = known.get(name, FieldRow(field=name)).model_copy(update=owned)
             kept.put_field(connection, place, field)
 
-    def _note(self, id: str, inverse: Call) -> None:
+    def _note(self, id: str, inverse: PrimitiveCall) -> None:
         with self._store.write() as connection:
             stored = kept.get(connection, id)
             assert stored is not None
             kept.put(connection, stored.changed(action={"inverse": inverse}))
 
-    def _succeed(self, id: str, done: Done) -> None:
+    def _succeed(self, id: str, done: PrimitiveResult) -> None:
         with self._store.read() as connection:
             stored = kept.get(connection, id)
         assert stored is not None
@@ -199,6 +202,8 @@ class Actor:
             events.append(connection, [happened])
 
     def _written(self, connection: Any, intent: Intent, seen: Any) -> None:
+        if intent.source == "person":
+            return
         place = place_of(intent)
         for name, field in kept.fields_at(connection, place).items():
             if name in intent.fields:
@@ -209,7 +214,7 @@ class Actor:
     def _give_back(self, connection: Any, intent: Intent) -> None:
         """Let the fields that an action no longer stands for be theirs whose actions do, or nobody's."""
         place = place_of(intent)
-        there = [one for one in kept.standing(connection, place) if one.id != intent.id]
+        there = [one for one in kept.in_effect(connection, place) if one.id != intent.id]
         for name, field in kept.fields_at(connection, place).items():
             if field.intent != intent.id:
                 continue
@@ -250,7 +255,7 @@ class Actor:
             kept.put(connection, put_off)
             kept.say(connection, id, now, f"it is tried again in {seconds(wait_s)}: {error}")
 
-    def _lose(self, connection: Any, stored: StoredAction, now: float, what: str) -> None:
+    def _lose(self, connection: Any, stored: ActionRow, now: float, what: str) -> None:
         why = (
             f"{what}, and whether it took effect is not known. Look at {stored.intent.target!r}, and have the strategy "
             "fire again."
@@ -298,7 +303,7 @@ def _owned(intent: Intent, *, since: float, lease_s: float) -> dict[str, Any]:
 
 def _newer(connection: Any, action: Action) -> list[Action]:
     """Return what was begun at an action's place after it, and stands."""
-    there = kept.standing(connection, place_of(action.intent), since=when(action))
+    there = kept.in_effect(connection, place_of(action.intent), since=when(action))
     return list(takewhile(lambda one: one.id != action.id, there))
 
 

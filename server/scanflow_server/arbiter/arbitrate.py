@@ -14,11 +14,14 @@ from scanflow_server.arbiter.budget import against_spending
 from scanflow_server.arbiter.cooldown import against_haste
 from scanflow_server.arbiter.foreign import FOREIGN_S, against_foreign
 from scanflow_server.arbiter.hysteresis import against_reversal
+from scanflow_server.arbiter.identity import fields_of, overlapping, place_of, rank, seconds, strategy_name
 from scanflow_server.arbiter.objection import Objection
 from scanflow_server.arbiter.owner import Owner, against_owner
-from scanflow_server.arbiter.words import overlapping, place_of, rank, strategy_name
 
 __all__ = ["RETRY_S", "World", "arbitrate", "arbitrate_all"]
+
+QUEUE_S = 900.0
+"""For how long a person's command may wait for its turn, in seconds: by then nobody waits for what comes of it."""
 
 RETRY_S = 1.0
 """After how long an intent is looked at again whose target is busy, in seconds; it is also when that is done."""
@@ -44,7 +47,7 @@ class World:
 
     foreign_s: float = FOREIGN_S
     approved: Collection[str] = frozenset()
-    """The ids of the intents that a person has said yes to."""
+    """The ids of the intents that a person has approved."""
 
     at_work: Collection[str] = frozenset()
     """The ids of the actions that change the target at this moment, or will go on with that."""
@@ -75,7 +78,7 @@ def arbitrate(
         last_written: What was last written into them from here.
         foreign_since: When a field was first seen to be other than written; unset: now.
         foreign_s: How long somebody else's value is left alone, in seconds.
-        approved: The ids of intents that a person has said yes to.
+        approved: The ids of intents that a person has approved.
     """
     world = World(
         now=now,
@@ -97,8 +100,9 @@ def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision
     taken: list[Action] = []
     seen: list[Action] = []
     decisions: dict[str, Decision] = {}
-    for intent in sorted(intents, key=rank):
-        decision = _decide(intent, world, taken, seen)
+    wanted = sorted(intents, key=rank)
+    for intent in wanted:
+        decision = _decide(intent, world, taken, seen, wanted)
         decisions[intent.id] = decision
         now_there = Action(id=intent.id, intent=intent, state="pending", decision=decision, began=None, ended=None)
         seen.append(now_there)
@@ -108,7 +112,11 @@ def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision
     return decisions
 
 
-def _decide(intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action]) -> Decision:
+def _decide(
+    intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action], wanted: Collection[Intent]
+) -> Decision:
+    if intent.source == "person":
+        return _decision(intent, world, _against_command(intent, world, taken, wanted))
     objection = _first_objection(intent, world, taken, seen)
     if objection is not None and objection.verdict == "duplicate":
         return _decision(intent, world, objection)
@@ -121,8 +129,34 @@ def _decide(intent: Intent, world: World, taken: Sequence[Action], seen: Sequenc
     if intent.autonomy == "suggest":
         return _noted(intent, world, objection, "suggest", "The strategy only suggests.")
     if intent.autonomy == "approve":
-        return _noted(intent, world, objection, "approve", "The strategy waits for a person's yes.")
+        return _noted(intent, world, objection, "approve", "The strategy requires approval by a person.")
     return _decision(intent, world, objection)
+
+
+def _against_command(
+    intent: Intent, world: World, taken: Sequence[Action], wanted: Collection[Intent]
+) -> Objection | None:
+    """Return what a person's command waits for, or why it is not carried out any more. No agent's stands against it."""
+    newer = [one for one in wanted if _supersedes(one, intent)]
+    if newer:
+        last = max(newer, key=lambda one: (one.at, one.id))
+        return Objection(
+            f"Superseded: {last.agent} requested {last.primitive} ({last.id}) before this one's turn came.",
+            winner=last.id,
+        )
+    if world.now - intent.at > QUEUE_S:
+        return Objection(f"It waited for its turn for more than {seconds(QUEUE_S)}. Request it again.")
+    earlier = next((one for one in taken if place_of(one.intent) == place_of(intent)), None)
+    if earlier is not None:
+        reason = f"{intent.target!r} is changed by {earlier.id!r} first; this one is next."
+        return Objection(reason, verdict="queue", winner=earlier.id, retry_at=world.now + RETRY_S)
+    return _busy(intent, world)
+
+
+def _supersedes(one: Intent, other: Intent) -> bool:
+    """Return whether a person's later command writes all that an earlier one would."""
+    same = one.source == other.source == "person" and place_of(one) == place_of(other)
+    return same and (one.at, one.id) > (other.at, other.id) and fields_of(other) <= fields_of(one)
 
 
 def _first_objection(intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action]) -> Objection | None:
@@ -199,7 +233,7 @@ def _busy(intent: Intent, world: World) -> Objection | None:
 
 
 def _patient(objection: Objection | None) -> Objection | None:
-    """A person has said yes: what may pass is waited for rather than refused."""
+    """Queue what may pass with time rather than refuse it: a person has approved it."""
     if objection is None or objection.verdict != "refuse" or objection.retry_at is None:
         return objection
     return Objection(objection.reason, verdict="queue", winner=objection.winner, retry_at=objection.retry_at)
@@ -207,8 +241,8 @@ def _patient(objection: Objection | None) -> Objection | None:
 
 def _decision(intent: Intent, world: World, objection: Objection | None) -> Decision:
     if objection is None:
-        approved = "A person has approved it, and nothing" if intent.id in world.approved else "Nothing"
-        return Decision(intent=intent.id, verdict="act", reason=f"{approved} stands against it.", at=world.now)
+        reason = "Approved by a person; no conflict." if intent.id in world.approved else "Allowed: no conflict."
+        return Decision(intent=intent.id, verdict="act", reason=reason, at=world.now)
     return Decision(
         intent=intent.id,
         verdict=objection.verdict,

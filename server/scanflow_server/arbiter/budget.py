@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scanflow.agent.records import Action, Intent
+from scanflow_server.arbiter.identity import acted, seconds, strategy_of, when
 from scanflow_server.arbiter.objection import Objection
-from scanflow_server.arbiter.words import acted, seconds, strategy_of, when
 
 __all__ = ["against_spending"]
 

@@ -16,21 +16,21 @@ from typing import Self
 from scanflow.agent.records import Action, Decision, Intent
 from scanflow.errors import ScanflowError
 from scanflow_server.arbiter.acting import Actor, Perform
-from scanflow_server.arbiter.desk import Desk
 from scanflow_server.arbiter.foreign import FOREIGN_S
 from scanflow_server.arbiter.guard import regressed
+from scanflow_server.arbiter.identity import place_of
+from scanflow_server.arbiter.intent_service import IntentService
 from scanflow_server.arbiter.look import Look, Measure
 from scanflow_server.arbiter.owner import LEASE_S
-from scanflow_server.arbiter.words import place_of
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
-from scanflow_server.store.intents import StoredAction
+from scanflow_server.store.intents import ActionRow
 
-__all__ = ["Engine"]
+__all__ = ["ArbiterEngine"]
 
 _log = logging.getLogger(__name__)
 
-WORKERS = 4
+WORKERS = 16
 """How many actions are carried out at the same time, of different targets."""
 
 LOOK_S = 1.0
@@ -45,7 +45,7 @@ def _unknown(_app: str, _metric: str) -> None:
     return None
 
 
-class Engine:
+class ArbiterEngine:
     """Decides and acts. May be used by several threads; one store has one engine at a time."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Engine:
         """
         self._store, self._clock, self._workers = store, clock, workers
         self._measured = measure
-        self.desk = Desk(store, look=look, clock=clock, alive=alive, foreign_s=foreign_s)
+        self.intents = IntentService(store, look=look, clock=clock, alive=alive, foreign_s=foreign_s)
         self._actor = Actor(store, perform, look=look, measure=self._measure, clock=clock, lease_s=lease_s)
         self._changed = threading.Condition()
         self._news = 0
@@ -88,25 +88,25 @@ class Engine:
     # What is asked of it
 
     def submit(self, intent: Intent) -> Decision:
-        """Decide on an intent; what is to be done is begun at once. See :meth:`Desk.submit`."""
-        decision = self.desk.submit(intent)
-        self._wake()
+        """Decide on an intent; what is to be done is begun at once. See :meth:`IntentService.submit`."""
+        decision = self.intents.submit(intent)
+        self.wake()
         return decision
 
     def approve(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Take a person's yes. See :meth:`Desk.approve`."""
-        action = self.desk.approve(id, by=by, reason=reason)
-        self._wake()
+        """Record a person's approval. See :meth:`IntentService.approve`."""
+        action = self.intents.approve(id, by=by, reason=reason)
+        self.wake()
         return action
 
     def refuse(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Take a person's no. See :meth:`Desk.refuse`."""
-        return self.desk.refuse(id, by=by, reason=reason)
+        """Take a person's no. See :meth:`IntentService.refuse`."""
+        return self.intents.refuse(id, by=by, reason=reason)
 
     def revert(self, id: str, *, by: str, reason: str = "", timeout_s: float = 30.0) -> Action:
         """Take an action back, and return it as it then is; after ``timeout_s`` it may still be on its way."""
         self._actor.ask_back(id, by=by, reason=reason)
-        self._wake()
+        self.wake()
         if self._thread is None:
             self.settle()
         with self._changed:
@@ -196,7 +196,7 @@ class Engine:
                 jobs.append((stored.id, job))
         return jobs
 
-    def _job(self, stored: StoredAction, now: float) -> Callable[[], None] | None:
+    def _job(self, stored: ActionRow, now: float) -> Callable[[], None] | None:
         action = stored.action
         if stored.due is not None and now < stored.due:
             return None
@@ -208,7 +208,7 @@ class Engine:
             return partial(self._actor.carry_out, stored.id)
         return self._guarded(stored, now)
 
-    def _guarded(self, stored: StoredAction, now: float) -> Callable[[], None] | None:
+    def _guarded(self, stored: ActionRow, now: float) -> Callable[[], None] | None:
         guard = stored.intent.guard
         if stored.guard_until is None or guard is None or stored.action.state != "succeeded":
             return None
@@ -226,7 +226,7 @@ class Engine:
         self._actor.take_back(id)
 
     def _again(self, intent: Intent) -> None:
-        self.desk.again(intent)
+        self.intents.again(intent)
 
     def _do(self, id: str, job: Callable[[], None]) -> None:
         place = self._busy.get(id)
@@ -236,7 +236,7 @@ class Engine:
                 waiting = [] if place is None else kept.waiting_at(connection, place)
             queued = next((one for one in waiting if one.action.decision.verdict == "queue" and one.id != id), None)
             if queued is not None:  # its turn may have come, before the moment that it was told
-                self.desk.again(queued.intent)
+                self.intents.again(queued.intent)
         except ScanflowError as error:  # the database does not answer; what was begun is found again by its state
             _log.warning("%s", error)
             self._stumbles(id)
@@ -248,7 +248,7 @@ class Engine:
         finally:
             with self._changed:
                 self._busy.pop(id, None)
-            self._wake()
+            self.wake()
 
     def _stumbles(self, id: str) -> None:
         """Leave an action alone for a while that cannot be gone on with, and each time for longer."""
@@ -264,13 +264,14 @@ class Engine:
             _log.exception("The metric %s of %s could not be measured", metric, app)
             return None
 
-    def _get(self, id: str) -> StoredAction:
+    def _get(self, id: str) -> ActionRow:
         with self._store.read() as connection:
             stored = kept.get(connection, id)
         assert stored is not None
         return stored
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Look at once for what is to be done."""
         with self._changed:
             self._news += 1
             self._changed.notify_all()

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 
 from scanflow.agent.records import JSON, Intent
+from scanflow_server.arbiter.identity import seconds
 from scanflow_server.arbiter.objection import Objection
-from scanflow_server.arbiter.words import seconds
 
 __all__ = ["FOREIGN_S", "against_foreign", "foreign_fields", "same"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scanflow.agent.records import JSON, Action, Call, Intent
+from scanflow.agent.records import JSON, Action, Intent, PrimitiveCall
 from scanflow_server.arbiter.foreign import same
+from scanflow_server.arbiter.identity import acted, overlapping, seconds, when
 from scanflow_server.arbiter.objection import Objection
-from scanflow_server.arbiter.words import acted, overlapping, seconds, when
 
-__all__ = ["STEPS", "Change", "against_reversal", "changes_of", "reverses"]
+__all__ = ["STEPS", "FieldChange", "against_reversal", "changes_of", "reverses"]
 
 STEPS: Mapping[str, int] = {"duplicate_workflow_instance": 1, "delete_workflow_instance": -1}
 """Primitives that say a way and no value."""
@@ -18,7 +18,7 @@ STEPS: Mapping[str, int] = {"duplicate_workflow_instance": 1, "delete_workflow_i
 _INSTANCES = "instances"
 
 
-class Change(NamedTuple):
+class FieldChange(NamedTuple):
     """What an action did to one argument: from ``before`` to ``after``, or, of a number, only which way."""
 
     before: JSON
@@ -27,14 +27,14 @@ class Change(NamedTuple):
     """1: up; -1: down; 0: no number, or no change."""
 
 
-def changes_of(call: Call | Intent, inverse: Call | None) -> dict[str, Change]:
+def changes_of(call: PrimitiveCall | Intent, inverse: PrimitiveCall | None) -> dict[str, FieldChange]:
     """Return what a call changed, argument by argument, as far as its inverse tells."""
     if call.primitive in STEPS:
-        return {_INSTANCES: Change(None, None, STEPS[call.primitive])}
+        return {_INSTANCES: FieldChange(None, None, STEPS[call.primitive])}
     if inverse is None or inverse.primitive != call.primitive:
         return {}
     return {
-        name: Change(before, call.arguments[name], _way(before, call.arguments[name]))
+        name: FieldChange(before, call.arguments[name], _way(before, call.arguments[name]))
         for name, before in inverse.arguments.items()
         if name in call.arguments and not same(before, call.arguments[name])
     }
@@ -96,7 +96,7 @@ def _changed_nothing(action: Action) -> bool:
     return action.inverse is not None and action.intent.primitive not in STEPS and _equal(action.inverse, action.intent)
 
 
-def _equal(one: Call | Intent, other: Call | Intent) -> bool:
+def _equal(one: PrimitiveCall | Intent, other: PrimitiveCall | Intent) -> bool:
     return one.primitive == other.primitive and same(one.arguments, other.arguments)
 
 

@@ -11,8 +11,8 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import Deployer
 from scanflow.errors import NotFoundError, ScanflowError
-from scanflow_server.primitives.means import Applications
-from scanflow_server.primitives.services import served_models, trial_of
+from scanflow_server.primitives.action_context import Applications
+from scanflow_server.primitives.services import canary_of, served_models
 
 __all__ = ["SINCE", "Look", "Measure", "measured", "observed"]
 
@@ -61,7 +61,7 @@ def measured(deployer: Deployer, metric: str) -> float | None:
 
 
 def _of_service(record: ServiceRecord) -> dict[str, Any]:
-    trial = trial_of(record)
+    trial = canary_of(record)
     share = None if trial is None else {"models": dict(trial.models), "weight": trial.weight, "shadow": trial.shadow}
     return {
         SINCE: record.created,

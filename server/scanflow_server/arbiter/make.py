@@ -8,12 +8,13 @@ from functools import partial
 
 from sqlalchemy import select
 
-from scanflow.agent.records import Call, Intent
-from scanflow_server.arbiter.engine import Engine
+from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.records import Intent, PrimitiveCall
+from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.look import measured, observed
-from scanflow_server.context import Context
-from scanflow_server.primitives.asked import AskedRuns, StoredApplications
-from scanflow_server.primitives.means import Done
+from scanflow_server.commands import QueuedDeployer, carry_out
+from scanflow_server.context import ServerContext
+from scanflow_server.primitives.server_state import ApplicationStore, RequestedRuns
 from scanflow_server.primitives.table import do
 from scanflow_server.store import agents
 from scanflow_server.store.tables import events
@@ -24,13 +25,21 @@ LIVES_S = 20.0
 """For how long after its last word an agent is held to be there, in seconds; it says that it is every 5."""
 
 
-def make_engine(context: Context) -> Engine:
+def make_engine(context: ServerContext) -> ArbiterEngine:
     """Return the engine of a server. Start it when the store is migrated."""
-    applications, runs = StoredApplications(context), AskedRuns(context)
+    applications, runs = ApplicationStore(context), RequestedRuns(context)
 
-    def perform(intent: Intent, call: Call, key: str, noted: Call | None, note: Callable[[Call], None]) -> Done:
+    def perform(
+        intent: Intent,
+        call: PrimitiveCall,
+        key: str,
+        noted: PrimitiveCall | None,
+        note: Callable[[PrimitiveCall], None],
+    ) -> PrimitiveResult:
+        if intent.source == "person":
+            return carry_out(context, intent.id)
         return do(
-            context.deployer,
+            QueuedDeployer(context, key),
             applications,
             call,
             app=intent.app,
@@ -51,10 +60,10 @@ def make_engine(context: Context) -> Engine:
         return found is not None and found.seen is not None and context.clock() - found.seen < LIVES_S
 
     look = partial(observed, context.deployer, applications)
-    return Engine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)
+    return ArbiterEngine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)
 
 
-def posted(context: Context, app: str, metric: str) -> float | None:
+def posted(context: ServerContext, app: str, metric: str) -> float | None:
     """Return a metric's newest value that was posted for an application, or for no certain one: that is an event of
     type ``metric`` about it, with ``value``. What is no number, or none that is finite, is not known."""
     mine = events.c.app.in_([app, ""])

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scanflow.agent.records import Intent
+from scanflow_server.arbiter.identity import seconds, strategy_of
 from scanflow_server.arbiter.objection import Objection
-from scanflow_server.arbiter.words import seconds, strategy_of
 
 __all__ = ["LEASE_S", "Owner", "against_owner", "owner_from"]
 
@@ -20,7 +20,7 @@ class Owner:
     """The strategy that a field of a target belongs to."""
 
     strategy: str
-    """As :func:`~scanflow_server.arbiter.words.strategy_of` spells it."""
+    """As :func:`~scanflow_server.arbiter.identity.strategy_of` spells it."""
 
     intent: str
     """The id of the intent by which it wrote the field last."""

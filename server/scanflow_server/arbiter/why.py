@@ -22,7 +22,9 @@ def why(action: Action, said: Sequence[tuple[float, str]] = ()) -> list[str]:
     """Return the story of an action. ``said``: when what happened to it on its way."""
     intent, sample = action.intent, action.intent.sample
     lines = []
-    if sample is None:
+    if intent.source == "person":
+        lines.append(f"request   by {intent.agent} at {_at(intent.at)}")
+    elif sample is None:
         lines += ["sample    none was told", "trigger   none was told"]
     else:
         value = f"failed: {sample.error}" if sample.error is not None else _short(sample.value)
@@ -31,10 +33,11 @@ def why(action: Action, said: Sequence[tuple[float, str]] = ()) -> list[str]:
             f"trigger   {sample.cause}",
         ]
     arguments = ", ".join(f"{name}={_short(value)}" for name, value in sorted(intent.arguments.items()))
+    strategy = f"strategy {intent.strategy} of {intent.agent}, priority {intent.priority}, {intent.autonomy}"
+    lines += [] if intent.source == "person" else [f"rule      {intent.rule or 'always'}"]
     lines += [
-        f"rule      {intent.rule or 'always'}",
         f"intent    {intent.id}: {intent.primitive}({arguments}) on {intent.target}",
-        f"          by the strategy {intent.strategy} of {intent.agent}, priority {intent.priority}, {intent.autonomy}",
+        "          a person's, before any agent's" if intent.source == "person" else f"          by the {strategy}",
         f"decision  {action.decision.verdict}: {action.decision.reason}",
     ]
     if action.decision.winner is not None:

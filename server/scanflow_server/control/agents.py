@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,25 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.agent.records import Event
+from scanflow.private import private_folder, write_private
 from scanflow_server.bodies import AgentView
-from scanflow_server.context import Context
-from scanflow_server.control.apart import Apart
+from scanflow_server.context import ServerContext
 from scanflow_server.control.code import code_of
+from scanflow_server.control.error_isolation import ErrorIsolation
 from scanflow_server.control.processes import Processes
-from scanflow_server.jobs import Job
+from scanflow_server.jobs import GRACE_S, Job
 from scanflow_server.store import agents, events
-from scanflow_server.store.agents import StoredAgent
+from scanflow_server.store.agents import AgentRow
 
-__all__ = ["SILENT_S", "AgentsController", "end_agent", "has_other_code", "view_of"]
+__all__ = ["SILENT_S", "AgentsController", "has_other_code", "view_of"]
 
 SILENT_S = 15.0
 """After so long without a word an agent is silent; it says every 5 s where it is."""
 
 _LAST_WORDS = 8192
 """So many bytes of a log are looked at for why its process ended."""
-
-GRACE_S = 10.0
-"""So long an agent that is asked to end may take."""
 
 
 class AgentsController:
@@ -41,15 +38,15 @@ class AgentsController:
 
     def __init__(
         self,
-        context: Context,
+        context: ServerContext,
         *,
         program: Sequence[str] = ("-m", "scanflow_agents"),
+        grace_s: float = GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``program`` is what an agent's process runs, with the agent's folder as its argument."""
-        self._context, self._program, self._clock = context, program, clock
-        self._processes, self._apart = Processes(context.work.ring, clock=clock), Apart()
-        self._ending: dict[Job, float] = {}
+        self._context, self._program, self._grace_s = context, program, grace_s
+        self._processes, self._isolation = Processes(context.work.notify, clock=clock), ErrorIsolation()
         self._states: dict[tuple[str, str], str] = {}
 
     def tick(self) -> None:
@@ -57,39 +54,33 @@ class AgentsController:
         with self._context.store.read() as connection:
             known = agents.listed(connection)
         for one in known:
-            with self._apart.of(f"The agent {one.app}/{one.name}"):
+            with self._isolation.of(f"The agent {one.app}/{one.name}"):
                 if one.document is not None:
                     self._look(one, self._context.agent_job(one.app, one.name))
                 self._tell(one)
 
-    def _look(self, one: StoredAgent, job: Job) -> None:
+    def _look(self, one: AgentRow, job: Job) -> None:
         alive = job.alive
         if alive and (not one.wanted or not _is_as_wanted(self._context, one, job)):
-            self._end(job)
+            job.daemon.stop()
         elif alive:
-            self._ending.pop(job, None)
             self._processes.lives(job)
         elif one.wanted:
-            self._ending.pop(job, None)
             self._start(one, job)
 
-    def _start(self, one: StoredAgent, job: Job) -> None:
+    def _start(self, one: AgentRow, job: Job) -> None:
         again = _is_as_wanted(self._context, one, job)
         if not again:
             _hand_over(one, job)
             _prepare(self._context, one, job)
             self._processes.forget(job)
-            job.count_anew()
+            job.reset_starts()
         command = [sys.executable, "-P", *self._program, str(_folder(job))]
-        if self._processes.start(job, self._context.environ, command=command) and again:
+        if self._processes.start(job, self._context.environ, command=command, grace_s=self._grace_s) and again:
             with self._context.store.write() as connection:
                 agents.restarted(connection, one.app, one.name)
 
-    def _end(self, job: Job) -> None:
-        since = self._ending.setdefault(job, self._clock())
-        end_agent(job, hard=self._clock() - since > GRACE_S)
-
-    def _tell(self, one: StoredAgent) -> None:
+    def _tell(self, one: AgentRow) -> None:
         state, place = view_of(self._context, one).state, (one.app, one.name)
         before = self._states.get(place)
         if state == "silent" and before not in {None, "silent"}:
@@ -105,17 +96,7 @@ class AgentsController:
         self._states[place] = state
 
 
-def end_agent(job: Job, *, hard: bool = False) -> None:
-    """Ask an agent's process to end, or make it."""
-    pid = job.pid
-    if pid is not None:
-        try:
-            os.kill(pid, signal.SIGKILL if hard else signal.SIGTERM)
-        except ProcessLookupError:  # it has just ended by itself
-            return
-
-
-def view_of(context: Context, one: StoredAgent) -> AgentView:
+def view_of(context: ServerContext, one: AgentRow) -> AgentView:
     """Return an agent as it is told."""
     heard = one.seen is not None and context.clock() - one.seen <= SILENT_S
     job = context.agent_job(one.app, one.name)
@@ -152,7 +133,7 @@ def _error(job: Job, *, alive: bool, there: bool) -> str | None:
     if there:
         return _noted(_folder(job) / "ailment.json")
     noted = _noted(_folder(job) / "failure.json")
-    return noted if noted is not None or alive else _last_words(job.log)
+    return noted if noted is not None or alive else _last_line(job.log)
 
 
 def _noted(path: Path) -> str | None:
@@ -163,7 +144,7 @@ def _noted(path: Path) -> str | None:
     return str(found.get("error")) if isinstance(found, dict) else None
 
 
-def _last_words(log: Path) -> str | None:
+def _last_line(log: Path) -> str | None:
     """Return the last line of a log that ends with a traceback."""
     try:
         with log.open("rb") as file:
@@ -180,23 +161,23 @@ def _folder(job: Job) -> Path:
     return job.path / "host"
 
 
-def _hand_over(one: StoredAgent, job: Job) -> None:
+def _hand_over(one: AgentRow, job: Job) -> None:
     """Give a team's agent the folder of that team's.
 
     What an agent of that name keeps for another team is put aside until that team has it again; so it is never mixed
     up, whenever this is cut short.
     """
     whose = job.path / "team"
-    before = whose.read_text(encoding="utf-8") if whose.exists() else _told_team(job) or one.team
+    before = whose.read_text(encoding="utf-8") if whose.exists() else _noted_team(job) or one.team
     if before != one.team:
-        job.path.rename(_aside(job, before))
-    if not job.path.exists() and _aside(job, one.team).exists():
-        _aside(job, one.team).rename(job.path)
-    job.path.mkdir(parents=True, exist_ok=True)
+        job.path.rename(_other_team_path(job, before))
+    if not job.path.exists() and _other_team_path(job, one.team).exists():
+        _other_team_path(job, one.team).rename(job.path)
+    private_folder(job.path)
     _write(whose, one.team)
 
 
-def _told_team(job: Job) -> str | None:
+def _noted_team(job: Job) -> str | None:
     """Return whose agent was started there last, by what it was told."""
     try:
         told = json.loads((_folder(job) / "agent.json").read_text(encoding="utf-8"))
@@ -205,13 +186,13 @@ def _told_team(job: Job) -> str | None:
     return (told.get("application") or {}).get("team")
 
 
-def _aside(job: Job, team: str) -> Path:
+def _other_team_path(job: Job, team: str) -> Path:
     return job.path.with_name(f".{job.path.name}@{team}")  # no agent is named so
 
 
-def _prepare(context: Context, one: StoredAgent, job: Job) -> None:
+def _prepare(context: ServerContext, one: AgentRow, job: Job) -> None:
     """Write what the agent's process reads when it starts."""
-    _folder(job).mkdir(parents=True, exist_ok=True)
+    private_folder(_folder(job))
     spec = {
         "application": one.document,
         "source": one.source,
@@ -239,7 +220,7 @@ def _code(job: Job) -> Path:
     return job.path / "code"
 
 
-def _is_as_wanted(context: Context, one: StoredAgent, job: Job) -> bool:
+def _is_as_wanted(context: ServerContext, one: AgentRow, job: Job) -> bool:
     """Say whether an agent's process was, or would be, told what holds now."""
     try:
         return (job.path / "told").read_text(encoding="utf-8") == _mark(context, one)
@@ -249,9 +230,9 @@ def _is_as_wanted(context: Context, one: StoredAgent, job: Job) -> bool:
 
 def _write(path: Path, text: str) -> None:
     draft = path.with_suffix(".part")
-    draft.write_text(text, encoding="utf-8")
+    write_private(draft, text)
     draft.replace(path)
 
 
-def _mark(context: Context, one: StoredAgent) -> str:
+def _mark(context: ServerContext, one: AgentRow) -> str:
     return f"{one.generation} {context.url}"  # an agent that knows another address of ours would never be heard

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from scanflow_server.bell import Bell
-from scanflow_server.control.apart import Apart
+from scanflow_server.change_notifier import ChangeNotifier
+from scanflow_server.control.error_isolation import ErrorIsolation
 
 __all__ = ["Controller", "Loop"]
 
 _BREATH_S = 0.01
-"""Between two looks, however often somebody rings."""
+"""Between two looks, however many changes there are."""
 
 PAUSE_S = 1.0
 """Until a controller looks again that cannot say when."""
@@ -23,7 +23,7 @@ class Controller(Protocol):
 
     @property
     def period_s(self) -> float:
-        """How long until it looks again when nobody rings."""
+        """How long until it looks again when nothing changes."""
         ...
 
     def tick(self) -> None:
@@ -34,8 +34,8 @@ class Controller(Protocol):
 class Loop:
     """Controllers at work."""
 
-    def __init__(self, controllers: Sequence[Controller], bell: Bell) -> None:
-        self._controllers, self._bell = controllers, bell
+    def __init__(self, controllers: Sequence[Controller], notifier: ChangeNotifier) -> None:
+        self._controllers, self._notifier = controllers, notifier
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -49,17 +49,17 @@ class Loop:
     def stop(self, timeout_s: float = 5.0) -> None:
         """End after the looks that are under way."""
         self._over.set()
-        self._bell.ring()
+        self._notifier.notify()
         for thread in self._threads:
             thread.join(timeout_s)
 
     def _look(self, controller: Controller) -> None:
-        apart, name = Apart(), type(controller).__name__
+        isolation, name = ErrorIsolation(), type(controller).__name__
         while not self._over.is_set():
-            rang, pause_s = self._bell.rang, PAUSE_S
-            with apart.of(f"What the {name} does"):  # what does not answer now may answer at the next look
+            since, pause_s = self._notifier.changes, PAUSE_S
+            with isolation.of(f"What the {name} does"):  # what does not answer now may answer at the next look
                 controller.tick()
-            with apart.of(f"The pause of the {name}"):
+            with isolation.of(f"The pause of the {name}"):
                 pause_s = controller.period_s
             self._over.wait(_BREATH_S)
-            self._bell.wait(rang, pause_s)
+            self._notifier.wait(since, pause_s)

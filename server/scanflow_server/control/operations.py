@@ -9,13 +9,13 @@ from typing import Any
 from scanflow.agent.records import Event
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InternalError, ScanflowError
-from scanflow.transport.problems import problem_of
-from scanflow_server.context import Context
-from scanflow_server.control.apart import Apart
+from scanflow.problems import problem_of
+from scanflow_server.context import ServerContext
+from scanflow_server.control.error_isolation import ErrorIsolation
 from scanflow_server.control.processes import MOST_STARTS, Processes
 from scanflow_server.jobs import Job, Lines
 from scanflow_server.store import events, operations
-from scanflow_server.store.operations import StoredOperation
+from scanflow_server.store.operations import OperationRow
 
 __all__ = ["OperationsController", "ServicesController", "progress_of"]
 
@@ -29,9 +29,9 @@ class OperationsController:
 
     period_s = 0.2
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._processes, self._apart = Processes(context.work.ring), Apart()
+        self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
 
     def tick(self) -> None:
         """Look at every change that has not ended."""
@@ -39,13 +39,13 @@ class OperationsController:
             running = operations.running(connection)
         busy: set[str] = set()
         for one in running:
-            if one.service in busy:
+            if one.service in busy or one.state == "queued":
                 continue  # an earlier change of that service comes first
             busy.add(one.service)
-            with self._apart.of(f"The change {one.id!r} of a service"):
+            with self._isolation.of(f"The change {one.id!r} of a service"):
                 self._look(one, self._context.operation_job(one.id))
 
-    def _look(self, one: StoredOperation, job: Job) -> None:
+    def _look(self, one: OperationRow, job: Job) -> None:
         if job.alive:
             return
         if (result := job.result) is not None:
@@ -57,16 +57,17 @@ class OperationsController:
             job.prepare(self._order(one))
             self._processes.start(job, self._context.environ)
 
-    def _order(self, one: StoredOperation) -> dict[str, Any]:
+    def _order(self, one: OperationRow) -> dict[str, Any]:
         return {
             "what": "operation",
+            "id": one.id,
             "kind": one.kind,
             "service": one.service,
             "request": one.request,
-            "settings": self._context.told_settings,
+            "settings": self._context.child_settings,
         }
 
-    def _note(self, one: StoredOperation, job: Job, result: dict[str, Any]) -> None:
+    def _note(self, one: OperationRow, job: Job, result: dict[str, Any]) -> None:
         record, problem = result.get("result"), result.get("problem")
         data: dict[str, Any] = {"operation": one.id, "kind": one.kind}
         if problem is not None:
@@ -88,10 +89,10 @@ class ServicesController:
 
     period_s = 1.0
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._states: dict[str, str] = {}
-        self._apart = Apart()
+        self._isolation = ErrorIsolation()
 
     def tick(self) -> None:
         """Look at every service."""
@@ -100,7 +101,7 @@ class ServicesController:
             before = self._states.get(record.name)
             if before is not None:
                 found[record.name] = before  # as long as nothing else is told
-            with self._apart.of(f"The service {record.name!r}"):
+            with self._isolation.of(f"The service {record.name!r}"):
                 one = self._supervised(record)
                 self._tell(one, before)
                 found[record.name] = one.state

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from scanflow_server.jobs import Job
+from scanflow_server.jobs import GRACE_S, Job
 
 __all__ = ["MOST_STARTS", "WELL_S", "Processes"]
 
@@ -31,25 +31,26 @@ class Processes:
         self._not_before: dict[Job, float] = {}
         self._lives_since: dict[Job, float] = {}
 
-    def start(self, job: Job, environ: Mapping[str, str], *, command: Sequence[str] | None = None) -> bool:
+    def start(
+        self, job: Job, environ: Mapping[str, str], *, command: Sequence[str] | None = None, grace_s: float = GRACE_S
+    ) -> bool:
         """Start a job's process if it may be now; say whether that was done."""
         now = self._clock()
         self._lives_since.pop(job, None)
         if now < self._not_before.get(job, 0.0):
             return False
         self._not_before[job] = now + _pause_s(job.starts)  # before it is started: that may fail, too
-        process = job.start(environ, command=command)
-        if process is None:
+        if not job.start(environ, command=command, grace_s=grace_s):
             self._not_before.pop(job)
             return False
-        threading.Thread(target=self._reap, args=(process,), name="reaper", daemon=True).start()
+        threading.Thread(target=self._watch, args=(job,), name="watcher", daemon=True).start()
         return True
 
     def lives(self, job: Job) -> None:
         """Take note that a job's process lives; when it has for long, its starts are counted anew."""
         now = self._clock()
         if now - self._lives_since.setdefault(job, now) >= WELL_S:
-            job.count_anew()
+            job.reset_starts()
             self._lives_since[job] = now
 
     def forget(self, job: Job) -> None:
@@ -57,8 +58,9 @@ class Processes:
         self._not_before.pop(job, None)
         self._lives_since.pop(job, None)
 
-    def _reap(self, process: subprocess.Popen[bytes]) -> None:
-        process.wait()
+    def _watch(self, job: Job) -> None:
+        with suppress(FileNotFoundError):  # its folder was removed
+            job.daemon.wait()
         self._ended()
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from scanflow_server.arbiter.words import acted, when
+from scanflow_server.arbiter.identity import acted, when
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store.intents import StoredAction
+from scanflow_server.store.intents import ActionRow
 
-__all__ = ["Keep", "Mark", "gone_until", "is_old", "is_open", "marks_now", "may_forget", "needed_until"]
+__all__ = ["Keep", "Mark", "bookmark_now", "gone_until", "is_old", "is_open", "may_forget", "needed_until"]
 
 DAY_S = 86_400.0
 
@@ -58,7 +58,7 @@ class Mark(NamedTuple):
     at: float
 
 
-def marks_now(last: Mark | None, newest: int, now: float, keep: Keep) -> bool:
+def bookmark_now(last: Mark | None, newest: int, now: float, keep: Keep) -> bool:
     """Say whether it is to be noted which event is the newest."""
     if newest == 0 or keep.events_s == 0 or (last is not None and newest <= last.number):
         return False
@@ -81,14 +81,14 @@ def is_old(at: float | None, now: float, kept_s: float) -> bool:
     return at is not None and kept_s > 0 and now - at > kept_s
 
 
-def is_open(stored: StoredAction) -> bool:
+def is_open(stored: ActionRow) -> bool:
     """Say whether something is still to become of an action. A suggestion is only told; nobody has to answer it."""
     if stored.guard_until is not None or stored.reverting is not None:
         return True
     return stored.action.state in {"pending", "running"} and stored.action.decision.verdict != "suggest"
 
 
-def needed_until(stored: StoredAction) -> float:
+def needed_until(stored: ActionRow) -> float:
     """Return until when the arbiter may have to know of an action: its strategy's budget, and its pauses."""
     intent = stored.intent
     if not acted(stored.action):
@@ -97,7 +97,7 @@ def needed_until(stored: StoredAction) -> float:
     return when(stored.action) + max(window_s, intent.cool_down_s, intent.hysteresis_s)
 
 
-def may_forget(stored: StoredAction, now: float, keep: Keep, *, surplus: bool) -> bool:
+def may_forget(stored: ActionRow, now: float, keep: Keep, *, surplus: bool) -> bool:
     """Say whether what became of an intent need not be known any more.
 
     ``surplus``: there are more than enough that came after it. That counts only where nothing was done about it.

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from scanflow.errors import NotFoundError
-from scanflow_server.context import Context
-from scanflow_server.control.apart import Apart
-from scanflow_server.control.pruning import Keep, Mark, gone_until, is_old, marks_now, may_forget
+from scanflow_server.context import ServerContext
+from scanflow_server.control.error_isolation import ErrorIsolation
+from scanflow_server.control.pruning import Keep, Mark, bookmark_now, gone_until, is_old, may_forget
 from scanflow_server.jobs import GONE, Job
-from scanflow_server.primitives.means import REVERT
+from scanflow_server.primitives.action_context import REVERT
 from scanflow_server.store import events, operations, pruning, runs
 from scanflow_server.store.keys import OWN
 
@@ -34,14 +34,14 @@ _BREATH_S = 0.05
 class RetentionController:
     """Forgets. One pass goes over everything, part by part; the next begins after a pause."""
 
-    def __init__(self, context: Context, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` is for the pauses; how old something is, is told by the context's."""
         self._context, self._clock = context, clock
         self._keep = Keep.of(context.settings)
         # Not at once: who could not reach the server for long has a moment to ask again with the keys it used.
         self._next = clock() + self._keep.pause_s
         self._pass: Iterator[None] | None = None
-        self._apart = Apart()
+        self._isolation = ErrorIsolation()
 
     @property
     def period_s(self) -> float:
@@ -84,8 +84,8 @@ class RetentionController:
         store, keep, now = self._context.store, self._keep, self._context.clock()
         with store.read() as connection:
             newest = events.newest(connection)
-            marks = [Mark(*one) for one in pruning.marks_of(connection)]
-        if marks_now(marks[-1] if marks else None, newest, now, keep):
+            marks = [Mark(*one) for one in pruning.bookmarks_of(connection)]
+        if bookmark_now(marks[-1] if marks else None, newest, now, keep):
             with store.write() as connection:
                 pruning.add_mark(connection, newest, now)
         until = gone_until(marks, newest, now, keep)
@@ -107,7 +107,7 @@ class RetentionController:
         for run in _inside(folder / "runs"):
             paths += _inside(run)
         for number, path in enumerate(paths):
-            with self._apart.of(f"The folder {str(path)!r}"):
+            with self._isolation.of(f"The folder {str(path)!r}"):
                 self._folder(path, wanted)
             if number % FOLDERS == FOLDERS - 1:
                 yield
@@ -141,7 +141,7 @@ class RetentionController:
             if not names:
                 return
             for name in names:
-                with self._apart.of(f"What was asked of the run {name!r}"):
+                with self._isolation.of(f"What was asked of the run {name!r}"):
                     self._run(name)
             last = names[-1]
             yield

@@ -11,9 +11,10 @@ from scanflow.agent.records import Event
 from scanflow.app.files import load_json
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.names import RunName
-from scanflow.transport.problems import problem_of
-from scanflow_server.context import Context
-from scanflow_server.control.apart import Apart
+from scanflow.private import private_folder
+from scanflow.problems import problem_of
+from scanflow_server.context import ServerContext
+from scanflow_server.control.error_isolation import ErrorIsolation
 from scanflow_server.control.processes import MOST_STARTS, Processes
 from scanflow_server.jobs import Job
 from scanflow_server.store import events, runs
@@ -29,9 +30,9 @@ class RunsController:
 
     period_s = 0.2
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._processes, self._apart = Processes(context.work.ring), Apart()
+        self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
 
     def tick(self) -> None:
         """Look at every run that is not known to have ended."""
@@ -39,13 +40,13 @@ class RunsController:
             wanted = runs.active(connection)
         looked: list[tuple[WantedRun, Job, bool]] = []
         for run in wanted:
-            with self._apart.of(f"The process of the run {run.name!r}"):
+            with self._isolation.of(f"The process of the run {run.name!r}"):
                 job = self._context.run_job(run.name, run.drive)
                 looked.append((run, job, job.alive))
         # All that live count before any is started: one that is to go on may be older than those.
         free = self._context.settings.max_runs - sum(alive for _, _, alive in looked)
         for run, job, alive in looked:
-            with self._apart.of(f"The run {run.name!r}"):
+            with self._isolation.of(f"The run {run.name!r}"):
                 free -= self._look(run, job, alive=alive, may_start=free > 0)
 
     def _look(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
@@ -56,7 +57,7 @@ class RunsController:
             raise
         except ScanflowError as error:  # it cannot be entered, and never will be
             _log.warning("The run %r cannot be driven: %s", run.name, error)
-            job.path.mkdir(parents=True, exist_ok=True)
+            private_folder(job.path)
             job.end_unheld({"record": None, "problem": problem_of(error)[1]})
             return False
 
@@ -88,7 +89,7 @@ class RunsController:
         except UsageError:
             record = self._context.deployer.show(run.name)  # it has ended
         if not alive and record.state != "running":
-            job.path.mkdir(parents=True, exist_ok=True)
+            private_folder(job.path)
             job.end_unheld({"record": record.model_dump(mode="json"), "problem": None})
 
     def _give_up(self, run: WantedRun, job: Job) -> None:
@@ -120,7 +121,7 @@ class RunsController:
         self._processes.forget(job)
 
 
-def ensure_entered(context: Context, run: WantedRun) -> None:
+def ensure_entered(context: ServerContext, run: WantedRun) -> None:
     """Enter a run in the backend's journal, if it is not there."""
     given = run.definition
     if given is None:
@@ -137,12 +138,12 @@ def ensure_entered(context: Context, run: WantedRun) -> None:
             context.deployer.enter(app, run.workflow, parameters=parameters, source=source, name=name)
 
 
-def order_of(context: Context, run: WantedRun) -> dict[str, Any]:
+def order_of(context: ServerContext, run: WantedRun) -> dict[str, Any]:
     """Return what the process that drives a run is told."""
     return {
         "what": "run",
         "run": run.name,
         "action": run.asked.action,
         "application": run.asked.application,
-        "settings": context.told_settings,
+        "settings": context.child_settings,
     }

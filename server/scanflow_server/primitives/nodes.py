@@ -10,7 +10,7 @@ from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 from scanflow.errors import NotFoundError
-from scanflow_server.primitives.means import Means
+from scanflow_server.primitives.action_context import ActionContext
 
 __all__ = [
     "AFFINITY",
@@ -64,27 +64,27 @@ CORES: Said[float | None] = Said(lambda one: one.resources.cores, _with_cores)
 MODEL: Said[str | None] = Said(lambda one: one.model, _with_model)
 
 
-def wanted(means: Means, name: str) -> Workflow | None:
+def wanted(context: ActionContext, name: str) -> Workflow | None:
     """Return the workflow as the application has it; None: a service may outlive its workflow's place in it."""
     try:
-        return means.workflow(name)[1]
+        return context.workflow(name)[1]
     except NotFoundError:
         return None
 
 
-def keep(means: Means, name: str, said: Said[V], values: Values[V]) -> None:
+def keep(context: ActionContext, name: str, said: Said[V], values: Values[V]) -> None:
     """Have the application say so from now on, where it still has the workflow."""
     try:
-        means.keep(name, lambda workflow: said.written(workflow, values(workflow)))
+        context.keep(name, lambda workflow: said.written(workflow, values(workflow)))
     except NotFoundError:
         return
 
 
-def given_back(means: Means, name: str, said: Said[V], there: Values[V], back: Values[V]) -> dict[str, Any]:
+def given_back(context: ActionContext, name: str, said: Said[V], there: Values[V], back: Values[V]) -> dict[str, Any]:
     """Return what an inverse has to be told besides, so that the application then says what it says now.
 
     Args:
-        means: Whose application.
+        context: Whose application.
         name: The workflow.
         said: What of its nodes.
         there: What the action that is to be undone will write.
@@ -93,7 +93,7 @@ def given_back(means: Means, name: str, said: Said[V], there: Values[V], back: V
     Returns:
         ``nodes`` with what those nodes say now that would not have it again; nothing, where all would.
     """
-    workflow = wanted(means, name)
+    workflow = wanted(context, name)
     if workflow is None:
         return {}
     changed = said.written(workflow, there(workflow))

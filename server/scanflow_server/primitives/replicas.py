@@ -7,15 +7,17 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from scanflow.agent.primitive_model import PrimitiveResult
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
+from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnsupportedError, UsageError
+from scanflow_server.primitives.action_context import ActionContext
 from scanflow_server.primitives.arguments import Count, OfWorkflow, read
-from scanflow_server.primitives.awaiting import in_effect
-from scanflow_server.primitives.means import Done, Means
-from scanflow_server.primitives.nodes import INSTANCES, MODEL, each, given_back, keep, with_services
-from scanflow_server.primitives.served import cut_of, mine, served_models, told
+from scanflow_server.primitives.nodes import INSTANCES, each, given_back, keep, with_services
+from scanflow_server.primitives.rollout_wait import in_effect
+from scanflow_server.primitives.served import mine, summary_of
 
 __all__ = ["delete_workflow_instance", "duplicate_workflow_instance", "update_workflow_replica"]
 
@@ -60,7 +62,7 @@ class Fewer(Several):
     instance: str | None = None
 
 
-def update_workflow_replica(means: Means, given: Mapping[str, Any]) -> Done:
+def update_workflow_replica(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Set how many instances a service has, or what decides it: a metric and its target."""
     asked = read(UpdateReplica, "update_workflow_replica", given)
     thresholds = {name: getattr(asked, name) for name in THRESHOLDS if getattr(asked, name) is not None}
@@ -76,15 +78,15 @@ def update_workflow_replica(means: Means, given: Mapping[str, Any]) -> Done:
         raise UsageError(
             "update_workflow_replica takes either 'instances' or what decides it: 'metric', 'target', 'min', 'max'."
         )
-    before = mine(means, asked.workflow)
+    before = mine(context, asked.workflow)
     if asked.instances is not None and not anew:
-        return _scaled(means, before, asked.instances, nodes=asked.nodes)
-    return _rescaled(means, before, asked, thresholds, anew=anew)
+        return _scaled(context, before, asked.instances, nodes=asked.nodes)
+    return _rescaled(context, before, asked, thresholds, anew=anew)
 
 
 def _rescaled(
-    means: Means, before: ServiceRecord, asked: UpdateReplica, thresholds: Mapping[str, Any], *, anew: bool
-) -> Done:
+    context: ActionContext, before: ServiceRecord, asked: UpdateReplica, thresholds: Mapping[str, Any], *, anew: bool
+) -> PrimitiveResult:
     """Change what decides on the number of instances; ``anew``: replace all of it."""
 
     def decided(workflow: Workflow) -> Scaling | None:
@@ -101,36 +103,37 @@ def _rescaled(
     def changed(workflow: Workflow) -> Workflow:
         return INSTANCES.written(_deciding(workflow, decided(workflow)), said(workflow))
 
-    kept, workflow = means.workflow(asked.workflow)
+    _, workflow = context.workflow(asked.workflow)
     known, scaling = _scaling(workflow), decided(workflow)
     back: dict[str, Any] = {"scaling": None, "instances": before.shape.instances}
     if known is not None:
         whole = known.model_dump(mode="json")
         back = {"scaling": whole} if anew else {name: whole[name] for name in THRESHOLDS}
     more = given_back(
-        means, asked.workflow, INSTANCES, said, lambda one: each(one, before.shape.instances) if known is None else {}
+        context, asked.workflow, INSTANCES, said, lambda one: each(one, before.shape.instances) if known is None else {}
     )
-    inverse = means.undo("update_workflow_replica", {"workflow": asked.workflow, **back, **more})
-    cut = {name: value for name, value in cut_of(before).items() if name in {"cores", "affinity"}}
-    if scaling is None:
-        instances = max(before.shape.instances, 1) if asked.instances is None else asked.instances
-    else:  # it decides from here on
-        instances = min(max(before.shape.instances, scaling.min), scaling.max)
-    served = MODEL.written(changed(workflow), served_models(before))  # whoever promoted it: that is not asked for here
-    app = kept.application.with_workflow(served)
-    record = means.deployer.deploy(app, asked.workflow, source=kept.source, instances=instances, **cut)
-    means.keep(asked.workflow, changed)
-    return Done({**told(record), "scaling": None if scaling is None else scaling.model_dump(mode="json")}, inverse)
+    inverse = context.undo("update_workflow_replica", {"workflow": asked.workflow, **back, **more})
+    change = ServiceChange(scaling=scaling or "off", instances=_fixed(before, asked) if scaling is None else None)
+    record = context.deployer.change(asked.workflow, change)
+    context.keep(asked.workflow, changed)
+    return PrimitiveResult(
+        {**summary_of(record), "scaling": None if scaling is None else scaling.model_dump(mode="json")}, inverse
+    )
 
 
-def duplicate_workflow_instance(means: Means, given: Mapping[str, Any]) -> Done:
+def _fixed(before: ServiceRecord, asked: UpdateReplica) -> int:
+    """Return how many instances there are once nothing decides on their number."""
+    return max(before.shape.instances, 1) if asked.instances is None else asked.instances
+
+
+def duplicate_workflow_instance(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Add instances to a service, cut as those it has."""
     asked = read(Several, "duplicate_workflow_instance", given)
-    before = mine(means, asked.workflow)
-    return _scaled(means, before, _instances_before(means, before) + asked.count, lasting=False)
+    before = mine(context, asked.workflow)
+    return _scaled(context, before, _instances_before(context, before) + asked.count, lasting=False)
 
 
-def delete_workflow_instance(means: Means, given: Mapping[str, Any]) -> Done:
+def delete_workflow_instance(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Take instances of a service away."""
     asked = read(Fewer, "delete_workflow_instance", given)
     if asked.instance is not None:
@@ -138,40 +141,45 @@ def delete_workflow_instance(means: Means, given: Mapping[str, Any]) -> Done:
             "delete_workflow_instance: the embedded backend chooses which instance goes, and cannot honour 'instance': "
             f"{asked.instance!r}. Give it a 'count'."
         )
-    before = mine(means, asked.workflow)
-    left = _instances_before(means, before) - asked.count
+    before = mine(context, asked.workflow)
+    left = _instances_before(context, before) - asked.count
     if left < 1:
         raise UsageError(
-            f"The service {asked.workflow!r} has {_instances_before(means, before)} instances, and {asked.count} fewer "
-            "would leave none. End it with delete_workflow, or give it a scaling with min=0."
+            f"The service {asked.workflow!r} has {_instances_before(context, before)} instances, and {asked.count} "
+            "fewer would leave none. End it with delete_workflow, or give it a scaling with min=0."
         )
-    return _scaled(means, before, left, lasting=False)
+    return _scaled(context, before, left, lasting=False)
 
 
 def _scaled(
-    means: Means, before: ServiceRecord, instances: int, *, lasting: bool = True, nodes: Mapping[str, int] | None = None
-) -> Done:
+    context: ActionContext,
+    before: ServiceRecord,
+    instances: int,
+    *,
+    lasting: bool = True,
+    nodes: Mapping[str, int] | None = None,
+) -> PrimitiveResult:
     """``lasting``: it is what the application wants from now on, and not one moment's need."""
     was = before.shape.instances
 
     def said(workflow: Workflow) -> dict[str, int]:
         return {**each(workflow, instances), **(nodes or {})} if lasting else {}
 
-    more = given_back(means, before.name, INSTANCES, said, lambda workflow: each(workflow, was))
+    more = given_back(context, before.name, INSTANCES, said, lambda workflow: each(workflow, was))
     arguments = {"workflow": before.name, "instances": was, **more}
-    inverse = means.undo("update_workflow_replica", arguments)
+    inverse = context.undo("update_workflow_replica", arguments)
     if before.shape.instances == instances:
-        record = in_effect(means.deployer, before, lambda one: one.shape.instances == instances)
+        record = in_effect(context.deployer, before, lambda one: one.shape.instances == instances)
     else:
-        record = means.deployer.scale(before.name, instances=instances)
+        record = context.deployer.change(before.name, ServiceChange(instances=instances))
     if lasting:
-        keep(means, before.name, INSTANCES, said)
-    return Done(told(record), inverse)
+        keep(context, before.name, INSTANCES, said)
+    return PrimitiveResult(summary_of(record), inverse)
 
 
-def _instances_before(means: Means, before: ServiceRecord) -> int:
+def _instances_before(context: ActionContext, before: ServiceRecord) -> int:
     """Return how many instances there were before the first try."""
-    noted = None if means.noted is None else means.noted.arguments.get("instances")
+    noted = None if context.noted is None else context.noted.arguments.get("instances")
     return noted if isinstance(noted, int) else before.shape.instances
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from pydantic import Field
 
+from scanflow.agent.primitive_model import PrimitiveResult
 from scanflow.app.application import Application
 from scanflow.app.parameters import plain
 from scanflow.backends.records import RunRecord, RunStarted
 from scanflow.deployer import Deployer
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
+from scanflow_server.primitives.action_context import ActionContext
 from scanflow_server.primitives.arguments import Arguments, OfExecutor, OfWorkflow, read
-from scanflow_server.primitives.means import Done, Means
 
 __all__ = ["InlineRuns", "run_executor", "run_workflow", "stop_executor", "stop_workflow"]
 
@@ -31,13 +32,13 @@ class InlineRuns:
         self._names: dict[str, str] = {}
 
     def begun(self, key: str) -> RunRecord | None:
-        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        """See :class:`~scanflow_server.primitives.action_context.Runs`."""
         return self._deployer.show(self._names[key]) if key in self._names else None
 
     def begin(
         self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
     ) -> RunRecord:
-        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        """See :class:`~scanflow_server.primitives.action_context.Runs`."""
         if (known := self.begun(key)) is not None:
             return known
         return self._deployer.run(
@@ -45,7 +46,7 @@ class InlineRuns:
         )
 
     def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
-        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        """See :class:`~scanflow_server.primitives.action_context.Runs`."""
         if (known := self.begun(key)) is not None:
             return known
         return self._deployer.spin(
@@ -53,15 +54,15 @@ class InlineRuns:
         )
 
     def stop(self, run: str) -> RunRecord:
-        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        """See :class:`~scanflow_server.primitives.action_context.Runs`."""
         return self._deployer.stop(run)
 
     def show(self, run: str) -> RunRecord:
-        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        """See :class:`~scanflow_server.primitives.action_context.Runs`."""
         return self._deployer.show(run)
 
     def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
-        """See :class:`~scanflow_server.primitives.means.Runs`."""
+        """See :class:`~scanflow_server.primitives.action_context.Runs`."""
         found = self._deployer.runs(limit=limit)
         return [one for one in found if (one.app, one.team, one.workflow) == (app, team, workflow)]
 
@@ -98,81 +99,81 @@ class StopExecutor(OfExecutor):
     run: str = LATEST
 
 
-def run_workflow(means: Means, given: Mapping[str, Any]) -> Done:
+def run_workflow(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Begin a run of a batch workflow, with parameters of its own."""
     asked = read(RunWorkflow, "run_workflow", given)
-    record = means.runs.begun(means.key)
+    record = context.runs.begun(context.key)
     if record is None:
-        kept, workflow = means.workflow(asked.workflow)
+        kept, workflow = context.workflow(asked.workflow)
         parameters = plain(asked.parameters, "the parameters of run_workflow")
         workflow.with_parameters(parameters)
-        record = means.runs.begin(
-            kept.application, asked.workflow, parameters=parameters, source=kept.source, key=means.key
+        record = context.runs.begin(
+            kept.application, asked.workflow, parameters=parameters, source=kept.source, key=context.key
         )
-    return Done(_told(record), means.undo("stop_workflow", {"run": record.name}))
+    return PrimitiveResult(_summary(record), context.undo("stop_workflow", {"run": record.name}))
 
 
-def stop_workflow(means: Means, given: Mapping[str, Any]) -> Done:
+def stop_workflow(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Stop one run, or all running ones of a workflow. What has ended already stays as it is."""
     asked = read(StopWorkflow, "stop_workflow", given)
-    records = _runs_of(means, asked.workflow) if asked.run is None else [means.runs.show(asked.run)]
-    stopped = [means.runs.stop(one.name) for one in records if one.state in {"running", "interrupted"}]
-    return Done({"runs": [one.name for one in records], "stopped": [one.name for one in stopped]})
+    records = _runs_of(context, asked.workflow) if asked.run is None else [context.runs.show(asked.run)]
+    stopped = [context.runs.stop(one.name) for one in records if one.state in {"running", "interrupted"}]
+    return PrimitiveResult({"runs": [one.name for one in records], "stopped": [one.name for one in stopped]})
 
 
-def run_executor(means: Means, given: Mapping[str, Any]) -> Done:
-    """Run one step anew, on what it was given in a past run."""
+def run_executor(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
+    """Run one step again, on what it was given in a past run."""
     asked = read(RunExecutor, "run_executor", given)
-    record = means.runs.begun(means.key)
+    record = context.runs.begun(context.key)
     if record is None:  # asked for only then: what was begun is the newest run by now
-        kept, workflow = means.workflow(asked.workflow)
-        past = _past_run(means, asked)
+        kept, workflow = context.workflow(asked.workflow)
+        past = _past_run(context, asked)
         workflow.node(asked.executor)
-        record = means.runs.spin(
-            kept.application, asked.executor, run=past.name, parameters=asked.parameters, key=means.key
+        record = context.runs.spin(
+            kept.application, asked.executor, run=past.name, parameters=asked.parameters, key=context.key
         )
-    return Done(_told(record), means.undo("stop_workflow", {"run": record.name}))
+    return PrimitiveResult(_summary(record), context.undo("stop_workflow", {"run": record.name}))
 
 
-def stop_executor(means: Means, given: Mapping[str, Any]) -> Done:
+def stop_executor(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Stop one step of a run. The embedded backend stops whole runs: it can where nothing else of it is running."""
     asked = read(StopExecutor, "stop_executor", given)
-    past = _past_run(means, asked)
-    record = means.runs.show(past.name)
+    past = _past_run(context, asked)
+    record = context.runs.show(past.name)
     if asked.executor not in (steps := {task.step for task in record.tasks}):
         raise NotFoundError(
             f"The run {record.name!r} has no step {asked.executor!r}.{did_you_mean(asked.executor, steps)}"
         )
     running = {task.step for task in record.tasks if task.state == "running"}
     if asked.executor not in running:
-        return Done({"run": record.name, "executor": asked.executor, "stopped": False})
+        return PrimitiveResult({"run": record.name, "executor": asked.executor, "stopped": False})
     if others := sorted(running - {asked.executor}):
         raise UnsupportedError(
             f"stop_executor: the embedded backend stops whole runs, and {', '.join(others)} of the run {record.name!r} "
             f"would end with {asked.executor!r}. Wait for them, or stop the run: stop_workflow"
         )
-    means.runs.stop(record.name)
-    return Done({"run": record.name, "executor": asked.executor, "stopped": True})
+    context.runs.stop(record.name)
+    return PrimitiveResult({"run": record.name, "executor": asked.executor, "stopped": True})
 
 
-def _told(record: RunRecord) -> dict[str, Any]:
+def _summary(record: RunRecord) -> dict[str, Any]:
     return {"run": record.name, "workflow": record.workflow, "state": record.state}
 
 
-def _runs_of(means: Means, workflow: str | None) -> list[RunRecord]:
+def _runs_of(context: ActionContext, workflow: str | None) -> list[RunRecord]:
     if workflow is None:
         raise UsageError("Neither 'run' nor 'workflow' was given. Name the run, or the workflow whose runs are meant.")
-    means.workflow(workflow)
-    return means.runs.newest(app=means.app, team=means.team, workflow=workflow, limit=RECENT_RUNS)
+    context.workflow(workflow)
+    return context.runs.newest(app=context.app, team=context.team, workflow=workflow, limit=RECENT_RUNS)
 
 
-def _past_run(means: Means, asked: RunExecutor | StopExecutor) -> RunRecord:
+def _past_run(context: ActionContext, asked: RunExecutor | StopExecutor) -> RunRecord:
     if asked.run != LATEST:
-        found = means.runs.show(asked.run)
-        if (found.app, found.team, found.workflow) != (means.app, means.team, asked.workflow):
+        found = context.runs.show(asked.run)
+        if (found.app, found.team, found.workflow) != (context.app, context.team, asked.workflow):
             raise UsageError(f"The run {found.name!r} is not one of the workflow {asked.workflow!r}. Name another.")
         return found
-    runs = _runs_of(means, asked.workflow)
+    runs = _runs_of(context, asked.workflow)
     if not runs:
         raise NotFoundError(f"The workflow {asked.workflow!r} has not been run yet. Run it first: run_workflow")
     return runs[0]

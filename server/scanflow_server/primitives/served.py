@@ -7,9 +7,9 @@ from typing import Any
 
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord
 from scanflow.errors import UsageError
-from scanflow_server.primitives.means import Means
+from scanflow_server.primitives.action_context import ActionContext
 
-__all__ = ["cut_of", "found", "given_only", "mine", "served_models", "told", "trial_of"]
+__all__ = ["canary_of", "cut_of", "found", "given_only", "mine", "served_models", "summary_of"]
 
 
 def served_models(record: ServiceRecord) -> dict[str, str]:
@@ -17,30 +17,30 @@ def served_models(record: ServiceRecord) -> dict[str, str]:
     return {} if record.current is None else dict(record.current.models)
 
 
-def trial_of(record: ServiceRecord) -> RevisionRecord | None:
-    """Return the version on trial, if there is one."""
+def canary_of(record: ServiceRecord) -> RevisionRecord | None:
+    """Return the canary version, if there is one."""
     return next((one for one in record.revisions if one.role != "current"), None)
 
 
-def mine(means: Means, name: str) -> ServiceRecord:
+def mine(context: ActionContext, name: str) -> ServiceRecord:
     """Return a service of the application that it is done for.
 
     Raises:
         NotFoundError: there is none of that name.
         UsageError: it is another application's.
     """
-    record = means.deployer.service(name)
-    if (record.app, record.team) != (means.app, means.team):
+    record = context.deployer.service(name)
+    if (record.app, record.team) != (context.app, context.team):
         raise UsageError(
             f"The service {name!r} is of the application {record.app!r} of the team {record.team!r}, and not of "
-            f"{means.app!r} of {means.team!r}. An agent changes what is its own application's."
+            f"{context.app!r} of {context.team!r}. An agent changes what is its own application's."
         )
     return record
 
 
-def found(means: Means, name: str) -> ServiceRecord | None:
+def found(context: ActionContext, name: str) -> ServiceRecord | None:
     """Return it; None: there is none of that name."""
-    return mine(means, name) if any(one.name == name for one in means.deployer.services()) else None
+    return mine(context, name) if any(one.name == name for one in context.deployer.services()) else None
 
 
 def cut_of(record: ServiceRecord) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def given_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def told(record: ServiceRecord) -> dict[str, Any]:
+def summary_of(record: ServiceRecord) -> dict[str, Any]:
     """Return what is told of a service."""
     shape = record.shape
     return {

@@ -11,24 +11,26 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from scanflow.agent.acts import Kind
+from scanflow.agent.actions import Kind
+from scanflow.agent.primitive_model import PrimitiveResult
 from scanflow.app.quantities import parse_cpu
 from scanflow.app.resources import AffinityMode
 from scanflow.app.workflow import Workflow
+from scanflow.backends.service_change import ServiceChange, Sizing
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError
+from scanflow_server.primitives.action_context import ActionContext
 from scanflow_server.primitives.arguments import Cores, Count, OfWorkflow, Placed, read
-from scanflow_server.primitives.awaiting import in_effect
-from scanflow_server.primitives.means import Done, Means
 from scanflow_server.primitives.nodes import AFFINITY, CORES, MODEL, each, given_back, keep, wanted
-from scanflow_server.primitives.served import cut_of, found, given_only, mine, served_models, told, trial_of
+from scanflow_server.primitives.rollout_wait import in_effect
+from scanflow_server.primitives.served import canary_of, cut_of, found, given_only, mine, served_models, summary_of
 
 __all__ = [
     "apply_workflow_instance",
+    "canary_of",
     "delete_workflow",
     "deploy_workflow",
     "served_models",
-    "trial_of",
     "update_service_affinity",
     "update_service_resource",
     "update_workflow_traffic",
@@ -62,7 +64,7 @@ class UpgradeService(OfWorkflow):
     """What the application is to name for these nodes: an alias, say."""
 
 
-class UpdateAffinity(OfWorkflow):
+class UpdateServiceAffinity(OfWorkflow):
     """Arguments of ``update_workflow_affinity`` for an online workflow."""
 
     kind: Kind | None = None
@@ -71,7 +73,7 @@ class UpdateAffinity(OfWorkflow):
     """What the application is to say of these nodes."""
 
 
-class UpdateResource(OfWorkflow):
+class UpdateServiceResource(OfWorkflow):
     """Arguments of ``update_workflow_resource`` for an online workflow: cores of one instance."""
 
     kind: Kind | None = None
@@ -91,122 +93,128 @@ class UpdateTraffic(OfWorkflow):
     node: str | None = None
 
 
-def deploy_workflow(means: Means, given: Mapping[str, Any]) -> Done:
+def deploy_workflow(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Serve an online workflow; where it is served already, change it to what the application says now."""
     asked = read(DeployWorkflow, "deploy_workflow", given)
-    kept, workflow = means.workflow(asked.workflow)
+    kept, workflow = context.workflow(asked.workflow)
     app = kept.application
     if asked.models:
         app = app.with_workflow(MODEL.written(workflow, asked.models))
-    before = found(means, asked.workflow)
+    before = found(context, asked.workflow)
     if before is None:
-        inverse = means.undo("delete_workflow", {"workflow": asked.workflow})
+        inverse = context.undo("delete_workflow", {"workflow": asked.workflow})
     else:
-        inverse = means.undo("apply_workflow_instance", cut_of(before))
-    record = means.deployer.deploy(
+        inverse = context.undo("apply_workflow_instance", cut_of(before))
+    record = context.deployer.deploy(
         app,
         asked.workflow,
-        instances=asked.instances,
-        cores=asked.cores,
-        affinity=asked.affinity,
+        sizing=Sizing(instances=asked.instances, cores=asked.cores, affinity=asked.affinity),
         port=asked.port,
         source=kept.source,
     )
-    return Done(told(record), inverse)
+    return PrimitiveResult(summary_of(record), inverse)
 
 
-def delete_workflow(means: Means, given: Mapping[str, Any]) -> Done:
-    """Answer what is begun, then end the service."""
+def delete_workflow(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
+    """Drain in-flight requests, then delete the service."""
     asked = read(OfWorkflow, "delete_workflow", given)
-    before = found(means, asked.workflow)
+    before = found(context, asked.workflow)
     if before is None:
-        if not means.tried:
+        if not context.tried:
             raise NotFoundError(f"The service {asked.workflow!r} is not there: it is deleted already, or never was.")
-        return Done({"service": asked.workflow, "deleted": True}, means.noted)
-    workflow, served = wanted(means, asked.workflow), served_models(before)
+        return PrimitiveResult({"service": asked.workflow, "deleted": True}, context.noted)
+    workflow, served = wanted(context, asked.workflow), served_models(before)
     named = {} if workflow is None else {one.name: one.model for one in workflow.services}
     models = {node: model for node, model in served.items() if named.get(node, model) != model}
     back = {**cut_of(before), "port": urlsplit(before.url).port, "models": models or None}
-    inverse = means.undo("deploy_workflow", given_only(back))
+    inverse = context.undo("deploy_workflow", given_only(back))
     try:
-        means.deployer.delete(asked.workflow)
+        context.deployer.delete(asked.workflow)
     except NotFoundError:  # somebody else was quicker, or the try that was cut off has come to its end
         pass
-    return Done({"service": asked.workflow, "deleted": True}, inverse)
+    return PrimitiveResult({"service": asked.workflow, "deleted": True}, inverse)
 
 
-def upgrade_service(means: Means, given: Mapping[str, Any]) -> Done:
+def upgrade_service(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Swap a model version in, without a failed request."""
     asked = read(UpgradeService, "upgrade_workflow", given)
-    before = mine(means, asked.workflow)
+    before = mine(context, asked.workflow)
     models = served_models(before)
     node = asked.node or _node_of(models, asked.model) or ""
     wished = {node: asked.model} if node in models else {}
     said = {**wished, **(asked.nodes or {})}
-    if node in models and trial_of(before) is None and models[node] in {asked.model, _swapped_in(means, asked, models)}:
-        seen = in_effect(means.deployer, before, lambda one: served_models(one).get(node) == models[node])
-        if means.tried:  # the try that was cut off may not have come to that
-            keep(means, asked.workflow, MODEL, lambda _: said)
-        return Done({**told(seen), "model": asked.model}, means.noted)
-    inverse = means.noted
+    if (
+        node in models
+        and canary_of(before) is None
+        and models[node] in {asked.model, _swapped_in(context, asked, models)}
+    ):
+        seen = in_effect(context.deployer, before, lambda one: served_models(one).get(node) == models[node])
+        if context.tried:  # the try that was cut off may not have come to that
+            keep(context, asked.workflow, MODEL, lambda _: said)
+        return PrimitiveResult({**summary_of(seen), "model": asked.model}, context.noted)
+    inverse = context.noted
     if node in models and models[node] != asked.model:
         back = {node: models[node]}
-        more = given_back(means, asked.workflow, MODEL, lambda _: said, lambda _: back)
+        more = given_back(context, asked.workflow, MODEL, lambda _: said, lambda _: back)
         arguments = {"workflow": asked.workflow, "model": models[node], "node": node, **more}
-        inverse = means.undo("upgrade_workflow", arguments)
-    trial = trial_of(before)
+        inverse = context.undo("upgrade_workflow", arguments)
+    trial = canary_of(before)
     if trial is not None and trial.models.get(node) == asked.model:
-        record = means.deployer.promote(asked.workflow)
+        change = ServiceChange(promote=True)
     else:
-        record = means.deployer.promote(asked.workflow, asked.model, node=asked.node)
-    keep(means, asked.workflow, MODEL, lambda _: said)
-    return Done({**told(record), "model": asked.model}, inverse)
+        change = ServiceChange(model=asked.model, node=asked.node)
+    record = context.deployer.change(asked.workflow, change)
+    keep(context, asked.workflow, MODEL, lambda _: said)
+    return PrimitiveResult({**summary_of(record), "model": asked.model}, inverse)
 
 
-def update_workflow_traffic(means: Means, given: Mapping[str, Any]) -> Done:
+def update_workflow_traffic(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Give a share of the requests, or a copy of each, to another version of a model. A share of 0 takes it back."""
     asked = read(UpdateTraffic, "update_workflow_traffic", given)
-    before = mine(means, asked.workflow)
-    trial = trial_of(before)
+    before = mine(context, asked.workflow)
+    trial = canary_of(before)
     changed = None if trial is None else _changed_model(before, trial)
     model, node = asked.model, asked.node
     if asked.weight <= 0 and not asked.shadow:
-        if means.reverting and changed is not None and _is_alias(model) and _same_name(model, changed[1]):
-            node, model = changed  # what it was put on trial as; the alias may be another version by now
+        if context.reverting and changed is not None and _is_alias(model) and _same_name(model, changed[1]):
+            node, model = changed  # what it was the canary as; the alias may be another version by now
         on_trial = () if trial is None else trial.models.values()
         if model not in on_trial and (trial is None or not _is_alias(model)):
-            return Done({**told(before), "model": asked.model, "weight": 0.0}, means.noted)
+            return PrimitiveResult({**summary_of(before), "model": asked.model, "weight": 0.0}, context.noted)
     back: dict[str, Any] = {"workflow": asked.workflow, "model": asked.model, "weight": 0.0, "node": asked.node}
     if trial is not None and changed is not None:
         shared = 0.0 if trial.shadow else trial.weight
         back |= {"model": changed[1], "weight": shared, "shadow": trial.shadow}
         if asked.node is not None:
             back["node"] = changed[0]
-    inverse = means.undo("update_workflow_traffic", given_only(back))
-    record = means.deployer.traffic(asked.workflow, model, weight=asked.weight, shadow=asked.shadow, node=node)
-    return Done({**told(record), "model": asked.model, "weight": asked.weight, "shadow": asked.shadow}, inverse)
+    inverse = context.undo("update_workflow_traffic", given_only(back))
+    change = ServiceChange(model=model, node=node, weight=asked.weight, shadow=asked.shadow)
+    record = context.deployer.change(asked.workflow, change)
+    return PrimitiveResult(
+        {**summary_of(record), "model": asked.model, "weight": asked.weight, "shadow": asked.shadow}, inverse
+    )
 
 
-def update_service_affinity(means: Means, given: Mapping[str, Any]) -> Done:
+def update_service_affinity(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Set where a service's instances may run, and move them there."""
-    asked = read(UpdateAffinity, "update_workflow_affinity", given)
-    before = mine(means, asked.workflow)
+    asked = read(UpdateServiceAffinity, "update_workflow_affinity", given)
+    before = mine(context, asked.workflow)
     was = before.shape.affinity
 
     def said(workflow: Workflow) -> dict[str, Any]:
         return {**each(workflow, asked.affinity), **(asked.nodes or {})}
 
-    more = given_back(means, asked.workflow, AFFINITY, said, lambda workflow: each(workflow, was))
+    more = given_back(context, asked.workflow, AFFINITY, said, lambda workflow: each(workflow, was))
     arguments = {"workflow": asked.workflow, "affinity": was, "kind": "online", **more}
-    inverse = means.undo("update_workflow_affinity", arguments)
-    record = means.deployer.scale(asked.workflow, affinity=asked.affinity)
-    keep(means, asked.workflow, AFFINITY, said)
-    return Done(told(record), inverse)
+    inverse = context.undo("update_workflow_affinity", arguments)
+    record = context.deployer.change(asked.workflow, ServiceChange(affinity=asked.affinity))
+    keep(context, asked.workflow, AFFINITY, said)
+    return PrimitiveResult(summary_of(record), inverse)
 
 
-def update_service_resource(means: Means, given: Mapping[str, Any]) -> Done:
+def update_service_resource(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
     """Set the cores of each of a service's instances."""
-    asked = read(UpdateResource, "update_workflow_resource", given)
+    asked = read(UpdateServiceResource, "update_workflow_resource", given)
     if asked.memory is not None or asked.gpu:
         field = "gpu" if asked.gpu else "memory"
         raise UnsupportedError(
@@ -216,33 +224,33 @@ def update_service_resource(means: Means, given: Mapping[str, Any]) -> Done:
     if asked.cpu is None:
         raise UsageError("update_workflow_resource was given nothing to change. Give it 'cpu'.")
     cores = float(parse_cpu(asked.cpu))
-    before = mine(means, asked.workflow)
-    was, inverse = before.shape.cores, means.noted
+    before = mine(context, asked.workflow)
+    was, inverse = before.shape.cores, context.noted
 
     def said(workflow: Workflow) -> dict[str, float | None]:
         return {**_shares(workflow, cores), **(asked.nodes or {})}
 
     if was is not None:  # cores that were not limited cannot be given back: a limit is only replaced
-        more = given_back(means, asked.workflow, CORES, said, lambda workflow: _shares(workflow, was))
+        more = given_back(context, asked.workflow, CORES, said, lambda workflow: _shares(workflow, was))
         arguments = {"workflow": asked.workflow, "cpu": was, "kind": "online", **more}
-        inverse = means.undo("update_workflow_resource", arguments)
-    record = means.deployer.scale(asked.workflow, cores=cores)
-    keep(means, asked.workflow, CORES, said)
-    return Done(told(record), inverse)
+        inverse = context.undo("update_workflow_resource", arguments)
+    record = context.deployer.change(asked.workflow, ServiceChange(cores=cores))
+    keep(context, asked.workflow, CORES, said)
+    return PrimitiveResult(summary_of(record), inverse)
 
 
-def apply_workflow_instance(means: Means, given: Mapping[str, Any]) -> Done:
-    """Cut a service into so many instances of this size; with nothing said, bring up what is missing."""
+def apply_workflow_instance(context: ActionContext, given: Mapping[str, Any]) -> PrimitiveResult:
+    """Resize a service to so many instances of this size; with nothing given, start what is missing."""
     asked = read(Cut, "apply_workflow_instance", given)
-    before = mine(means, asked.workflow)  # asked for, it is watched from now on, and what is missing is started
+    before = mine(context, asked.workflow)  # asked for, it is watched from now on, and what is missing is started
     wanted_now = given_only({name: getattr(asked, name) for name in ("instances", "cores", "affinity")})
     if not wanted_now:
-        return Done(told(before))
+        return PrimitiveResult(summary_of(before))
     back = {name: value for name, value in cut_of(before).items() if name in wanted_now or name == "workflow"}
-    inverse = means.noted
+    inverse = context.noted
     if back.keys() >= wanted_now.keys():  # as above: what was not limited cannot be given back, nor a part of it alone
-        inverse = means.undo("apply_workflow_instance", back)
-    return Done(told(means.deployer.scale(asked.workflow, **wanted_now)), inverse)
+        inverse = context.undo("apply_workflow_instance", back)
+    return PrimitiveResult(summary_of(context.deployer.change(asked.workflow, ServiceChange(**wanted_now))), inverse)
 
 
 def _node_of(models: Mapping[str, str], model: str) -> str | None:
@@ -267,9 +275,9 @@ def _same_name(one: str, other: str) -> bool:
     return one.partition("@")[0].rstrip("/") == other.rpartition("/")[0]
 
 
-def _swapped_in(means: Means, asked: UpgradeService, models: Mapping[str, str]) -> str | None:
+def _swapped_in(context: ActionContext, asked: UpgradeService, models: Mapping[str, str]) -> str | None:
     """Return the version that an earlier try has swapped in for an alias, as its note tells; a record names none."""
-    was = None if means.noted is None else means.noted.arguments
+    was = None if context.noted is None else context.noted.arguments
     if was is None or not _is_alias(asked.model):
         return None
     served = models.get(str(was.get("node")))

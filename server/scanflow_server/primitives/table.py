@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scanflow.agent.records import Call
+from scanflow.agent.primitive_model import PrimitiveResult, installed_primitive
+from scanflow.agent.records import PrimitiveCall
 from scanflow.app.workflow import WorkflowType
 from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError, did_you_mean
 from scanflow_server.primitives import definitions, replicas, runs, services
-from scanflow_server.primitives.means import Applications, Done, Means, Runs
+from scanflow_server.primitives.action_context import ActionContext, Applications, Runs
 
 __all__ = ["BATCH", "ONLINE", "carry_out", "do"]
 
-Primitive = Callable[[Means, Mapping[str, Any]], Done]
+Primitive = Callable[[ActionContext, Mapping[str, Any]], PrimitiveResult]
 
 BATCH: Mapping[str, Primitive] = {
     "run_workflow": runs.run_workflow,
@@ -48,15 +49,15 @@ _TABLES: Mapping[WorkflowType, Mapping[str, Primitive]] = {"batch": BATCH, "onli
 def do(
     deployer: Deployer,
     applications: Applications,
-    call: Call,
+    call: PrimitiveCall,
     *,
     app: str,
     team: str,
     key: str = "",
     runs: Runs | None = None,
-    noted: Call | None = None,
-    note: Callable[[Call], None] | None = None,
-) -> Done:
+    noted: PrimitiveCall | None = None,
+    note: Callable[[PrimitiveCall], None] | None = None,
+) -> PrimitiveResult:
     """Carry out one call.
 
     Args:
@@ -65,7 +66,7 @@ def do(
         call: The primitive and its arguments.
         app: Whose workflow it is.
         team: Whose application it is.
-        key: Idempotency key. Done again with the same key and ``noted``, it is as if it was done once.
+        key: Idempotency key. PrimitiveResult again with the same key and ``noted``, it is as if it was done once.
         runs: Who begins runs. None: they are driven here, to their end.
         noted: The inverse that an earlier try has noted, if one was cut off.
         note: Is given the inverse before anything is changed.
@@ -74,7 +75,7 @@ def do(
         ScanflowError: it cannot be done; nothing was changed.
     """
     more: dict[str, Any] = {} if note is None else {"note": note}
-    means = Means(
+    context = ActionContext(
         deployer=deployer,
         applications=applications,
         runs=runs or _inline(deployer),
@@ -84,20 +85,24 @@ def do(
         noted=noted,
         **more,
     )
-    return carry_out(means, call)
+    return carry_out(context, call)
 
 
-def carry_out(means: Means, call: Call) -> Done:
-    """Carry out one call with these means."""
+def carry_out(context: ActionContext, call: PrimitiveCall) -> PrimitiveResult:
+    """Carry out one call in this context."""
     if call.primitive not in BATCH and call.primitive not in ONLINE:
+        installed = installed_primitive(call.primitive)
+        if installed is not None:
+            arguments: dict[str, Any] = dict(call.arguments)
+            return installed(**arguments).carry_out(context)
         raise NotFoundError(
             f"There is no primitive {call.primitive!r}.{did_you_mean(call.primitive, [*BATCH, *ONLINE])} See: scanflow "
             "strategies primitives"
         )
-    return _table_for(means, call)[call.primitive](means, call.arguments)
+    return _table_for(context, call)[call.primitive](context, call.arguments)
 
 
-def _table_for(means: Means, call: Call) -> Mapping[str, Primitive]:
+def _table_for(context: ActionContext, call: PrimitiveCall) -> Mapping[str, Primitive]:
     """Return the half of the table that a call means: that of its workflow's type, for names that are in both."""
     own = [table for table in (BATCH, ONLINE) if call.primitive in table]
     name = call.arguments.get("workflow")
@@ -106,7 +111,7 @@ def _table_for(means: Means, call: Call) -> Mapping[str, Primitive]:
             return own[0]
         raise InvalidError(f"{call.primitive} needs 'workflow', the name of one.")
     try:
-        kind = means.workflow(name)[1].type
+        kind = context.workflow(name)[1].type
     except NotFoundError:
         if len(own) == 1:
             return own[0]  # a service or a run may outlive its workflow's place in the application

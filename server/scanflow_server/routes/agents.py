@@ -8,14 +8,14 @@ from fastapi import APIRouter, Response
 
 from scanflow.agent.records import Event
 from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, did_you_mean
-from scanflow_server import asking
+from scanflow_server import requests
 from scanflow_server.bodies import AgentView, AppBody, HereBody, Name, read_application
-from scanflow_server.context import Context, Given
-from scanflow_server.control.agents import end_agent, has_other_code, view_of
+from scanflow_server.context import Given, ServerContext
+from scanflow_server.control.agents import has_other_code, view_of
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import agents as stored
 from scanflow_server.store import applications, events
-from scanflow_server.store.agents import StoredAgent
+from scanflow_server.store.agents import AgentRow
 
 __all__ = ["router"]
 
@@ -50,7 +50,7 @@ def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
     names = [one.name for one in made.agents]
     if agent not in names:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
-    document = asking.document_of(made)
+    document = requests.document_of(made)
     anew = has_other_code(context.agent_job(app, agent), document, body.source, agent)
     with context.store.write() as connection:
         _check_ended(context, stored.get(connection, app, agent), team=made.team)
@@ -60,7 +60,7 @@ def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
         one = stored.put(
             connection, app=app, name=agent, team=made.team, document=document, source=body.source, anew=anew
         )
-    context.work.ring()
+    context.work.notify()
     return view_of(context, one)
 
 
@@ -71,8 +71,8 @@ def stop(context: Given, app: Name, agent: Name) -> AgentView:
     with context.store.write() as connection:
         stored.unwant(connection, app, agent)
     if one.document is not None:
-        end_agent(context.agent_job(app, agent))  # at once, since this server may be about to end too
-    context.work.ring()
+        context.agent_job(app, agent).daemon.stop()  # at once, since this server may be about to end too
+    context.work.notify()
     return view_of(context, _known(context, app, agent))
 
 
@@ -89,7 +89,7 @@ def here(context: Given, app: Name, agent: Name, body: HereBody) -> Response:
     return Response(status_code=204)
 
 
-def _check_ended(context: Context, before: StoredAgent | None, *, team: str) -> None:
+def _check_ended(context: ServerContext, before: AgentRow | None, *, team: str) -> None:
     if before is None or before.document is None or before.team == team or before.wanted:
         return
     if context.agent_job(before.app, before.name).alive:
@@ -98,7 +98,7 @@ def _check_ended(context: Context, before: StoredAgent | None, *, team: str) -> 
         )
 
 
-def _known(context: Context, app: str, name: str) -> StoredAgent:
+def _known(context: ServerContext, app: str, name: str) -> AgentRow:
     with context.store.read() as connection:
         found = stored.get(connection, app, name)
         if found is None:

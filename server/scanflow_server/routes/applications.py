@@ -8,12 +8,12 @@ from fastapi import APIRouter, Query
 
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.names import environment_name
-from scanflow_server import asking
+from scanflow_server import requests
 from scanflow_server.bodies import AppBody, ApplicationView, Name, read_application
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import applications as stored
-from scanflow_server.store.applications import StoredApplication
+from scanflow_server.store.applications import ApplicationRow
 
 __all__ = ["router"]
 
@@ -45,14 +45,14 @@ def put(context: Given, app: Name, body: AppBody) -> ApplicationView:
     made = read_application(body.application, body.source)
     if made.name != app:
         raise InvalidError(f"The application is named {made.name!r}, and was sent as {app!r}. Send it to its own name.")
-    document = asking.document_of(made)
+    document = requests.document_of(made)
     with context.store.write() as connection:
         return _view(
             stored.put(connection, name=app, team=made.team, document=document, source=body.source, at=context.clock())
         )
 
 
-def _view(one: StoredApplication) -> ApplicationView:
+def _view(one: ApplicationRow) -> ApplicationView:
     return ApplicationView(
         name=one.name,
         team=one.team,

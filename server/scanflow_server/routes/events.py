@@ -14,12 +14,12 @@ from starlette.concurrency import run_in_threadpool
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError
 from scanflow_server.bodies import check_text
-from scanflow_server.context import Context, Given
+from scanflow_server.context import Given, ServerContext
 from scanflow_server.problems import PROBLEMS
+from scanflow_server.progress_events import number_of
 from scanflow_server.store import events as stored
 from scanflow_server.store import pruning
 from scanflow_server.streams import event, events_response
-from scanflow_server.watching import number_of
 
 __all__ = ["router"]
 
@@ -28,10 +28,10 @@ router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS)
 _LISTED: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 _MOST = 10_000
 _LONGEST = 128
-_BLOCK = 500
+_BLOCK = 100
 _MOST_TYPES = 50
 _QUIET_S = 5.0
-"""How long to wait for a ring: another server may have written to the same database, and rings nothing here."""
+"""How long to wait for a change: one that another server makes in the same database is not notified here."""
 
 GONE = "Scanflow-Events-Gone"
 """The header of a list that says up to which number events are gone, where the list should begin before it."""
@@ -78,7 +78,7 @@ async def events(
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         known = min(number_of(last_event_id), 2**53)
-        return events_response(_stream(context, max(after, known), type, app, seen=seen))
+        return events_response(context.streams, _stream(context, max(after, known), type, app, seen=seen))
 
     def listed() -> tuple[bytes, int]:
         with context.store.read() as connection:
@@ -108,7 +108,7 @@ def tell(context: Given, happened: Annotated[list[Event], Body(max_length=_MOST)
 
 
 async def _stream(
-    context: Context, after: int, types: list[str] | None, app: str | None, *, seen: bool
+    context: ServerContext, after: int, types: list[str] | None, app: str | None, *, seen: bool
 ) -> AsyncIterator[bytes]:
     def look(number: int) -> tuple[int, list[Event], int]:
         with context.store.read() as connection:
@@ -126,7 +126,7 @@ async def _stream(
     loop = asyncio.get_running_loop()
     told, told_at = after, loop.time()
     while True:
-        rang = context.news.rang
+        since = context.news.changes
         newest, found, gone = await run_in_threadpool(look, after)
         if after < gone:
             lost = Event(id=gone, at=context.clock(), type="events.gone", data={"after": after, "until": gone})
@@ -142,4 +142,4 @@ async def _stream(
             told, told_at = after, loop.time()
             for one in await run_in_threadpool(numbered, after):
                 yield event(one.model_dump_json(), name=SEEN, id=str(one.id))
-        await context.news.heard(rang, _QUIET_S)
+        await context.news.wait_async(since, _QUIET_S)

@@ -1,6 +1,6 @@
 """What agents want: taken in, decided on, looked at, and a person's word on it.
 
-Needs ``app.state.engine`` (:class:`~scanflow_server.arbiter.engine.Engine`), and ``app.state.store``
+Needs ``app.state.engine`` (:class:`~scanflow_server.arbiter.engine.ArbiterEngine`), and ``app.state.store``
 (:class:`~scanflow_server.store.base.Store`) or ``app.state.context`` with a store.
 """
 
@@ -10,21 +10,22 @@ import re
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow_server.arbiter.desk import not_found
-from scanflow_server.arbiter.engine import Engine
+from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.arbiter.intent_service import not_found
 from scanflow_server.arbiter.why import why as story
+from scanflow_server.auth import Caller
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.routes.labels import store_of
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
-from scanflow_server.store.intents import StoredAction
+from scanflow_server.store.intents import ActionRow
 
-__all__ = ["Why", "Word", "router"]
+__all__ = ["Approval", "Why", "router"]
 
 router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
 
@@ -35,13 +36,10 @@ _MOST_NAMED = 16
 _ID = re.compile(r"[!-.0-~]{1,128}")
 
 
-class Word(BaseModel):
-    """What a person says to an intent."""
+class Approval(BaseModel):
+    """Why a person approves, refuses or reverts. Who that is, the request's token says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    by: Annotated[Text, Field(min_length=1, max_length=_LONGEST)]
-    """Who says it."""
 
     reason: Text = ""
 
@@ -57,14 +55,14 @@ class Why(BaseModel):
     action: Action
 
 
-def _engine(request: Request) -> Engine:
-    engine: Engine | None = getattr(request.app.state, "engine", None)
+def _engine(request: Request) -> ArbiterEngine:
+    engine: ArbiterEngine | None = getattr(request.app.state, "engine", None)
     if engine is None:
         raise UnavailableError("This server carries out no actions at this moment. Try again.")
     return engine
 
 
-WithEngine = Annotated[Engine, Depends(_engine)]
+WithEngine = Annotated[ArbiterEngine, Depends(_engine)]
 WithStore = Annotated[Store, Depends(store_of)]
 Id = Annotated[str, Path(min_length=1, max_length=_LONGEST, pattern=r"^[!-.0-~]+$")]
 
@@ -73,6 +71,10 @@ Id = Annotated[str, Path(min_length=1, max_length=_LONGEST, pattern=r"^[!-.0-~]+
 def want(engine: WithEngine, intent: Intent) -> Decision:
     """Take an intent in, and say what is done about it. The same key again is told what was decided first."""
     _check(intent)
+    if intent.source != "agent":
+        raise InvalidError(
+            "Only agents send intents. What a person wants is requested of the service or the run itself."
+        )
     return engine.submit(intent)
 
 
@@ -89,7 +91,7 @@ def intents(
     target: Named = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[Action]:
-    """List what was wanted and what became of it, the newest first. What waits for a yes: ``verdict=approve``.
+    """List actions and their status, the newest first. Those that wait for approval: ``verdict=approve``.
 
     ``state`` and ``verdict`` may be given several times, for any of those: what was acted on or may be, and not what
     was refused, is ``verdict=act&verdict=queue&verdict=approve``.
@@ -125,21 +127,21 @@ def why(store: WithStore, id: Id) -> Why:
 
 
 @router.post("/{id}/approve")
-def approve(engine: WithEngine, id: Id, word: Word) -> Action:
-    """Say yes to it: it is done as soon as nothing else stands against it."""
-    return engine.approve(id, by=word.by, reason=word.reason)
+def approve(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Action:
+    """Approve an action: it is carried out as soon as nothing else conflicts with it."""
+    return engine.approve(id, by=caller, reason=approval.reason)
 
 
 @router.post("/{id}/refuse")
-def refuse(engine: WithEngine, id: Id, word: Word) -> Action:
+def refuse(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Action:
     """Say no to it."""
-    return engine.refuse(id, by=word.by, reason=word.reason)
+    return engine.refuse(id, by=caller, reason=approval.reason)
 
 
 @router.post("/{id}/revert")
-def revert(engine: WithEngine, id: Id, word: Word) -> Action:
+def revert(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Action:
     """Take it back, by its inverse."""
-    return engine.revert(id, by=word.by, reason=word.reason)
+    return engine.revert(id, by=caller, reason=approval.reason)
 
 
 def _check(intent: Intent) -> None:
@@ -156,7 +158,7 @@ def _check(intent: Intent) -> None:
         raise InvalidError(f"The priority and the budget have to be between {-_HIGHEST} and {_HIGHEST}.")
 
 
-def _get(store: Store, id: str) -> StoredAction:
+def _get(store: Store, id: str) -> ActionRow:
     with store.read() as connection:
         stored = kept.get(connection, id)
     if stored is None:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scanflow.agent.records import JSON, Event
 from scanflow.errors import InvalidError
+from scanflow_server.auth import Caller
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import events
@@ -48,14 +49,16 @@ def _some(label: JSON) -> JSON:
 
 
 class Given(BaseModel):
-    """A label, and who gives it."""
+    """A label. Who gives it, the request's token says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     label: Annotated[JSON, AfterValidator(_some)]
     """Anything but null."""
 
-    by: Annotated[Text, Field(min_length=1, max_length=_LONGEST)]
+    via: Annotated[Text, Field(max_length=_LONGEST)] = ""
+    """The program that labelled it, where no person did; it is recorded beside who sent it."""
+
     app: Annotated[Text | None, Field(max_length=_LONGEST)] = None
     """Whose queue is meant; to be said only where several applications have something of that id."""
 
@@ -105,7 +108,7 @@ def labels(
 
 
 @router.post("/{id:path}")
-def give(store: WithStore, id: Id, given: Given) -> Label:
+def give(store: WithStore, caller: Caller, id: Id, given: Given) -> Label:
     """Label something. The same label again changes nothing; another one is refused, unless it is to be replaced."""
     check_text([id, given.label])
     at = time.time()
@@ -114,18 +117,18 @@ def give(store: WithStore, id: Id, given: Given) -> Label:
             connection,
             id,
             label=given.label,
-            by=given.by,
+            by=f"{given.via}, for {caller}" if given.via else caller,
             at=at,
             app=given.app,
             team=given.team,
             replace=given.replace,
         )
         if before is not label:
-            events.append(connection, [_told(before, label, at)])
+            events.append(connection, [_event(before, label, at)])
     return label
 
 
-def _told(before: Label, label: Label, at: float) -> Event:
+def _event(before: Label, label: Label, at: float) -> Event:
     """Return the event that says who gave a label, or who replaced whose."""
     data: dict[str, JSON] = {"id": label.id, "run": label.run, "label": label.label, "by": label.by}
     replaced = before.state == "given"

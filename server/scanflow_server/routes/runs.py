@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi import Path as InPath
@@ -13,14 +13,16 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.app.plan import Plan
+from scanflow.backends.port import Stream
 from scanflow.backends.records import RunRecord
-from scanflow_server import asking
+from scanflow_server import requests
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, RunName, SpinBody, read_application
 from scanflow_server.context import Given
-from scanflow_server.following import Source, follow
+from scanflow_server.file_follow import follow
+from scanflow_server.limits import LimitedStream
 from scanflow_server.problems import PROBLEMS
+from scanflow_server.progress_events import run_events
 from scanflow_server.streams import EVENTS, events_response
-from scanflow_server.watching import run_events
 
 __all__ = ["router"]
 
@@ -40,7 +42,7 @@ def run(context: Given, body: RunBody, key: Key = None) -> RunRecord:
     """Check a workflow and have it run, in a process of its own."""
     app = read_application(body.application, body.source)
     source = None if body.source is None else Path(body.source)
-    return asking.ask_run(context, app, body.workflow, parameters=body.parameters, source=source, key=key)
+    return requests.request_run(context, app, body.workflow, parameters=body.parameters, source=source, key=key)
 
 
 @router.post("/plan")
@@ -59,13 +61,13 @@ def runs(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 20,
 ) -> list[RunRecord]:
     """List the newest runs first, without their tasks; of one application, team or workflow where it is named."""
-    return asking.shown_runs(context, limit=limit, app=app, team=team, workflow=workflow)
+    return requests.list_runs(context, limit=limit, app=app, team=team, workflow=workflow)
 
 
 @router.get("/{run}")
 def show(context: Given, run: RunName) -> RunRecord:
     """Show a run with its tasks; ``@latest`` is the newest, ``@latest-1`` the one before."""
-    return asking.shown(context, run)
+    return requests.show_run(context, run)
 
 
 @router.post("/{run}/resume")
@@ -73,20 +75,20 @@ def resume(context: Given, run: RunName, body: ResumeBody | None = None, key: Ke
     """Have a run gone on with from where it stands; what finished is kept."""
     given = body or ResumeBody()
     app = None if given.application is None else read_application(given.application, given.source)
-    return asking.ask_resume(context, run, app=app, key=key)
+    return requests.request_resume(context, run, app=app, key=key)
 
 
 @router.post("/{run}/spin", status_code=201)
 def spin(context: Given, run: RunName, body: SpinBody, key: Key = None) -> RunRecord:
-    """Have one step run anew on the inputs it had in a past run, as a run of its own."""
+    """Run one step again on the inputs it had in a past run, as a run of its own."""
     app = None if body.application is None else read_application(body.application, body.source)
-    return asking.ask_spin(context, body.step, run=run, app=app, parameters=body.parameters, key=key)
+    return requests.request_spin(context, body.step, run=run, app=app, parameters=body.parameters, key=key)
 
 
 @router.post("/{run}/stop")
 def stop(context: Given, run: RunName) -> RunRecord:
     """Ask a run to stop; it can be gone on with later."""
-    return asking.ask_stop(context, run)
+    return requests.request_stop(context, run)
 
 
 @router.get("/{run}/events", response_class=StreamingResponse, responses=EVENTS)
@@ -98,8 +100,8 @@ async def events(
     Each event is numbered, and holds one of the backend's records as JSON. ``problem`` events hold a problem document:
     the run could not be driven at all. Another drive begins its own numbers with ``DRIVE-``.
     """
-    record = await run_in_threadpool(asking.shown, context, run)
-    return events_response(run_events(context, record.name, last=last_event_id))
+    record = await run_in_threadpool(requests.show_run, context, run)
+    return events_response(context.streams, run_events(context, record.name, last=last_event_id))
 
 
 @router.get("/{run}/steps/{step}/outputs")
@@ -114,24 +116,18 @@ async def logs(
     context: Given,
     run: RunName,
     task: Task,
-    stream: Literal["stdout", "stderr"] = "stdout",
+    stream: Stream = "stdout",
     attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
     follow_on: Annotated[bool, Query(alias="follow")] = False,
 ) -> Response:
     """Show what a task wrote; with ``follow``, until it has ended."""
-    deployer = context.deployer
-    record = await run_in_threadpool(deployer.show, run)
-    path = await run_in_threadpool(deployer.log_file, record.name, task, stream=stream, attempt=attempt)
-
-    def look() -> tuple[list[Source], bool]:
-        ended = not follow_on or deployer.task_ended(record.name, task)
-        return [("", path)], ended
+    reader = await run_in_threadpool(context.deployer.log_reader, run, task, stream=stream, attempt=attempt)
 
     async def blocks() -> AsyncIterator[bytes]:
-        async for _, block in follow(look):
-            yield block
+        async for part in follow(reader, follow_on=follow_on):
+            yield part.data
 
-    return StreamingResponse(blocks(), media_type="application/octet-stream")
+    return LimitedStream(blocks(), context.streams, media_type="application/octet-stream")
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,30 +13,34 @@ from fastapi import Path as InPath
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from scanflow.app.application import Application
+from scanflow.app.workflow import Workflow
+from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import Explanation, ServiceRecord
-from scanflow.deployer.services import online_workflow, shape_for
-from scanflow.errors import UsageError
-from scanflow_server import asking
+from scanflow.deployer.checks import online_workflow
+from scanflow.errors import InvalidError
+from scanflow_server import requests
+from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.auth import Caller
 from scanflow_server.bodies import (
     Begun,
     DeployBody,
     Key,
     Name,
     Operation,
-    PromoteBody,
-    ScaleBody,
     Text,
-    TrafficBody,
     read_application,
 )
-from scanflow_server.context import Context, Given
-from scanflow_server.following import Source, follow
+from scanflow_server.context import Given, ServerContext
+from scanflow_server.file_follow import follow
+from scanflow_server.limits import LimitedStream
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.store.operations import StoredOperation
+from scanflow_server.progress_events import get_operation, number_of, operation_events
+from scanflow_server.routes.intents import WithEngine
+from scanflow_server.store.operations import Kind, OperationRow
 from scanflow_server.streams import EVENTS, event, events_response
-from scanflow_server.watching import number_of, operation_events, stored_operation
 
-__all__ = ["router", "told"]
+__all__ = ["operation_view", "router"]
 
 router = APIRouter(tags=["services"], responses=PROBLEMS)
 
@@ -53,21 +57,22 @@ def services(context: Given) -> list[ServiceRecord]:
 
 
 @router.post("/services", status_code=202)
-def deploy(context: Given, body: DeployBody, key: Key = None) -> Begun:
+def deploy(context: Given, engine: WithEngine, caller: Caller, body: DeployBody, key: Key = None) -> Begun:
     """Have an online workflow served; where it is served already, have it changed without a gap."""
     app = read_application(body.application, body.source)
     workflow = online_workflow(app, body.workflow)
-    shape_for(workflow, instances=body.instances, cores=body.cores, affinity=body.affinity)
-    wish = body.model_dump(mode="json", include={"instances", "cores", "affinity", "port"})
-    document = asking.document_of(app)
+    wish = body.model_dump(mode="json", include={"sizing", "port"})
+    document = requests.document_of(app)
     request = {"application": document, "source": body.source, **wish}
     source = None if body.source is None else Path(body.source)
-    operation = asking.ask_operation(
+    operation = requests.request_operation(
         context,
+        engine,
         "deploy",
         workflow.name,
-        of=lambda: app.name,
+        of=lambda: _deployable(context, app, workflow),
         request=request,
+        by=caller,
         key=key,
         keep=(app, document, source),
     )
@@ -94,57 +99,34 @@ async def logs(
     follow_on: Annotated[bool, Query(alias="follow")] = False,
 ) -> Response:
     """Show what instances wrote, a line of JSON a block: ``{"who", "text"}``, the text in base64."""
-    files_of = context.deployer.service_log_files
-    await run_in_threadpool(files_of, name, instance=instance)
-
-    def look() -> tuple[list[Source], bool]:
-        return files_of(name, instance=instance), not follow_on
+    reader = await run_in_threadpool(context.deployer.service_log_reader, name, instance=instance)
 
     async def lines() -> AsyncIterator[bytes]:
-        async for who, block in follow(look):
-            yield json.dumps({"who": who, "text": base64.b64encode(block).decode()}).encode() + b"\n"
+        async for who, data in follow(reader, follow_on=follow_on):
+            yield json.dumps({"who": who, "text": base64.b64encode(data).decode()}).encode() + b"\n"
 
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    return LimitedStream(lines(), context.streams, media_type="application/x-ndjson")
 
 
-@router.post("/services/{name}/scale", status_code=202)
-def scale(context: Given, name: Name, body: ScaleBody, key: Key = None) -> Begun:
-    """Have a service cut into other instances while it serves."""
+@router.patch("/services/{name}", status_code=202)
+def change(
+    context: Given, engine: WithEngine, caller: Caller, name: Name, body: ServiceChange, key: Key = None
+) -> Begun:
+    """Change a service while it serves: its size, a canary, the model version, or back to what was served before."""
     request = body.model_dump(mode="json", exclude_none=True)
-    if not request:
-        raise UsageError("Nothing was given to change. Say how many instances, or their cores, or their affinity.")
-    return _begun(context, "scale", name, request, key)
-
-
-@router.post("/services/{name}/traffic", status_code=202)
-def traffic(context: Given, name: Name, body: TrafficBody, key: Key = None) -> Begun:
-    """Have another version of a model tried on a share of the requests, or on a copy of each."""
-    return _begun(context, "traffic", name, body.model_dump(mode="json", exclude_none=True), key)
-
-
-@router.post("/services/{name}/promote", status_code=202)
-def promote(context: Given, name: Name, body: PromoteBody | None = None, key: Key = None) -> Begun:
-    """Have the version that is tried, or the given one, answer everything."""
-    given = body or PromoteBody()
-    return _begun(context, "promote", name, given.model_dump(mode="json", exclude_none=True), key)
-
-
-@router.post("/services/{name}/rollback", status_code=202)
-def rollback(context: Given, name: Name, key: Key = None) -> Begun:
-    """Have the version that is tried taken back, or what was served before served again."""
-    return _begun(context, "rollback", name, {}, key)
+    return _begun(context, engine, "change", name, request, by=caller, key=key)
 
 
 @router.delete("/services/{name}", status_code=202)
-def delete(context: Given, name: Name, key: Key = None) -> Begun:
+def delete(context: Given, engine: WithEngine, caller: Caller, name: Name, key: Key = None) -> Begun:
     """Have a service ended and forgotten."""
-    return _begun(context, "delete", name, {}, key)
+    return _begun(context, engine, "delete", name, {}, by=caller, key=key)
 
 
 @router.get("/operations/{id}")
 def operation(context: Given, id: OperationId) -> Operation:
     """Show a change of a service on its way."""
-    return told(stored_operation(context, id))
+    return operation_view(get_operation(context, id))
 
 
 @router.get("/operations/{id}/events", response_class=StreamingResponse, responses=EVENTS)
@@ -152,7 +134,7 @@ async def events(
     context: Given, id: OperationId, last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None
 ) -> Response:
     """Tell of an operation's progress: ``progress`` events with a text, and at last ``done`` with the operation."""
-    await run_in_threadpool(stored_operation, context, id)
+    await run_in_threadpool(get_operation, context, id)
     last = number_of(last_event_id)
 
     async def blocks() -> AsyncIterator[bytes]:
@@ -160,31 +142,79 @@ async def events(
         async for name, place, text in operation_events(context, id, last=last):
             number = int(place)
             yield event(text, name=name, id=place)
-        done = told(await run_in_threadpool(stored_operation, context, id))
+        done = operation_view(await run_in_threadpool(get_operation, context, id))
         yield event(done.model_dump_json(), name="done", id=str(max(number, last) + 1))
 
-    return events_response(blocks())
+    return events_response(context.streams, blocks())
 
 
-def told(one: StoredOperation) -> Operation:
+def operation_view(one: OperationRow) -> Operation:
     """Return an operation as it is told."""
     return Operation(
         id=one.id,
         kind=one.kind,
         service=one.service,
-        state=one.state,
+        state="running" if one.state == "queued" else one.state,
         progress=one.progress or [],
         result=one.result,
         problem=one.problem,
     )
 
 
-def _begun(context: Context, kind: Any, name: str, request: dict[str, Any], key: str | None) -> Begun:
-    def of() -> str:
+def _deployable(context: ServerContext, app: Application, workflow: Workflow) -> tuple[str, str]:
+    """Return whose service a deployment makes.
+
+    Raises:
+        InvalidError: another application, or team, has a service of that name.
+        NotFoundError: a model of it does not exist.
+    """
+    own = (app.name, app.team)
+    known = next((one for one in context.deployer.services() if one.name == workflow.name), None)
+    owner = requests.is_being_deployed(context, workflow.name) if known is None else (known.app, known.team)
+    if owner is not None and owner != own:
+        raise InvalidError(
+            f"The service {workflow.name!r} is of the application {owner[0]!r} of the team {owner[1]!r}. Names of "
+            f"services are shared by all teams: rename this workflow, or have that one deleted: scanflow delete "
+            f"{workflow.name}"
+        )
+    tracker = None if app.tracker is None else app.tracker.uri
+    _check_models(context, workflow.name, tracker, [one.model for one in workflow.services])
+    return own
+
+
+def _check_models(context: ServerContext, service: str, tracker: str | None, models: Iterable[str | None]) -> None:
+    """Refuse a model that does not exist, where the change would find that out only when its turn comes.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    if requests.is_being_changed(context, service):
+        for model in filter(None, models):
+            context.find_model(model, tracker)
+
+
+def _begun(
+    context: ServerContext,
+    engine: ArbiterEngine,
+    kind: Kind,
+    name: str,
+    request: dict[str, Any],
+    *,
+    by: str,
+    key: str | None,
+) -> Begun:
+    def of() -> tuple[str, str]:
         # A name that is not there is refused here; one whose deployment is still under way may be changed after it.
         known = next((one for one in context.deployer.services() if one.name == name), None)
-        if known is None and not asking.is_being_deployed(context, name):
-            context.deployer.service(name)
-        return "" if known is None else known.app
+        if known is not None:
+            _check_models(context, name, known.tracker, [request.get("model")])
+            return known.app, known.team
+        deploying = requests.is_being_deployed(context, name)
+        if deploying is None:
+            known = context.deployer.service(name)
+            return known.app, known.team
+        return deploying
 
-    return Begun(operation=asking.ask_operation(context, kind, name, of=of, request=request, key=key))
+    return Begun(
+        operation=requests.request_operation(context, engine, kind, name, of=of, request=request, by=by, key=key)
+    )

@@ -12,13 +12,16 @@ from sqlalchemy import text
 
 from scanflow.deployer.remote_home import read_up
 from scanflow.errors import ScanflowError, UnavailableError
+from scanflow.private import open_private
 from scanflow_server.bodies import Status, TrackerStatus
-from scanflow_server.context import Context, Given
+from scanflow_server.context import Given, ServerContext
 from scanflow_server.control.agents import view_of
 from scanflow_server.problems import PROBLEMS, problems
 from scanflow_server.store import agents, events, operations, runs
 
 __all__ = ["api", "root"]
+
+_PROBE_BYTES = 65_536
 
 root = APIRouter(tags=["system"])
 api = APIRouter(tags=["system"], responses=PROBLEMS)
@@ -36,19 +39,19 @@ async def healthz() -> Health:
     return Health(status="alive")
 
 
-@root.get("/readyz", responses=problems(503))
-def readyz(context: Given) -> Health:
-    """Say whether the server can do its work, or why not."""
+@root.get("/readyz", responses=problems(421, 403, 503))
+def readyz(context: Given, request: Request) -> Health:
+    """Say whether the server can do its work, and to whoever sends a token why not."""
     wrong = [reason for reason in (_database(context), _home(context)) if reason]
     if wrong:
-        raise UnavailableError(" ".join(wrong))
+        raise UnavailableError(" ".join(wrong) if request.state.caller else "The server is not ready.")
     return Health(status="ready")
 
 
 @root.get(
     "/metrics",
     response_class=PlainTextResponse,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(503)},
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(401, 403, 421, 503)},
 )
 def metrics(context: Given, request: Request) -> Response:
     """Tell what is counted, for Prometheus."""
@@ -73,7 +76,7 @@ def status(context: Given) -> Status:
     )
 
 
-def _counts(context: Context) -> dict[str, int]:
+def _counts(context: ServerContext) -> dict[str, int]:
     with context.store.read() as connection:
         counts = {
             "runs_active": runs.count_active(connection),
@@ -84,7 +87,7 @@ def _counts(context: Context) -> dict[str, int]:
     return counts | {"services": len(context.deployer.services())}
 
 
-def _tracker(context: Context) -> TrackerStatus:
+def _tracker(context: ServerContext) -> TrackerStatus:
     given = context.settings.library.tracker_uri
     if given is not None:
         return TrackerStatus(url=_without_password(given), ready=True)
@@ -98,20 +101,26 @@ def _without_password(address: str) -> str:
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else address
 
 
-def _database(context: Context) -> str:
+def _database(context: ServerContext) -> str:
     try:
         with context.store.read() as connection:
             connection.execute(text("SELECT 1 FROM events LIMIT 1"))
+        context.store.check_writable()
     except ScanflowError as error:
         return str(error)
     return ""
 
 
-def _home(context: Context) -> str:
-    folder = context.settings.folder
-    if os.access(folder, os.W_OK):
-        return ""
-    return f"The folder {str(folder)!r} cannot be written. Fix its permissions."
+def _home(context: ServerContext) -> str:
+    """Return why nothing can be kept in the home; a full disk is found by writing a page of it."""
+    path = context.settings.folder / ".ready"
+    try:
+        with open_private(path, "wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+        path.unlink()
+    except OSError as error:
+        return f"The folder {str(path.parent)!r} cannot be written: {error.strerror}. Make room, or fix its mode."
+    return ""
 
 
 def _version() -> str:

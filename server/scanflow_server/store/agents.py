@@ -10,10 +10,10 @@ from sqlalchemy import Connection, insert, select, update
 from scanflow.errors import AlreadyRunningError
 from scanflow_server.store.tables import agents
 
-__all__ = ["StoredAgent", "get", "here", "listed", "put", "restarted", "unwant"]
+__all__ = ["AgentRow", "get", "here", "listed", "put", "restarted", "unwant"]
 
 
-class StoredAgent(BaseModel):
+class AgentRow(BaseModel):
     """One agent of an application."""
 
     model_config = ConfigDict(frozen=True)
@@ -38,16 +38,16 @@ class StoredAgent(BaseModel):
     restarts: int = 0
 
 
-def get(connection: Connection, app: str, name: str) -> StoredAgent | None:
+def get(connection: Connection, app: str, name: str) -> AgentRow | None:
     """Return one of them."""
     row = connection.execute(select(agents).where(_is(app, name))).mappings().first()
-    return None if row is None else StoredAgent.model_validate(dict(row))
+    return None if row is None else AgentRow.model_validate(dict(row))
 
 
-def listed(connection: Connection) -> list[StoredAgent]:
+def listed(connection: Connection) -> list[AgentRow]:
     """Return all, by application and name."""
     rows = connection.execute(select(agents).order_by(agents.c.app, agents.c.name)).mappings()
-    return [StoredAgent.model_validate(dict(row)) for row in rows]
+    return [AgentRow.model_validate(dict(row)) for row in rows]
 
 
 def put(
@@ -59,7 +59,7 @@ def put(
     document: dict[str, Any],
     source: str | None,
     anew: bool = False,
-) -> StoredAgent:
+) -> AgentRow:
     """Want an agent, of this application; asked for again as it is, nothing changes, unless it is to be started anew.
 
     Raises:
@@ -68,7 +68,7 @@ def put(
     before = get(connection, app, name)
     wanted: dict[str, Any] = {"team": team, "document": document, "source": source, "wanted": True}
     if before is None:
-        after = StoredAgent(app=app, name=name, generation=1, **wanted)
+        after = AgentRow(app=app, name=name, generation=1, **wanted)
         connection.execute(insert(agents).values(after.model_dump(mode="json")))
         return after
     if before.document is not None and before.team != team:
@@ -93,7 +93,7 @@ def here(connection: Connection, *, app: str, name: str, url: str, pid: int, at:
     """Note where an agent says that it is; say whether it is another process than the last that said so."""
     before = get(connection, app, name)
     if before is None:
-        connection.execute(insert(agents).values(StoredAgent(app=app, name=name).model_dump(mode="json")))
+        connection.execute(insert(agents).values(AgentRow(app=app, name=name).model_dump(mode="json")))
     news = before is None or before.pid != pid or before.url != url
     began = at if news or before is None else before.started
     connection.execute(update(agents).where(_is(app, name)).values(url=url, pid=pid, seen=at, started=began))

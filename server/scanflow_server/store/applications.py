@@ -9,10 +9,10 @@ from sqlalchemy import Connection, insert, select, update
 
 from scanflow_server.store.tables import applications
 
-__all__ = ["StoredApplication", "get", "listed", "put"]
+__all__ = ["ApplicationRow", "get", "listed", "put"]
 
 
-class StoredApplication(BaseModel):
+class ApplicationRow(BaseModel):
     """One application."""
 
     model_config = ConfigDict(frozen=True)
@@ -33,12 +33,12 @@ class StoredApplication(BaseModel):
 
 def put(
     connection: Connection, *, name: str, team: str, document: dict[str, Any], source: str | None, at: float
-) -> StoredApplication:
+) -> ApplicationRow:
     """Keep an application as it is now; one that is as it was makes no new revision."""
     before = get(connection, name, team)
     if before is not None and (before.document, before.source) == (document, source):
         return before
-    after = StoredApplication(
+    after = ApplicationRow(
         name=name,
         team=team,
         document=document,
@@ -54,16 +54,16 @@ def put(
     return after
 
 
-def get(connection: Connection, name: str, team: str | None = None) -> StoredApplication | None:
+def get(connection: Connection, name: str, team: str | None = None) -> ApplicationRow | None:
     """Return the application of that name, the newest where no team is named."""
     query = select(applications).where(applications.c.name == name).order_by(applications.c.updated.desc())
     if team is not None:
         query = query.where(applications.c.team == team)
     row = connection.execute(query).mappings().first()
-    return None if row is None else StoredApplication.model_validate(dict(row))
+    return None if row is None else ApplicationRow.model_validate(dict(row))
 
 
-def listed(connection: Connection) -> list[StoredApplication]:
+def listed(connection: Connection) -> list[ApplicationRow]:
     """Return all of them, by name."""
     rows = connection.execute(select(applications).order_by(applications.c.name, applications.c.team)).mappings()
-    return [StoredApplication.model_validate(dict(row)) for row in rows]
+    return [ApplicationRow.model_validate(dict(row)) for row in rows]

@@ -18,6 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scanflow.errors import InvalidError, UnavailableError
+from scanflow.private import private_file, private_folder
 
 __all__ = ["Store", "metadata", "open_store", "translated"]
 
@@ -75,6 +76,17 @@ class Store:
                 yield connection
         self.changed()
 
+    def check_writable(self) -> None:
+        """Begin a transaction that may write, and take it back.
+
+        Raises:
+            UnavailableError: the database cannot be written.
+        """
+        with translated(self.engine), self.engine.connect() as plain:
+            connection = plain.execution_options(scanflow_writes=True)
+            connection.execute(text("SELECT 1"))
+            connection.rollback()
+
     def close(self) -> None:
         """Let go of all connections."""
         self.engine.dispose()
@@ -90,7 +102,8 @@ def open_store(address: str, *, changed: Callable[[], None] = lambda: None) -> S
     if url.drivername.startswith("sqlite"):
         if url.database is None or url.database in {"", ":memory:"}:
             raise InvalidError("A database in memory would be lost with the server. Name a file: sqlite:////a/file.db")
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        private_folder(Path(url.database).parent)
+        private_file(Path(url.database))
         options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}}
     else:
         options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}

@@ -29,12 +29,12 @@ from sqlalchemy import (
 
 from scanflow.agent import records
 from scanflow.agent.records import Action, Intent
-from scanflow_server.arbiter.words import place_of, strategy_of
+from scanflow_server.arbiter.identity import place_of, strategy_of
 from scanflow_server.store.base import metadata
 
 __all__ = [
-    "StoredAction",
-    "StoredField",
+    "ActionRow",
+    "FieldRow",
     "add",
     "at_work",
     "by_key",
@@ -42,12 +42,12 @@ __all__ = [
     "fields_at",
     "get",
     "history_for",
+    "in_effect",
     "listed",
     "put",
     "put_field",
     "said",
     "say",
-    "standing",
     "waiting_at",
 ]
 
@@ -124,7 +124,7 @@ _WORKS = or_(
 """What has begun to change its target and is not over: it runs, is tried again later, or is being undone."""
 
 
-class StoredAction(BaseModel):
+class ActionRow(BaseModel):
     """An action, and what only the engine needs to know of it."""
 
     model_config = ConfigDict(frozen=True)
@@ -153,13 +153,13 @@ class StoredAction(BaseModel):
         """What is wanted."""
         return self.action.intent
 
-    def changed(self, *, action: Mapping[str, Any] | None = None, **changes: Any) -> StoredAction:
+    def changed(self, *, action: Mapping[str, Any] | None = None, **changes: Any) -> ActionRow:
         """Return it with fields of the action, and of itself, replaced."""
         after = self.action.model_copy(update=dict(action or {}))
         return self.model_copy(update={"action": after, **changes})
 
 
-class StoredField(BaseModel):
+class FieldRow(BaseModel):
     """One field of a target, as it was last written from here."""
 
     model_config = ConfigDict(frozen=True)
@@ -176,12 +176,12 @@ class StoredField(BaseModel):
     foreign_since: float | None = None
 
 
-def get(connection: Connection, id: str) -> StoredAction | None:
+def get(connection: Connection, id: str) -> ActionRow | None:
     """Return one of them."""
     return _one(connection, intents.c.id == id)
 
 
-def by_key(connection: Connection, intent: Intent) -> StoredAction | None:
+def by_key(connection: Connection, intent: Intent) -> ActionRow | None:
     """Return what was decided on for the intent's key."""
     same = and_(intents.c.app == intent.app, intents.c.team == intent.team, intents.c.key == intent.key)
     return _one(connection, same)
@@ -243,7 +243,7 @@ def at_work(connection: Connection, place: str) -> set[str]:
     return {id for id, there in works if there == place}  # asked for the place, SQLite would read all of that place
 
 
-def standing(connection: Connection, place: str, *, since: float = 0.0, limit: int = 100) -> list[Action]:
+def in_effect(connection: Connection, place: str, *, since: float = 0.0, limit: int = 100) -> list[Action]:
     """Return what was begun at a place since then and neither failed nor was taken back, the newest first."""
     stands = or_(intents.c.state.in_(["succeeded", "lost"]), _WORKS)
     query = select(intents.c.document).where(intents.c.place == place, stands, intents.c.decided >= since)
@@ -251,37 +251,37 @@ def standing(connection: Connection, place: str, *, since: float = 0.0, limit: i
     return [Action.model_validate(document) for document in connection.execute(newest).scalars()]
 
 
-def waiting_at(connection: Connection, place: str) -> list[StoredAction]:
+def waiting_at(connection: Connection, place: str) -> list[ActionRow]:
     """Return what is decided to be done at a place and has not begun, or waits for its turn there."""
     waits = and_(intents.c.state == "pending", intents.c.verdict.in_(["act", "queue"]))
     return _all(connection, and_(_OPEN, intents.c.place == place, waits))
 
 
-def due(connection: Connection) -> list[StoredAction]:
+def due(connection: Connection) -> list[ActionRow]:
     """Return what the engine has to do with: what may begin, what runs, what is guarded or being taken back."""
     acts = and_(intents.c.state.in_(["pending", "running"]), intents.c.verdict.in_(["act", "queue"]))
     watched = or_(intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None))
     rows = connection.execute(select(intents).where(_OPEN, or_(acts, watched))).mappings()
-    return [_stored(row) for row in sorted(rows, key=lambda row: int(row["number"]))]  # SQLite would go by the number
+    return [_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]  # SQLite would go by the number
 
 
-def add(connection: Connection, stored: StoredAction) -> None:
+def add(connection: Connection, stored: ActionRow) -> None:
     """Keep a new one."""
     connection.execute(insert(intents).values(_values(stored)))
 
 
-def put(connection: Connection, stored: StoredAction) -> None:
+def put(connection: Connection, stored: ActionRow) -> None:
     """Keep a changed one."""
     connection.execute(update(intents).where(intents.c.id == stored.id).values(_values(stored)))
 
 
-def fields_at(connection: Connection, place: str) -> dict[str, StoredField]:
+def fields_at(connection: Connection, place: str) -> dict[str, FieldRow]:
     """Return the known fields of a target, by name."""
     rows = connection.execute(select(fields).where(fields.c.place == place)).mappings()
-    return {row["field"]: StoredField.model_validate(_without(row, "place")) for row in rows}
+    return {row["field"]: FieldRow.model_validate(_without(row, "place")) for row in rows}
 
 
-def put_field(connection: Connection, place: str, one: StoredField) -> None:
+def put_field(connection: Connection, place: str, one: FieldRow) -> None:
     """Keep a field of a target."""
     is_it = and_(fields.c.place == place, fields.c.field == one.field)
     values = one.model_dump(mode="json")
@@ -300,7 +300,7 @@ def said(connection: Connection, id: str) -> Sequence[tuple[float, str]]:
     return [(float(at), str(text)) for at, text in connection.execute(query)]
 
 
-def _values(stored: StoredAction) -> dict[str, Any]:
+def _values(stored: ActionRow) -> dict[str, Any]:
     action = stored.action
     return {
         "id": action.id,
@@ -317,19 +317,19 @@ def _values(stored: StoredAction) -> dict[str, Any]:
     }
 
 
-def _one(connection: Connection, which: Any) -> StoredAction | None:
+def _one(connection: Connection, which: Any) -> ActionRow | None:
     row = connection.execute(select(intents).where(which)).mappings().first()
-    return None if row is None else _stored(row)
+    return None if row is None else _row(row)
 
 
-def _all(connection: Connection, which: Any) -> list[StoredAction]:
+def _all(connection: Connection, which: Any) -> list[ActionRow]:
     rows = connection.execute(select(intents).where(which).order_by(intents.c.number)).mappings()
-    return [_stored(row) for row in rows]
+    return [_row(row) for row in rows]
 
 
-def _stored(row: RowMapping) -> StoredAction:
-    own = {name: row[name] for name in StoredAction.model_fields if name != "action"}
-    return StoredAction(action=Action.model_validate(row["document"]), **own)
+def _row(row: RowMapping) -> ActionRow:
+    own = {name: row[name] for name in ActionRow.model_fields if name != "action"}
+    return ActionRow(action=Action.model_validate(row["document"]), **own)
 
 
 def _without(row: RowMapping, name: str) -> dict[str, Any]:

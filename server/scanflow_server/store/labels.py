@@ -30,7 +30,7 @@ from scanflow.agent import records
 from scanflow.errors import NotFoundError, UsageError
 from scanflow_server.store.base import metadata
 
-__all__ = ["Change", "Label", "LabelState", "Wanted", "ask", "give", "listed"]
+__all__ = ["Label", "LabelChange", "LabelState", "Wanted", "ask", "give", "listed"]
 
 _NAME = 128
 _JSON = JSON(none_as_null=True)
@@ -98,7 +98,7 @@ class Label(Wanted):
     """When it was given its label."""
 
 
-class Change(NamedTuple):
+class LabelChange(NamedTuple):
     """What giving a label changed: nothing, where both are the same."""
 
     before: Label
@@ -149,7 +149,7 @@ def give(
     app: str | None = None,
     team: str | None = None,
     replace: bool = False,
-) -> Change:
+) -> LabelChange:
     """Label something. The same label given again changes nothing; another one replaces it only where that is said.
 
     Raises:
@@ -167,7 +167,7 @@ def give(
     known = rows[0]
     if known.state == "given":
         if _same(known.label, label):
-            return Change(known, known)
+            return LabelChange(known, known)
         if not replace:
             raise UsageError(
                 f"{id!r} is labelled {known.label!r} already, by {known.by!r}. Replace that: "
@@ -177,7 +177,7 @@ def give(
     is_it = and_(labels.c.app == known.app, labels.c.team == known.team, labels.c.id == id)
     values = after.model_dump(mode="json", include={"state", "label", "by", "given"})
     connection.execute(update(labels).where(is_it).values(values))
-    return Change(known, after)
+    return LabelChange(known, after)
 
 
 def _same(one: records.JSON, other: records.JSON) -> bool:

@@ -9,12 +9,13 @@ from sqlalchemy import Connection, insert, select, update
 
 from scanflow_server.store.tables import operations
 
-__all__ = ["Kind", "StoredOperation", "add", "end", "get", "running"]
+__all__ = ["Kind", "OperationRow", "add", "end", "get", "release", "running"]
 
-Kind = Literal["deploy", "scale", "traffic", "promote", "rollback", "delete"]
+Kind = Literal["deploy", "change", "delete"]
+_OPEN = ("queued", "running")
 
 
-class StoredOperation(BaseModel):
+class OperationRow(BaseModel):
     """One change of one service."""
 
     model_config = ConfigDict(frozen=True)
@@ -23,33 +24,41 @@ class StoredOperation(BaseModel):
     """The order in which changes of one service are made."""
 
     id: str
-    kind: Kind
+    kind: str
     service: str
     app: str = ""
     request: dict[str, Any]
     created: float
-    state: Literal["running", "succeeded", "failed"] = "running"
+    state: Literal["queued", "running", "succeeded", "failed"] = "running"
+    """``queued``: its turn has not come."""
+
     ended: float | None = None
     progress: list[str] | None = None
     result: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
 
 
-def add(connection: Connection, operation: StoredOperation) -> None:
+def add(connection: Connection, operation: OperationRow) -> None:
     """Note a change that is to be made."""
     connection.execute(insert(operations).values(operation.model_dump(mode="json", exclude={"number"})))
 
 
-def get(connection: Connection, id: str) -> StoredOperation | None:
+def get(connection: Connection, id: str) -> OperationRow | None:
     """Return one of them."""
     row = connection.execute(select(operations).where(operations.c.id == id)).mappings().first()
-    return None if row is None else StoredOperation.model_validate(dict(row))
+    return None if row is None else OperationRow.model_validate(dict(row))
 
 
-def running(connection: Connection) -> list[StoredOperation]:
-    """Return those that have not ended, in the order they were asked for."""
-    query = select(operations).where(operations.c.state == "running").order_by(operations.c.number)
-    return [StoredOperation.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+def running(connection: Connection) -> list[OperationRow]:
+    """Return those that have not ended, the queued ones too, in the order they were requested in."""
+    query = select(operations).where(operations.c.state.in_(_OPEN)).order_by(operations.c.number)
+    return [OperationRow.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def release(connection: Connection, id: str) -> None:
+    """Let a queued one begin."""
+    waits = (operations.c.id == id) & (operations.c.state == "queued")
+    connection.execute(update(operations).where(waits).values(state="running"))
 
 
 def end(
@@ -64,7 +73,7 @@ def end(
     """Note how one ended; say whether that is news."""
     done = connection.execute(
         update(operations)
-        .where(operations.c.id == id, operations.c.state == "running")
+        .where(operations.c.id == id, operations.c.state.in_(_OPEN))
         .values(
             state="succeeded" if problem is None else "failed",
             ended=at,

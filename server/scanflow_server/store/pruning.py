@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Float, Table, and_, delete, func, insert, or_, select
 
 from scanflow_server.store.base import metadata
-from scanflow_server.store.intents import StoredAction, fields, get, intents, trail
+from scanflow_server.store.intents import ActionRow, fields, get, intents, trail
 from scanflow_server.store.tables import events, keys, operations, runs
 
 __all__ = [
     "add_mark",
     "begun_intents",
+    "bookmarks_of",
     "closed_intents",
     "forget_events",
     "forget_intents",
@@ -20,7 +21,6 @@ __all__ = [
     "forget_operations",
     "forget_run",
     "gone",
-    "marks_of",
     "newest_intent",
     "old_runs",
 ]
@@ -43,7 +43,7 @@ def gone(connection: Connection) -> int:
     return int(connection.execute(select(func.max(marks.c.number)).where(marks.c.gone)).scalar_one() or 0)
 
 
-def marks_of(connection: Connection) -> list[tuple[int, float]]:
+def bookmarks_of(connection: Connection) -> list[tuple[int, float]]:
     """Return the numbers and times that were noted and are not gone, the oldest first."""
     query = select(marks.c.number, marks.c.at).where(~marks.c.gone).order_by(marks.c.number)
     return [(int(number), float(at)) for number, at in connection.execute(query)]
@@ -72,7 +72,7 @@ def forget_events(connection: Connection, until: int, *, at: float, most: int) -
 
 def forget_operations(connection: Connection, before: float, *, most: int) -> int:
     """Delete changes of services that ended before that time, and return how many those were."""
-    old = and_(operations.c.state != "running", operations.c.ended < before)
+    old = and_(operations.c.state.in_(["succeeded", "failed"]), operations.c.ended < before)
     which = select(operations.c.number).where(old).order_by(operations.c.number).limit(most)
     return connection.execute(delete(operations).where(operations.c.number.in_(which.scalar_subquery()))).rowcount
 
@@ -117,7 +117,7 @@ def begun_intents(connection: Connection) -> list[str]:
 
 def closed_intents(
     connection: Connection, before: float, *, surplus: int, after: int, most: int
-) -> list[tuple[int, StoredAction]]:
+) -> list[tuple[int, ActionRow]]:
     """Return some that may be forgotten, with their numbers, in their order from ``after``.
 
     Decided on before that time, or, where nothing was done about it, of a number up to ``surplus``. Those that some

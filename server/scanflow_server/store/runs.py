@@ -9,14 +9,14 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from scanflow_server.store.tables import runs
 
-__all__ = ["Asked", "WantedRun", "active", "add", "count_active", "drive_again", "get", "settle", "stop"]
+__all__ = ["RunRequest", "WantedRun", "active", "add", "count_active", "drive_again", "get", "settle", "stop"]
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Asked(_Record):
+class RunRequest(_Record):
     """What a drive is to do."""
 
     action: Literal["run", "resume", "spin"]
@@ -39,7 +39,7 @@ class WantedRun(_Record):
 
     source: str | None = None
     drive: int = 1
-    asked: Asked
+    asked: RunRequest
     stop: bool = False
     active: bool = True
     """Whether its newest drive is not known to have ended."""
@@ -70,7 +70,7 @@ def count_active(connection: Connection) -> int:
     return int(connection.execute(select(func.count()).select_from(runs).where(runs.c.active)).scalar_one())
 
 
-def drive_again(connection: Connection, name: str, asked: Asked) -> None:
+def drive_again(connection: Connection, name: str, asked: RunRequest) -> None:
     """Ask for one more drive of a run."""
     connection.execute(
         update(runs)

@@ -6,7 +6,7 @@ from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, Integer, String
 
 from scanflow_server.store.base import metadata
 
-__all__ = ["agents", "applications", "events", "keys", "operations", "runs"]
+__all__ = ["agents", "applications", "events", "keys", "operations", "runs", "tokens"]
 
 _NAME = 128
 _JSON = JSON(none_as_null=True)
@@ -103,3 +103,13 @@ keys = Table(
     Column("at", Float, nullable=False),
 )
 """What was made for which idempotency key."""
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("name", String(_NAME), primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256, in hexadecimal
+    Column("created", Float, nullable=False),
+    Column("revoked", Float),
+)
+"""Who may ask this server: hashes of tokens, never tokens."""

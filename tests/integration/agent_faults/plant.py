@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -19,7 +18,7 @@ import httpx
 from scanflow.app.files import dump_json
 from scanflow.loading import load_application
 from scanflow_server.jobs import Job
-from tests.server import ServerProcess, body_of
+from tests.server import ServerProcess, bearer, body_of
 from tests.waiting import until
 
 __all__ = ["PATIENCE_S", "Plant"]
@@ -51,7 +50,7 @@ class Plant:
         """End all agents and all that drives runs, and the server first, so that it starts none of them anew."""
         self.release()
         self.server.close()
-        for path in sorted((self.home / "server").glob("*/*/*/pid")):
+        for path in sorted((self.home / "server").glob("*/*/*/attempts")):
             _end(Job(path.parent))
 
     def hold(self) -> None:
@@ -104,7 +103,7 @@ class Plant:
 
     def ask(self, agent: str, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
         """Ask an agent's own face."""
-        headers = {} if key is None else {"idempotency-key": key}
+        headers = bearer(self.server.token) | ({} if key is None else {"idempotency-key": key})
         asked = httpx.request(method, self.view(agent)["url"] + path, json=body, headers=headers, timeout=60)
         assert asked.is_success, asked.text
         return asked.json()
@@ -134,9 +133,10 @@ class Plant:
     # -- what they want, and what came of it
 
     def actions(self, **fields: Any) -> list[dict[str, Any]]:
-        """Return what was wanted and what became of it, the oldest first; ``fields`` are of the intent."""
+        """Return what agents wanted and what became of it, the oldest first; ``fields`` are of the intent."""
         found = reversed(self.get("/intents", app=self.app, limit=1000))
-        return [one for one in found if all(one["intent"][name] == value for name, value in fields.items())]
+        wanted = {"source": "agent", **fields}  # people's own commands are listed with them
+        return [one for one in found if all(one["intent"][name] == value for name, value in wanted.items())]
 
     def done(self, **fields: Any) -> list[dict[str, Any]]:
         """Return what was acted on."""
@@ -229,9 +229,6 @@ def _end(job: Job) -> bool:
     pid = job.pid
     if pid is None:
         return False
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:  # it has just ended by itself
-        return True
+    job.daemon.kill()
     until(lambda: job.pid != pid, f"the process of {job.path} is gone")
     return True

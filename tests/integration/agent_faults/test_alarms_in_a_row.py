@@ -11,6 +11,7 @@ import pytest
 from tests.integration.agent_faults import toy
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
+from tests.server import bearer
 from tests.waiting import until
 
 pytestmark = [
@@ -25,7 +26,7 @@ ALARMS, BUDGET = 100, 3
 def raise_alarms(plant: Plant, first: int, count: int) -> None:
     """Call the checker so often, without a pause, and wait until it has taken each alarm up."""
     url = plant.view("checker")["url"]
-    with httpx.Client(base_url=url, timeout=60) as face:
+    with httpx.Client(base_url=url, headers=bearer(plant.server.token), timeout=60) as face:
         for number in range(first, first + count):
             # As of now, so that none of them is known to be checked.
             body = {"args": [], "kwargs": {"run_ids": ["none"], "predictions": 1000, "since": 1e12}}

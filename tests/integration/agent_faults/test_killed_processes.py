@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
+from tests.server import bearer
 from tests.waiting import until
 
 pytestmark = pytest.mark.endurance
@@ -178,7 +179,9 @@ def test_a_server_killed_while_runs_are_begun_begins_each_of_them_once_or_says_w
         url = plant.view("planner")["url"]
         for _ in range(3):
             body = {"args": [f"w{wanted}"], "kwargs": {}}
-            httpx.post(f"{url}/sensors/labels", json=body, timeout=60).raise_for_status()
+            httpx.post(
+                f"{url}/sensors/labels", json=body, headers=bearer(plant.server.token), timeout=60
+            ).raise_for_status()
             wanted += 1
         until_past(time.monotonic() + rng.uniform(0.0, 0.4))
         plant.server.kill()

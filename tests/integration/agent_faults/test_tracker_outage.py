@@ -90,7 +90,7 @@ class Mlflow:
         """Start it, and wait until it answers."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scanflow_client.tracker_program", str(self.port)],
+                [sys.executable, "-m", "scanflow_client.mlflow_server", str(self.port)],
                 env={**os.environ, "SCANFLOW_HOME": str(self.home)},
                 stdout=log,
                 stderr=log,

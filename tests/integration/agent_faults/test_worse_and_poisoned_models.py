@@ -51,7 +51,7 @@ def label_points(plant: Plant, knowledge: Any, name: str, count: int) -> None:
     ]
     plant.server.api.post("/labels", json={"app": plant.app, "items": items}).raise_for_status()
     for at in range(count):
-        label = {"label": toy.on_its_side(float(x[at, 0]), 10.0), "by": "ada", "app": plant.app}
+        label = {"label": toy.on_its_side(float(x[at, 0]), 10.0), "app": plant.app}
         plant.server.api.post(f"/labels/{name}-{at}", json=label).raise_for_status()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import scanflow as sf
-from scanflow.agent.acts import Act, Call, Doing
+from scanflow.agent.actions import Act, Call, Doing
 from scanflow.agent.context import Context
 from scanflow.agent.decide import Situation
 from scanflow.agent.records import JSON, Sample

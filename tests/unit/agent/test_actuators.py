@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.acts import call
+from scanflow.agent.actions import call
 from scanflow.agent.actuators.actuator import actuator
 from scanflow.agent.context import Context, current, firing
 from scanflow.agent.sensors.firing import Firing, fire

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.acts import Act, Call, call
+from scanflow.agent.actions import Act, Call, call
 from scanflow.agent.actuators.actuator import actuator
 from scanflow.agent.decide import decide, evaluate
 from scanflow.agent.records import Intent

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.agent import primitives as do
-from scanflow.agent.acts import Act, Call, call
+from scanflow.agent.actions import Act, Call, call
 from scanflow.errors import InvalidError, NotFoundError
 from tests.unit.app.making import keys, made, message, names, plain_values
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from scanflow.agent.records import Action, Call, Decision, Event, Guard, Intent, Sample
+from scanflow.agent.records import Action, Decision, Event, Guard, Intent, PrimitiveCall, Sample
 from tests.unit.app.making import plain_values, texts
 
 M = TypeVar("M", bound=BaseModel)
@@ -49,7 +49,7 @@ actions = st.builds(
     began=st.none() | times,
     ended=st.none() | times,
     result=plain_values,
-    inverse=st.none() | st.builds(Call, primitive=texts, arguments=mappings),
+    inverse=st.none() | st.builds(PrimitiveCall, primitive=texts, arguments=mappings),
 )
 events = st.builds(Event, id=st.integers(0, 2**53), at=times, type=texts, app=texts, subject=texts, data=mappings)
 

@@ -12,7 +12,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.acts import call
+from scanflow.agent.actions import call
 from scanflow.agent.decide import decide
 from scanflow.agent.records import Event
 from scanflow.agent.registry import Declared, declared_by, load_agent
@@ -89,10 +89,10 @@ def test_modules_import_each_other_with_and_without_a_dot(tmp_path: Path) -> Non
             def count(): return LEAST
 
             sf.Strategy(name="checked", when=more, if_=enough, then=[])
-        """.replace("then=[]", 'then=sf.agent.acts.call("checker", "check")'),
+        """.replace("then=[]", 'then=sf.agent.actions.call("checker", "check")'),
         "agents/one/more.py": """
             from scanflow.agent import sensor
-            import scanflow.agent.acts
+            import scanflow.agent.actions
 
             @sensor
             def more(): return 5

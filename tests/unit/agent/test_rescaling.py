@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scanflow.agent import primitives as do
-from scanflow.agent.acts import Act
+from scanflow.agent.actions import Act
 from scanflow.errors import InvalidError
 
 SCALING = {"metric": "rps", "target": 20, "max": 3}

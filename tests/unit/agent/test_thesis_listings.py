@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
-from scanflow.agent.acts import call
+from scanflow.agent.actions import call
 from scanflow.agent.registry import load_agent
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.runs import Run

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from scanflow.agent.records import Sample
 from scanflow.app.triggers import Trigger
 from scanflow.errors import ScanflowError
-from scanflow_agents.cycle import Decided, Found, HostedSensor
-from scanflow_agents.host import Host
-from scanflow_agents.ledger import Firing, Ledger
-from scanflow_agents.outbox import Letter, Outbox
-from scanflow_agents.state import AgentState
+from scanflow_agents.host.agent_host import AgentHost
+from scanflow_agents.host.control_loop import Decisions, HostedSensor, SensorResult
+from scanflow_agents.host.outbox import Delivery, Outbox
+from scanflow_agents.host.scheduler import DueTimes
+from scanflow_agents.host.sensor_state import FiringRequest, SensorState
+from scanflow_agents.host.store import AgentStore
 
 START = 1_790_000_000.0
 
@@ -25,7 +27,7 @@ class FakeClock:
 
     def __init__(self, now: float = START) -> None:
         self.now = now
-        self.alarms: dict[str, tuple[Callable[[float], float | None], Callable[[], None]]] = {}
+        self.scheduler: dict[str, tuple[DueTimes, Callable[[bool], None], float]] = {}
         self.timers: list[tuple[float, Callable[..., None], tuple[Any, ...], FakeHandle]] = []
 
     def __call__(self) -> float:
@@ -36,23 +38,26 @@ class FakeClock:
         self.timers.append((self.now + delay, callback, args, handle))
         return handle
 
-    def add(self, name: str, next_after: Callable[[float], float | None], ring: Callable[[], None]) -> None:
-        self.alarms[name] = (next_after, ring)
+    def add(self, name: str, times: DueTimes, ring: Callable[[bool], None], *, grace_s: float) -> None:
+        self.scheduler[name] = (times, ring, grace_s)
+
+    def next_of(self, name: str) -> float | None:
+        """Return when an alarm rings, as APScheduler asks for it."""
+        found = self.scheduler[name][0].get_next_fire_time(None, datetime.fromtimestamp(self.now, UTC))
+        return None if found is None else found.timestamp()
 
     def start(self) -> None: ...
 
     def look(self) -> None: ...
 
     def stop(self) -> None:
-        self.alarms.clear()
+        self.scheduler.clear()
 
     async def advance(self, seconds: float) -> None:
         """Go on, stopping at each alarm and timer on the way."""
         until = self.now + seconds
         while True:
-            ringing = {
-                name: found for name, (after, _) in self.alarms.items() if (found := after(self.now)) is not None
-            }
+            ringing = {name: found for name in self.scheduler if (found := self.next_of(name)) is not None}
             due = [*ringing.values(), *(at for at, _, _, handle in self.timers if not handle.gone)]
             moment = min((at for at in due if at > self.now), default=until)
             if moment > until or moment == until == self.now:
@@ -60,7 +65,7 @@ class FakeClock:
             self.now = min(moment, until)
             for name, at in ringing.items():
                 if at <= self.now:
-                    self.alarms[name][1]()
+                    self.scheduler[name][1](self.now - at > self.scheduler[name][2])
             passed = [timer for timer in self.timers if timer[0] <= self.now and not timer[3].gone]
             self.timers = [timer for timer in self.timers if timer[0] > self.now]
             for _, callback, args, _ in passed:
@@ -79,52 +84,74 @@ class FakeHandle:
         self.gone = True
 
 
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run what a property test does, on a loop of its own."""
+
+    async def within() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(within())
+
+
 async def turns(count: int = 12) -> None:
     """Let what is ready run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-class FakePost:
+class FakeTransport:
     """Takes letters; each is answered by what the test lets it be answered by."""
 
     def __init__(self) -> None:
-        self.delivered: list[Letter] = []
+        self.delivered: list[Delivery] = []
         self.tried: defaultdict[str, int] = defaultdict(int)
         self.failing: dict[str, ScanflowError] = {}
         self.down: ScanflowError | None = None
         self.look: Callable[[], object] = lambda: None
 
-    async def deliver(self, letter: Letter) -> Any:
-        self.tried[letter.key] += 1
+    async def deliver(self, delivery: Delivery) -> Any:
+        self.tried[delivery.key] += 1
         self.look()
-        error = self.down or self.failing.get(letter.key)
+        error = self.down or self.failing.get(delivery.key)
         if error is not None:
             raise error
-        self.delivered.append(letter)
+        self.delivered.append(delivery)
         return {"verdict": "act"}
+
+
+class FaultyOutbox(Outbox):
+    """An outbox that breaks as often as a test wants."""
+
+    defects = 0
+
+    def send(self, deliveries: Iterable[Delivery]) -> None:
+        if self.defects:
+            self.defects -= 1
+            raise RuntimeError("a defect")
+        super().send(deliveries)
 
 
 class Always:
     """A strategy for each sensor, which wants one thing of each sample without an error."""
 
-    def decide(self, sample: Sample) -> Decided:
+    def decide(self, sample: Sample) -> Decisions:
         if sample.error is not None:
-            return Decided()
+            return Decisions()
         key = f"{sample.agent}/{sample.sensor}/{sample.cause}"
-        return Decided(letters=(Letter(lane=sample.sensor, kind="intent", key=key, at=sample.at, body="{}"),))
+        return Decisions(deliveries=(Delivery(queue=sample.sensor, kind="intent", key=key, at=sample.at, body="{}"),))
 
 
 def sensor(
     name: str,
     trigger: Trigger,
-    function: Callable[[Firing], Coroutine[Any, Any, Any]] | None = None,
+    function: Callable[[FiringRequest], Coroutine[Any, Any, Any]] | None = None,
     **limits: Any,
 ) -> HostedSensor:
     """Return a sensor whose value is what ``function`` returns, or 1."""
 
-    async def run(firing: Firing, ledger: Ledger) -> Found:
-        return Found(value=1 if function is None else await function(firing))
+    async def run(firing: FiringRequest, sensor_state: SensorState) -> SensorResult:
+        return SensorResult(value=1 if function is None else await function(firing))
 
     return HostedSensor(name=name, trigger=trigger, run=run, **limits)
 
@@ -132,39 +159,27 @@ def sensor(
 class Agent:
     """One life of an agent over a folder; another over the same folder is the next one."""
 
-    def __init__(self, folder: Path, clock: FakeClock, *sensors: HostedSensor, decider: Any = None) -> None:
-        self.clock, self.post = clock, FakePost()
-        self.pauses: list[float] = []
-        self.state = AgentState(folder / "agent.db")
-        self.outbox = Outbox(state=self.state, post=self.post, clock=clock, chance=lambda: 0.5, pause=self._pause)
-        self.host = Host(
+    def __init__(
+        self, folder: Path, clock: FakeClock, *sensors: HostedSensor, decider: Any = None, **given: Any
+    ) -> None:
+        self.clock, self.post = clock, FakeTransport()
+        self.state = AgentStore(folder / "agent.db")
+        self.outbox = FaultyOutbox(state=self.state, post=self.post, clock=clock)
+        self.host = AgentHost(
             app="mnist",
             agent="tracker",
             state=self.state,
             sensors=sensors,
             decider=decider or Always(),
             outbox=self.outbox,
-            alarms=clock,
+            scheduler=clock,
             clock=clock,
             call_later=clock.call_later,
+            **given,
         )
-        self.go_on = asyncio.Event()
-        self._paused, self._enough = asyncio.Event(), 0
-
-    async def paused(self, count: int) -> None:
-        """Return when the outbox has paused so often."""
-        self._enough = count
-        await self._paused.wait()
-
-    async def _pause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        if len(self.pauses) >= self._enough:
-            self._paused.set()
-        await asyncio.sleep(0)
-        await self.go_on.wait()
 
     async def __aenter__(self) -> Agent:
-        self.clock.alarms.clear()
+        self.clock.scheduler.clear()
         self.clock.timers.clear()
         self.host.start()
         await self.settled()
@@ -175,9 +190,9 @@ class Agent:
 
     async def kill(self) -> None:
         """End as a killed process does: what is committed stays, nothing more comes."""
-        self.clock.alarms.clear()
+        self.clock.scheduler.clear()
         self.clock.timers.clear()
-        self.host.cycle._closed = True
+        self.host.loop._closed = True
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await turns()
@@ -190,12 +205,12 @@ class Agent:
             await self.state.writer.settled()
             await turns()
 
-    def ledger(self, name: str) -> Ledger:
-        return self.host.cycle.ledgers[name]
+    def sensor_state(self, name: str) -> SensorState:
+        return self.host.loop.sensor_states[name]
 
     async def journal(self, kind: str) -> list[dict[str, Any]]:
         await self.settled()
         return self.state.journal(kind=kind)
 
     def keys(self) -> list[str]:
-        return [letter.key for letter in self.post.delivered]
+        return [delivery.key for delivery in self.post.delivered]

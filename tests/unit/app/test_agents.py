@@ -26,7 +26,7 @@ def test_an_agent_that_would_do_nothing_is_refused() -> None:
     [
         (
             {"template": "plan"},
-            "Agent 'watch': template cannot be 'plan': it should be 'tracker', 'checker', 'planner' or 'executor'.",
+            "Agent 'watch': There is no template 'plan'. Did you mean 'planner'? Installed: checker, executor,",
         ),
         ({"parameters": {"m": {1}}}, "Agent 'watch': the parameter 'm' is a set, which cannot be written down."),
         ({"modules": "rules.py"}, "Agent 'watch': modules cannot be 'rules.py': it should be a list."),

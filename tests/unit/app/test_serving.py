@@ -46,6 +46,7 @@ def test_amounts_are_held_as_numbers() -> None:
         ({"record": 10}, "Serving: record cannot be 10: it should be less than or equal to 1."),
         ({"backup": "The Other"}, "The workflow name 'The Other' cannot be used"),
         ({"env": {"A=B": "1"}}, "Serving: env has 'A=B'='1', which no process can be given."),
+        ({"auth": "s3cret"}, "Serving.auth says where the token is"),
         ({"time_out": 3}, "Serving has no field 'time_out'."),
     ],
 )
@@ -53,6 +54,7 @@ def test_a_wrong_field_is_refused_with_what_to_write(fields: dict[str, Any], tol
     with pytest.raises(InvalidError) as error:
         made(sf.Serving, **fields)
     assert told in message(error)
+    assert "s3cret" not in message(error)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,21 @@ def test_a_step_is_still_its_function() -> None:
     assert train.__name__ == "train"  # type: ignore[attr-defined]  # update_wrapper sets it
 
 
+def test_a_step_that_is_called_with_a_node_says_to_bind_it() -> None:
+    later: Any = train.bind(1)
+    with pytest.raises(InvalidError, match=r"Write train\.bind\(\.\.\.\)"):
+        train(later)
+    with pytest.raises(InvalidError, match=r"Write load\.bind"):
+        load(path=later.output)
+
+
+def test_a_parameter_that_looks_like_a_secret_is_not_repeated() -> None:
+    def login(token: int) -> None: ...
+
+    with pytest.raises(InvalidError, match=r"'token' is \*\*\*, which is not int"):
+        sf.step(login).bind(token="hunter2")
+
+
 def test_binding_makes_a_node_named_after_the_function() -> None:
     node = train.bind(3, lr=0.5)
     assert (node.name, node.parameters) == ("train", {"epochs": 3, "lr": 0.5})

@@ -55,7 +55,16 @@ def test_a_value_outside_a_cron_field_says_from_where_to_where_it_goes(
 
 
 @pytest.mark.parametrize(
-    "text", ["* * * jan-dec *", "* * * * mon-fri", "0 9 * FEB Sun", "* * 29 2 *", "* * 31 2 mon", "* * 31 1,4 *"]
+    "text",
+    [
+        "* * * jan-dec *",
+        "* * * * mon-fri",
+        "* * * * mon-sun",
+        "0 9 * FEB Sun",
+        "* * 29 2 *",
+        "* * 31 2 mon",
+        "* * 31 1,4 *",
+    ],
 )
 def test_names_and_rare_dates_are_taken(text: str) -> None:
     assert sf.cron(text).expression == text
@@ -79,7 +88,8 @@ def test_names_and_rare_dates_are_taken(text: str) -> None:
         ("*/" + "9" * 5000 + " * * * *", "cannot be a minute. Write a number"),
         ("9" * 5000 + " * * * *", "cannot be a minute. Write a number"),
         ("50-10 * * * *", "The range runs backwards. Write '50-59,0-10'."),
-        ("* * * * sat-sun", "The range runs backwards. Write 'sat-7,0-sun'."),
+        ("* * * * fri-mon", "The range runs backwards. Write 'fri-sat,sun-mon'."),
+        ("* * * nov-feb *", "The range runs backwards. Write 'nov-dec,jan-feb'."),
         ("* * * foo *", "It goes from 1 to 12, or jan feb mar apr may jun jul aug sep oct nov dec."),
         ("* * * * monday", "It goes from 0 to 7, or sun mon tue wed thu fri sat."),
         ("* * 30 2 *", "never comes: no such month has 30 days"),
@@ -94,7 +104,7 @@ def test_what_is_no_cron_expression_says_what_is(text: str, told: str) -> None:
     assert len(message(error)) < 300
 
 
-@pytest.mark.parametrize("given_back", ["50-59,0-10 * * * *", "* * * * sat-7,0-sun"])
+@pytest.mark.parametrize("given_back", ["50-59,0-10 * * * *", "* * * * fri-sat,sun-mon", "* * * nov-dec,jan-feb *"])
 def test_what_a_message_says_to_write_is_taken(given_back: str) -> None:
     assert sf.cron(given_back).expression == given_back
 

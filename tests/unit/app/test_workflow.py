@@ -74,11 +74,15 @@ def test_nodes_that_are_no_list_are_refused(nodes: Any) -> None:
         sf.Workflow(name="w", nodes=nodes)
 
 
-@pytest.mark.parametrize("node", ["a", None, 3, {"name": "a", "mainfile": "a.py"}])
-def test_what_is_no_node_is_refused_by_its_place(node: Any) -> None:
-    with pytest.raises(
-        InvalidError, match=r"^Workflow 'w': nodes\.1 cannot be .*: it has no 'kind', which says what it is\.$"
-    ):
+def test_a_node_without_a_kind_is_refused_by_its_place() -> None:
+    node: Any = {"name": "a", "mainfile": "a.py"}
+    with pytest.raises(InvalidError, match=r"^Workflow 'w': nodes\.1 cannot be .*: it has no 'kind', which says what"):
+        sf.Workflow(name="w", nodes=[script("a"), node])
+
+
+@pytest.mark.parametrize("node", ["a", None, 3])
+def test_the_value_of_a_step_that_was_called_is_no_node(node: Any) -> None:
+    with pytest.raises(InvalidError, match=r"^Workflow 'w': nodes holds .*: write a\.bind\(1\) instead of a\(1\)\.$"):
         sf.Workflow(name="w", nodes=[script("a"), node])
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.backends.local.journal import Journal, StoredRun
-from scanflow.backends.records import TaskRecord
+from scanflow.backends.local.batch.journal import Journal, JournalRun
+from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.failures import Failure
 from scanflow.names import RunName, StepName
 
 
-def enter(journal: Journal, rng: random.Random) -> StoredRun:
+def enter(journal: Journal, rng: random.Random) -> JournalRun:
     return journal.create_run(
         app="a", team="t", workflow="w", parent=Path("/runs"), source=None, definition="{}", rng=rng
     )
@@ -36,7 +36,7 @@ def test_runs_get_names_of_their_own_even_from_the_same_dice(journal: Journal) -
 
 
 def test_a_run_entered_under_a_name_is_entered_once(journal: Journal) -> None:
-    def named(definition: str) -> StoredRun:
+    def named(definition: str) -> JournalRun:
         task = TaskRecord(task=StepName("load"), step="load", state="succeeded", attempts=1)
         return journal.create_run(
             app="a",
@@ -108,6 +108,36 @@ def test_changes_made_together_are_kept_together_or_not_at_all(journal: Journal)
     assert journal.tasks(run) == {}
 
 
+def test_changed_tasks_are_those_written_since_the_last_look(journal: Journal) -> None:
+    def task(name: str, state: TaskState) -> TaskRecord:
+        return TaskRecord(task=StepName(name), step=name, state=state)
+
+    run, other = enter(journal, random.Random(1)), enter(journal, random.Random(1))
+    journal.set_task(run, task("a", "running"))
+    journal.set_task(run, task("b", "running"))
+    journal.set_task(other, task("z", "running"))
+    found, last = journal.changed_tasks(run, -1)
+    assert found == [task("a", "running"), task("b", "running")]
+    assert journal.changed_tasks(run, last) == ([], last)
+    journal.set_task(run, task("a", "succeeded"))
+    assert journal.changed_tasks(run, last)[0] == [task("a", "succeeded")]
+    assert journal.task(run, "a") == task("a", "succeeded")
+    assert journal.task(run, "z") is None
+
+
+def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        run = enter(journal, random.Random(1))
+        record = TaskRecord(task=StepName("a"), step="a", state="succeeded")
+        journal.set_task(run, record)
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as old:
+        old.executescript("DROP INDEX changes_of; ALTER TABLE tasks DROP COLUMN change; PRAGMA user_version = 2;")
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        assert journal.tasks(run) == {"a": record}
+        journal.set_task(run, record.model_copy(update={"attempts": 2}))
+        assert [one.attempts for one in journal.changed_tasks(run, -1)[0]] == [2]
+
+
 def test_a_request_to_stop_is_seen_by_others_and_taken_back_by_going_on(journal: Journal, tmp_path: Path) -> None:
     run = enter(journal, random.Random(1))
     with closing(Journal(tmp_path / "journal.db")) as other:
@@ -119,7 +149,7 @@ def test_a_request_to_stop_is_seen_by_others_and_taken_back_by_going_on(journal:
 
 def test_a_damaged_journal_says_what_to_look_at(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"this is not a database" * 100)
-    with pytest.raises(UnavailableError, match="cannot be used: file is not a database"):
+    with pytest.raises(UnavailableError, match="cannot be used: it is no database"):
         Journal(tmp_path / "journal.db")
 
 
@@ -127,7 +157,7 @@ def test_a_full_disk_is_an_error_of_the_outside(journal: Journal) -> None:
     run = enter(journal, random.Random(1))
     journal._db.execute(f"PRAGMA max_page_count = {journal._db.execute('PRAGMA page_count').fetchone()[0]}")
     long = Failure(summary="x" * 100_000)
-    with pytest.raises(UnavailableError, match="database or disk is full"):
+    with pytest.raises(UnavailableError, match="its disk is full"):
         journal.set_task(run, TaskRecord(task=StepName("a"), step="a", state="failed", failure=long))
     assert journal.tasks(run) == {}
 
@@ -136,7 +166,7 @@ def test_eight_processes_write_at_once_and_none_is_turned_away(tmp_path: Path) -
     program = """
 import random, sys
 from pathlib import Path
-from scanflow.backends.local.journal import Journal
+from scanflow.backends.local.batch.journal import Journal
 from scanflow.backends.records import TaskRecord
 journal = Journal(Path(sys.argv[1]))
 run = journal.create_run(app="a", team="t", workflow="w", parent=Path("/r"), source=None, definition="{}",
@@ -188,4 +218,4 @@ def test_a_journal_of_an_earlier_version_gets_what_finds_a_workflows_runs(tmp_pa
         query = "SELECT * FROM runs WHERE app = 'a' AND team = 't' AND workflow = 'w' ORDER BY id DESC LIMIT 9"
         (plan,) = db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
         assert plan[3] == "SEARCH runs USING INDEX runs_of (app=? AND team=? AND workflow=?)"
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)

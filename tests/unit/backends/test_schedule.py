@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.backends.local.schedule import Budget, Progress, Share
+from scanflow.backends.schedule import Budget, Share, StepProgress
 
 
 @st.composite
@@ -20,7 +20,7 @@ def graphs(draw: st.DrawFn) -> dict[str, tuple[str, ...]]:
 def test_every_step_becomes_ready_once_and_only_after_all_it_waits_for(
     parents: dict[str, tuple[str, ...]], rng: object
 ) -> None:
-    progress = Progress(parents)
+    progress = StepProgress(parents)
     ended: list[str] = []
     running: list[str] = []
     while not progress.finished:
@@ -35,7 +35,7 @@ def test_every_step_becomes_ready_once_and_only_after_all_it_waits_for(
 
 @given(graphs(), st.sets(st.integers(0, 11)))
 def test_a_step_is_skipped_only_if_all_it_waited_for_was(parents: dict[str, tuple[str, ...]], skip: set[int]) -> None:
-    progress = Progress(parents)
+    progress = StepProgress(parents)
     skipped: set[str] = set()
     while (step := progress.next_ready()) is not None:
         forced = progress.must_skip(step)
@@ -50,7 +50,7 @@ def test_a_step_is_skipped_only_if_all_it_waited_for_was(parents: dict[str, tupl
 
 
 def test_a_step_that_waits_for_one_that_never_ends_never_becomes_ready() -> None:
-    progress = Progress({"a": (), "b": ("a",)})
+    progress = StepProgress({"a": (), "b": ("a",)})
     assert progress.next_ready() == "a"
     assert progress.next_ready() is None
     assert not progress.finished

@@ -9,15 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.backends.local.cache import cache_key, copy_outputs
-from scanflow.backends.local.values import as_argument, read_outputs, write_result
+from scanflow.backends.local.batch.cache import cache_key, copy_outputs
+from scanflow.backends.local.batch.values import Outputs, as_argument, write_result
 from scanflow.backends.outputs import pick_output
 from scanflow.errors import InvalidError, NotFoundError
+
+KEY = b"k" * 32
+
+
+def read_outputs(folder: Path) -> dict[str, Any]:
+    return dict(Outputs(folder, KEY))
+
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5).filter(lambda k: "$" not in k), inner)
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=5) | st.sampled_from(["$path", "$pickle", "$value"]), inner, max_size=3)
     ),
     max_leaves=12,
 )
@@ -31,13 +39,13 @@ class Model:
 @given(plain)
 def test_plain_values_come_back_as_they_were(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        write_result(value, Path(folder))
+        write_result(value, Path(folder), KEY)
         assert read_outputs(Path(folder)) == {"result": value}
 
 
 def test_what_is_not_plain_comes_back_too(tmp_path: Path) -> None:
     value = {"model": Model((1.0, 2.0)), "also": [Model(()), {1, 2}]}
-    write_result(value, tmp_path)
+    write_result(value, tmp_path, KEY)
     assert read_outputs(tmp_path)["result"] == value
 
 
@@ -45,7 +53,7 @@ def test_a_path_in_the_output_folder_is_right_after_a_move(tmp_path: Path) -> No
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     (first / "data.txt").write_text("here")
-    write_result([first / "data.txt", Path("/elsewhere")], first)
+    write_result([first / "data.txt", Path("/elsewhere")], first, KEY)
     copy_outputs(first, second)
     found = read_outputs(second)["result"]
     assert found == [second / "data.txt", Path("/elsewhere")]
@@ -60,7 +68,7 @@ def test_text_that_is_not_json_is_that_text(tmp_path: Path) -> None:
 
 def test_what_cannot_be_kept_says_what_to_do(tmp_path: Path) -> None:
     with (tmp_path / "x").open("w") as file, pytest.raises(InvalidError, match="Write a file and return its path"):
-        write_result(file, tmp_path)
+        write_result(file, tmp_path, KEY)
 
 
 def test_an_output_is_found_by_name_before_it_is_looked_for_in_the_result() -> None:

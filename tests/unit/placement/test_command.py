@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import InstanceRecord, ServiceRecord, Shape
-from scanflow.placement.topology import Core, Node, Topology, load, save, uniform
+from scanflow.placement.topology import Core, NumaNode, Topology, load, save, uniform
 from scanflow_client.cli import machine
 from scanflow_client.cli.app import app
-from scanflow_client.drawing import Occupant, draw, labels, legend, summary
+from scanflow_client.formatting.topology import Occupant, draw, labels, legend, summary
 from tests.conftest import Cli
 from tests.unit.placement.test_topology import MACHINES
 from tests.unit.placement.trees import write, write_machine
@@ -107,7 +107,6 @@ def service(name: str, affinity: AffinityMode, *instances: InstanceRecord) -> Se
         team="data",
         state="ready",
         url="",
-        folder="",
         generation=1,
         shape=Shape(affinity=affinity),
         instances=instances,
@@ -118,8 +117,8 @@ class Deployed:
     """A deployer with a service on CPU 1, and another one that has no CPUs of its own."""
 
     def services(self) -> list[ServiceRecord]:
-        runs = InstanceRecord(instance="1", state="ready", cpus=(1,), cores=1.0)
-        gone = InstanceRecord(instance="2", state="failed", cpus=(0,))
+        runs = InstanceRecord(instance="1", state="ready", cores=1.0).with_details(cpus=[1])
+        gone = InstanceRecord(instance="2", state="failed").with_details(cpus=[0])
         return [service("digits", "cpumem", runs, gone), service("letters", "any", runs)]
 
 
@@ -170,7 +169,7 @@ def test_cpus_of_several_are_marked_so() -> None:
 def test_an_odd_machine_is_described_in_words() -> None:
     odd = Topology(
         cores=(Core(cpus=(0, 1)), Core(cpus=(2,), tier=1)),
-        nodes=(Node(cpus=(0, 1, 2), memory_bytes=2**30), Node(id=1, memory_bytes=2**34)),
+        nodes=(NumaNode(cpus=(0, 1, 2), memory_bytes=2**30), NumaNode(id=1, memory_bytes=2**34)),
         offline=(3,),
         memory_limit_bytes=2**29,
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
-from scanflow.placement.granularity import Share, cut
+from scanflow.placement.granularity import BudgetShare, cores_and_instances, cut
 
 GIB = 2**30
 
@@ -16,16 +16,47 @@ GIB = 2**30
 @pytest.mark.parametrize(
     ("instances", "share"),
     [
-        (1, Share(cores=32, memory_bytes=128 * GIB, inter=32, intra=32, rest=64)),
-        (2, Share(cores=16, memory_bytes=64 * GIB, inter=16, intra=16, rest=32)),
-        (4, Share(cores=8, memory_bytes=32 * GIB, inter=8, intra=8, rest=16)),
-        (8, Share(cores=4, memory_bytes=16 * GIB, inter=4, intra=4, rest=8)),
-        (16, Share(cores=2, memory_bytes=8 * GIB, inter=2, intra=2, rest=4)),
-        (32, Share(cores=1, memory_bytes=4 * GIB, inter=1, intra=1, rest=2)),
+        (1, BudgetShare(cores=32, memory_bytes=128 * GIB, inter=32, intra=32, rest=64)),
+        (2, BudgetShare(cores=16, memory_bytes=64 * GIB, inter=16, intra=16, rest=32)),
+        (4, BudgetShare(cores=8, memory_bytes=32 * GIB, inter=8, intra=8, rest=16)),
+        (8, BudgetShare(cores=4, memory_bytes=16 * GIB, inter=4, intra=4, rest=8)),
+        (16, BudgetShare(cores=2, memory_bytes=8 * GIB, inter=2, intra=2, rest=4)),
+        (32, BudgetShare(cores=1, memory_bytes=4 * GIB, inter=1, intra=1, rest=2)),
     ],
 )
-def test_table_4_1_of_the_thesis(instances: int, share: Share) -> None:
+def test_table_4_1_of_the_thesis(instances: int, share: BudgetShare) -> None:
     assert cut(instances, cores=32, memory_bytes=128 * GIB, inter=32, intra=32, rest=64) == (share,) * instances
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"cut": 32, "into": 8}, (8, 4.0)),
+        ({"cut": 1, "into": 4}, (4, 0.25)),
+        ({}, (3, 1.5)),
+    ],
+)
+def test_a_budget_sizes_a_service_as_equation_4_1_does(given: dict[str, Any], found: tuple[int, float]) -> None:
+    direct = (None, None) if given else found
+    assert cores_and_instances(*direct, **{"cut": None, "into": None, **given}) == found
+
+
+@pytest.mark.parametrize(
+    ("direct", "given", "told"),
+    [
+        (
+            (None, None),
+            {"cut": 10, "into": 4},
+            "10 cores cannot be divided evenly over 4 .* Write --cut 12, or .*--cores 2.5",
+        ),
+        ((None, None), {"cut": 10}, "belong together. Write --cut 32 --into 8"),
+        ((None, None), {"into": 10}, "belong together"),
+        ((2, None), {"cut": 10, "into": 5}, "Leave out --instances"),
+    ],
+)
+def test_a_budget_that_sizes_no_service_says_what_to_write(direct: Any, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidError, match=told):
+        cores_and_instances(*direct, **{"cut": None, "into": None, **given})
 
 
 def test_what_does_not_divide_goes_to_the_first() -> None:

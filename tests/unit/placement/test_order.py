@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.placement.order import Order, cpu_order, pick
-from scanflow.placement.topology import Cache, Core, Node, Topology, uniform
+from scanflow.placement.topology import Cache, Core, NumaNode, Topology, uniform
 from tests.unit.placement.test_topology import MACHINES
 
 ORDERS: tuple[Order, ...] = ("apart", "together", "numbered")
@@ -50,7 +50,7 @@ def test_cores_that_share_an_l2_are_taken_after_those_that_do_not() -> None:
     """As the efficiency cores of a hybrid machine, four to an L2."""
     machine = Topology(
         cores=tuple(Core(cpus=(cpu,)) for cpu in range(8)),
-        nodes=(Node(cpus=tuple(range(8))),),
+        nodes=(NumaNode(cpus=tuple(range(8))),),
         caches=(
             Cache(level=2, cpus=(0, 1, 2, 3)),
             Cache(level=2, cpus=(4, 5, 6, 7)),
@@ -69,7 +69,7 @@ def test_faster_cores_come_first_and_kinds_are_not_mixed() -> None:
         Core(cpus=(3,)),
         Core(cpus=(4,)),
     )
-    machine = Topology(cores=cores, nodes=(Node(cpus=(0, 1, 2, 3, 4)),))
+    machine = Topology(cores=cores, nodes=(NumaNode(cpus=(0, 1, 2, 3, 4)),))
     assert cpu_order(machine) == (3, 4, 0, 1, 2)
     assert {core.tier for core in pick(machine, cores, 2, "apart")} == {0}
     assert {core.tier for core in pick(machine, cores, 3, "apart")} == {1}

@@ -17,7 +17,7 @@ from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.explain import explain
 from scanflow.placement.order import Order
 from scanflow.placement.place import Grant, place
-from scanflow.placement.topology import Core, Node, Topology, uniform
+from scanflow.placement.topology import Core, NumaNode, Topology, uniform
 from tests.unit.placement.test_topology import MACHINES
 
 THESIS = uniform(2, 18)
@@ -154,13 +154,13 @@ def test_tables(machine: Topology, count: int, cores: float, mode: AffinityMode,
 
 
 def test_in_a_virtual_machine_whose_cpus_are_sockets_the_node_is_what_counts() -> None:
-    machine = uniform(8, 1).replace(nodes=(Node(cpus=tuple(range(8)), memory_bytes=2**33),))
+    machine = uniform(8, 1).replace(nodes=(NumaNode(cpus=tuple(range(8)), memory_bytes=2**33),))
     assert shown(place(machine, 2, 2, "cpumem")) == ["0-1", "2-3"]
 
 
 def test_instances_are_spread_over_nodes_of_several_sockets_too() -> None:
     machine = uniform(4, 6)
-    nodes = (Node(cpus=tuple(range(12)), memory_bytes=1), Node(id=1, cpus=tuple(range(12, 24)), memory_bytes=1))
+    nodes = (NumaNode(cpus=tuple(range(12)), memory_bytes=1), NumaNode(id=1, cpus=tuple(range(12, 24)), memory_bytes=1))
     assert shown(place(machine.replace(nodes=nodes), 2, 2, "cpumem")) == ["0-1", "12-13"]
 
 
@@ -227,7 +227,7 @@ def test_free_ones_come_first_where_sockets_are_of_different_sizes() -> None:
     machine = Topology(
         title="",
         cores=tuple(Core(cpus=(number, number + 4), socket=socket) for number, socket in enumerate(sockets)),
-        nodes=(Node(id=0, cpus=tuple(range(8)), memory_bytes=None),),
+        nodes=(NumaNode(id=0, cpus=tuple(range(8)), memory_bytes=None),),
         caches=(),
     )
     grants = place(machine, 3, 3, "cpu", oversubscribe=True)
@@ -286,8 +286,8 @@ def test_memory_of_a_node_without_any_comes_from_the_nearest() -> None:
     machine = Topology(
         cores=(Core(cpus=(0,)), Core(cpus=(1,), socket=1)),
         nodes=(
-            Node(id=0, cpus=(0,), memory_bytes=2**30, distances=(10, 20)),
-            Node(id=1, cpus=(1,), memory_bytes=0, distances=(20, 10)),
+            NumaNode(id=0, cpus=(0,), memory_bytes=2**30, distances=(10, 20)),
+            NumaNode(id=1, cpus=(1,), memory_bytes=0, distances=(20, 10)),
         ),
     )
     assert [grant.memory_nodes for grant in place(machine, 2, 1, "cpumem")] == [(0,), (0,)]
@@ -340,7 +340,7 @@ def refused(call: Callable[[], Any]) -> str:
             lambda: place(THESIS, 3, 12, "cpumempin"),
             (
                 "3 instances of 12 cores do not fit with affinity='cpumempin', which keeps each in one socket: free "
-                "are 18 cores on socket 0, 18 cores on socket 1, which is room for 2. "
+                "are 18 cores on socket 0, 18 cores on socket 1, enough for 2. "
                 "Write instances=2, fewer cores each, or affinity='cpu'."
             ),
         ),

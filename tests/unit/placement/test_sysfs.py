@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
 from scanflow.placement.sysfs import another_machine, read_topology
-from scanflow.placement.topology import Core, Node, Topology, uniform
+from scanflow.placement.topology import Core, NumaNode, Topology, uniform
 from tests.unit.placement.trees import write, write_machine, write_mask
 
 CPU = "devices/system/cpu"
@@ -97,7 +97,7 @@ def test_cpus_that_are_switched_off_are_told_and_not_used(tmp_path: Path) -> Non
     cores = (Core(cpus=(0,)), Core(cpus=(3, 7)), Core(cpus=(5,), socket=1))
     described = Topology(
         cores=cores,
-        nodes=(Node(id=0, cpus=(0, 3, 7), memory_bytes=2**30), Node(id=1, cpus=(5,), memory_bytes=2**30)),
+        nodes=(NumaNode(id=0, cpus=(0, 3, 7), memory_bytes=2**30), NumaNode(id=1, cpus=(5,), memory_bytes=2**30)),
         offline=(1, 2, 4, 6),
     )
     root = write_machine(tmp_path, described)
@@ -120,9 +120,9 @@ def test_a_node_without_memory_and_one_without_cpus(tmp_path: Path) -> None:
     described = Topology(
         cores=(Core(cpus=(0,)), Core(cpus=(1,), socket=1)),
         nodes=(
-            Node(id=0, cpus=(0,), memory_bytes=2**30, distances=(10, 21, 17)),
-            Node(id=1, cpus=(1,), memory_bytes=0, distances=(21, 10, 28)),
-            Node(id=4, memory_bytes=2**34, distances=(17, 28, 10)),
+            NumaNode(id=0, cpus=(0,), memory_bytes=2**30, distances=(10, 21, 17)),
+            NumaNode(id=1, cpus=(1,), memory_bytes=0, distances=(21, 10, 28)),
+            NumaNode(id=4, memory_bytes=2**34, distances=(17, 28, 10)),
         ),
     )
     machine = another_machine(write_machine(tmp_path, described))
@@ -177,7 +177,7 @@ def test_cpus_that_no_node_names_belong_to_the_node_of_their_socket(tmp_path: Pa
 @pytest.mark.parametrize("how", ["capacity", "pmu"])
 def test_a_hybrid_machine_has_faster_and_slower_cores(tmp_path: Path, how: str) -> None:
     cores = (Core(cpus=(0, 1)), Core(cpus=(2, 3)), Core(cpus=(4,), tier=1), Core(cpus=(5,), tier=1))
-    described = Topology(cores=cores, nodes=(Node(cpus=(0, 1, 2, 3, 4, 5), memory_bytes=2**30),))
+    described = Topology(cores=cores, nodes=(NumaNode(cpus=(0, 1, 2, 3, 4, 5), memory_bytes=2**30),))
     root = write_machine(tmp_path, described)
     if how == "capacity":
         sizes = {0: 1024, 1: 1024, 2: 1009, 3: 1009, 4: 623, 5: 623}  # favoured cores are of no other kind

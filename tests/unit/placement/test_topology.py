@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.placement.topology import Cache, Core, Node, Topology, load, save, uniform
+from scanflow.placement.topology import Cache, Core, NumaNode, Topology, load, save, uniform
 
 MACHINES = st.builds(
     uniform,
@@ -61,16 +61,16 @@ def test_memory_is_what_the_nodes_have_up_to_the_limit() -> None:
     machine = uniform(2, 2, memory_bytes=2**30)
     assert machine.memory_bytes == 2**31
     assert machine.replace(memory_limit_bytes=5).memory_bytes == 5
-    assert machine.replace(nodes=[Node(cpus=(0, 1, 2, 3))]).memory_bytes is None
+    assert machine.replace(nodes=[NumaNode(cpus=(0, 1, 2, 3))]).memory_bytes is None
 
 
 def test_cpus_beside_a_node_without_memory_use_the_nearest_that_has_some() -> None:
     machine = Topology(
         cores=(Core(cpus=(0,)), Core(cpus=(1,), socket=1)),
         nodes=(
-            Node(id=0, cpus=(0,), memory_bytes=0, distances=(10, 31, 21)),
-            Node(id=1, cpus=(1,), memory_bytes=2**30, distances=(31, 10, 31)),
-            Node(id=2, memory_bytes=2**30, distances=(21, 31, 10)),
+            NumaNode(id=0, cpus=(0,), memory_bytes=0, distances=(10, 31, 21)),
+            NumaNode(id=1, cpus=(1,), memory_bytes=2**30, distances=(31, 10, 31)),
+            NumaNode(id=2, memory_bytes=2**30, distances=(21, 31, 10)),
         ),
     )
     assert machine.memory_nodes == (1, 2)
@@ -82,19 +82,22 @@ def test_cpus_beside_a_node_without_memory_use_the_nearest_that_has_some() -> No
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"cores": [], "nodes": [Node()]}, "at least one core"),
-        ({"cores": [Core(cpus=(0,)), Core(cpus=(0,))], "nodes": [Node(cpus=(0,))]}, "0 cannot be in two cores"),
-        ({"cores": [Core(cpus=(0,))], "nodes": [Node(cpus=(0,)), Node(id=1, cpus=(0,))]}, "in two nodes"),
-        ({"cores": [Core(cpus=(0,))], "nodes": [Node(cpus=(0,)), Node()]}, "the number of two nodes"),
+        ({"cores": [], "nodes": [NumaNode()]}, "at least one core"),
+        ({"cores": [Core(cpus=(0,)), Core(cpus=(0,))], "nodes": [NumaNode(cpus=(0,))]}, "0 cannot be in two cores"),
+        ({"cores": [Core(cpus=(0,))], "nodes": [NumaNode(cpus=(0,)), NumaNode(id=1, cpus=(0,))]}, "in two nodes"),
+        ({"cores": [Core(cpus=(0,))], "nodes": [NumaNode(cpus=(0,)), NumaNode()]}, "the number of two nodes"),
         (
-            {"cores": [Core(cpus=(0,))], "nodes": [Node()]},
+            {"cores": [Core(cpus=(0,))], "nodes": [NumaNode()]},
             "CPU 0 has to be in one of the cores and in one of the nodes",
         ),
-        ({"cores": [Core(cpus=(0,))], "nodes": [Node(cpus=(0, 1))]}, "CPU 1 has to be"),
-        ({"cores": [Core(cpus=(0,))], "nodes": [Node(cpus=(0,))], "allowed": [7]}, "None of the CPUs may be used"),
-        ({"cores": [Core(cpus=(0,))], "nodes": [Node(cpus=(0,))], "offline": "0"}, "both offline and in a core"),
-        ({"cores": [Core(cpus=(0,))], "nodes": [Node(cpus=(0,))], "caches": [Cache(level=3, cpus=(4,))]}, "A cache is"),
-        ({"cores": [Core(cpus=(0,))], "nodes": [Node(cpus=(0,), distances=(10, 20))]}, "one number for each node"),
+        ({"cores": [Core(cpus=(0,))], "nodes": [NumaNode(cpus=(0, 1))]}, "CPU 1 has to be"),
+        ({"cores": [Core(cpus=(0,))], "nodes": [NumaNode(cpus=(0,))], "allowed": [7]}, "None of the CPUs may be used"),
+        ({"cores": [Core(cpus=(0,))], "nodes": [NumaNode(cpus=(0,))], "offline": "0"}, "both offline and in a core"),
+        (
+            {"cores": [Core(cpus=(0,))], "nodes": [NumaNode(cpus=(0,))], "caches": [Cache(level=3, cpus=(4,))]},
+            "A cache is",
+        ),
+        ({"cores": [Core(cpus=(0,))], "nodes": [NumaNode(cpus=(0,), distances=(10, 20))]}, "one number for each node"),
     ],
 )
 def test_a_machine_that_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:

@@ -60,7 +60,7 @@ def write_machine(root: Path, topology: Topology, *, leave_out: Sequence[str] = 
         folder = f"devices/system/node/node{node.id}"
         files[f"{folder}/cpulist"] = format_cpus(node.cpus)
         files[f"{folder}/meminfo"] = (
-            f"Node {node.id} MemTotal:  {(node.memory_bytes or 0) // 1024} kB\nNode {node.id} MemFree: 1 kB"
+            f"NumaNode {node.id} MemTotal:  {(node.memory_bytes or 0) // 1024} kB\nNode {node.id} MemFree: 1 kB"
         )
         if node.distances:
             files[f"{folder}/distance"] = " ".join(map(str, node.distances))

@@ -15,16 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.reports.drawing import Label, place, ticks
+from scanflow.reports.drawing import PlacedLabel, place, ticks
+from scanflow.reports.model_history import model_history
 from scanflow.reports.page import loop_report
 from scanflow.reports.records import Kind, LoopEvent, Use, Version
-from scanflow.reports.roadmap import road_map
 from scanflow.reports.style import COLOURS
 from scanflow.reports.timeline import markers_of, timeline
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
 BEGIN = 1_760_000_000.0
+
+DRIFT = "drift: 300 of 1,000 outliers; 100 samples selected for labelling"
 
 
 def event(
@@ -42,7 +44,14 @@ def loop() -> list[LoopEvent]:
         found += [
             event(at + 10, "tracker", "call", "calls checker: 1,000 ≥ 1,000"),
             event(at + 10.1, "checker", "call", "runs the detector"),
-            event(at + 17, "checker", "detection", "drift: 300 of 1,000 strange, 100 points picked", 300, 100),
+            event(
+                at + 17,
+                "checker",
+                "detection",
+                "drift: 300 of 1,000 outliers; 100 samples selected for labelling",
+                300,
+                100,
+            ),
             event(at + 18, "planner", "label", "100 labels", 100),
             event(at + 19, "planner", "retrain", f"retrains V{number + 2}"),
             event(at + 30, "planner", "gate", "0.94 > 0.90"),
@@ -66,7 +75,7 @@ def use(began: float, ended: float | None = None) -> Use:
     return Use(began=BEGIN + began, ended=None if ended is None else BEGIN + ended)
 
 
-DRAWINGS = {"timeline.svg": timeline(loop()), "roadmap.svg": road_map(versions())}
+DRAWINGS = {"timeline.svg": timeline(loop()), "model_history.svg": model_history(versions())}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -143,7 +152,7 @@ def test_whatever_happened_can_be_drawn_and_no_labels_overlap(events: list[LoopE
 
 @given(VERSIONS)
 def test_whatever_versions_there_are_can_be_drawn_and_no_labels_overlap(many: list[Version]) -> None:
-    svg = road_map(many)
+    svg = model_history(many)
 
     assert overlaps(svg) == []
     width, height = (float(size) for size in ET.fromstring(svg).get("viewBox", "").split()[2:])
@@ -181,7 +190,7 @@ def ringed(svg: str) -> list[tuple[float, float]]:
 
 @given(VERSIONS)
 def test_the_line_goes_on_in_time_and_ends_at_what_is_in_use_now(many: list[Version]) -> None:
-    svg = road_map(many)
+    svg = model_history(many)
     parts, points = in_use_line(svg), points_of(svg)
 
     corners = [corner for part in parts for corner in part]
@@ -197,7 +206,7 @@ def test_the_line_goes_on_in_time_and_ends_at_what_is_in_use_now(many: list[Vers
 def test_a_champion_taken_back_after_a_while_has_no_line_to_the_end() -> None:
     first = Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10), use(30)))
     second = Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),))
-    svg = road_map([first, second])
+    svg = model_history([first, second])
 
     points, [line] = points_of(svg), in_use_line(svg)
     assert line[:3] == [points[1], (points[2][0], points[1][1]), points[2]]
@@ -207,7 +216,7 @@ def test_a_champion_taken_back_after_a_while_has_no_line_to_the_end() -> None:
 
 
 def test_where_nothing_is_in_use_any_more_the_line_ends_and_nothing_has_a_ring() -> None:
-    svg = road_map([Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10),))])
+    svg = model_history([Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10),))])
 
     [line] = in_use_line(svg)
     assert points_of(svg)[1][0] < line[-1][0] < 920
@@ -220,7 +229,7 @@ def test_a_change_back_stands_between_the_versions_it_happened_between() -> None
         Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),)),
         Version(version=3, at=BEGIN + 30, accuracy=0.89),
     ]
-    svg = road_map(versions)
+    svg = model_history(versions)
 
     points, [line] = points_of(svg), in_use_line(svg)
     assert points[2][0] < line[-2][0] < points[3][0]
@@ -239,7 +248,7 @@ def test_each_look_has_a_dashed_line_whether_it_found_drift_or_not() -> None:
     events = [
         event(0, "tracker", "predictions", "1,000 predictions", 1000),
         event(50, "checker", "look", "no drift in 1,000 predictions"),
-        event(100, "checker", "detection", "drift: 300 strange", 300),
+        event(100, "checker", "detection", "drift: 300 outliers", 300),
     ]
 
     assert guides_of(timeline(events)) == [("blue", 112.0), ("soft", 524.0), ("red", 936.0)]
@@ -264,7 +273,7 @@ def test_labels_are_placed_inside_and_apart(wanted: list[tuple[float, float]], r
 
 
 def test_a_label_alone_is_where_it_was_wanted() -> None:
-    assert place([(100.0, 50.0)], left=0.0, right=200.0, rows=1) == [Label(100.0, 0)]
+    assert place([(100.0, 50.0)], left=0.0, right=200.0, rows=1) == [PlacedLabel(100.0, 0)]
 
 
 @given(st.floats(0, 1e6), st.floats(1e-3, 1e6), st.integers(1, 12))
@@ -310,10 +319,10 @@ def test_a_page_runs_nothing_fetches_nothing_and_shows_text_as_text() -> None:
 def test_a_page_counts_when_it_is_given_no_figures() -> None:
     page = loop_report(title="Loop", events=loop(), versions=versions())
 
-    for name, value in (("predictions", "3,000"), ("anomalies", "900"), ("points picked", "300"), ("versions", "7")):
+    for name, value in (("predictions", "3,000"), ("anomalies", "900"), ("samples selected", "300"), ("versions", "7")):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
     assert "<dt>champion</dt><dd>V7, 93.0%</dd>" in page
-    assert "drift: 300 of 1,000 strange, 100 points picked" in page
+    assert DRIFT in page
     assert "2025-10-09 08:53:20" in page
 
 

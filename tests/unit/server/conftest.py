@@ -8,12 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from scanflow.home_token import ensure_home_token
 from scanflow.settings import Settings
-from scanflow_server.context import Context, make_context
+from scanflow_server.auth import register_home
+from scanflow_server.context import ServerContext, make_context
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
 from tests.databases import Postgres, private_postgres
+from tests.server import bearer
 from tests.unit.server.answering import answering
 
 
@@ -43,19 +46,20 @@ def store(database: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def context(home: Path, database: str) -> Iterator[Context]:
+def context(home: Path, database: str) -> Iterator[ServerContext]:
     """The parts of a server, of which nothing works yet."""
-    home.mkdir(parents=True)
     settings = ServerSettings.model_validate({"library": Settings(home=home, slots=2), "database_url": database})
-    settings.folder.mkdir()
+    settings.folder.mkdir(parents=True)
     made = make_context(settings, clock=lambda: 1_800_000_000.0)
     migrate(made.store)
+    register_home(made)
     yield made
     made.store.close()
 
 
 @pytest.fixture
-def api(context: Context) -> Iterator[httpx.Client]:
+def api(context: ServerContext) -> Iterator[httpx.Client]:
     """The server's application; no controller works, so nothing that is asked for is done."""
-    with answering(context) as url, httpx.Client(base_url=f"{url}/api/v1", timeout=30) as client:
+    headers = bearer(ensure_home_token(context.settings.home))
+    with answering(context) as url, httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=30) as client:
         yield client

@@ -13,14 +13,14 @@ import pytest
 
 from scanflow.agent.records import Event
 from scanflow_server.bodies import AgentView
-from scanflow_server.context import Context
+from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import view_of
 from scanflow_server.routes import events as routes
 from scanflow_server.store import agents, events
 
 
 @pytest.fixture
-def folder(context: Context) -> Path:
+def folder(context: ServerContext) -> Path:
     with context.store.write() as connection:
         agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
     made = context.agent_job("a", "tracker").path / "host"
@@ -29,14 +29,14 @@ def folder(context: Context) -> Path:
     return made
 
 
-def view(context: Context) -> AgentView:
+def view(context: ServerContext) -> AgentView:
     with context.store.read() as connection:
         found = agents.get(connection, "a", "tracker")
     assert found is not None
     return view_of(context, found)
 
 
-def test_an_agent_that_does_not_come_up_is_told_with_what_it_wrote_down(context: Context, folder: Path) -> None:
+def test_an_agent_that_does_not_come_up_is_told_with_what_it_wrote_down(context: ServerContext, folder: Path) -> None:
     assert view(context).error is None
     (folder / "failure.json").write_text(json.dumps({"error": "own.py, line 1: no", "type": "UsageError"}))
     assert view(context).error == "own.py, line 1: no"
@@ -55,7 +55,7 @@ def test_an_agent_that_does_not_come_up_is_told_with_what_it_wrote_down(context:
     ],
 )
 def test_one_that_ended_without_a_word_is_told_with_the_last_line_of_its_traceback(
-    context: Context, folder: Path, log: str, error: str | None
+    context: ServerContext, folder: Path, log: str, error: str | None
 ) -> None:
     assert folder.is_dir()
     context.agent_job("a", "tracker").log.write_text(log)
@@ -63,7 +63,9 @@ def test_one_that_ended_without_a_word_is_told_with_the_last_line_of_its_traceba
     assert found is None if error is None else str(found).startswith(error)
 
 
-def test_what_fails_in_one_that_works_is_told(context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_in_one_that_works_is_told(
+    context: ServerContext, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "failure.json").write_text(json.dumps({"error": "of the last time"}))
     (folder / "ailment.json").write_text(json.dumps({"error": "the sensor fails"}))
     assert view(context).error == "of the last time", "it is not there yet"
@@ -75,18 +77,18 @@ def test_what_fails_in_one_that_works_is_told(context: Context, folder: Path, mo
     assert view(context).error is None
 
 
-def append(context: Context, *types: str) -> list[Event]:
+def append(context: ServerContext, *types: str) -> list[Event]:
     with context.store.write() as connection:
         return events.append(connection, [Event(at=1.0, type=type, app="a") for type in types])
 
 
-def test_the_newest_event_is_told(api: httpx.Client, context: Context) -> None:
+def test_the_newest_event_is_told(api: httpx.Client, context: ServerContext) -> None:
     assert api.get("/events/newest").json() is None
     last = append(context, "a", "b")[-1]
     assert api.get("/events/newest").json() == last.model_dump(mode="json")
 
 
-def test_events_of_several_types_are_listed(api: httpx.Client, context: Context) -> None:
+def test_events_of_several_types_are_listed(api: httpx.Client, context: ServerContext) -> None:
     append(context, "made", "sold", "run.failed", "run.succeeded", "seen")
     found = api.get("/events", params={"type": ["made", "run.*"]}).json()
     assert [one["type"] for one in found] == ["made", "run.failed", "run.succeeded"]
@@ -108,7 +110,7 @@ def streamed(api: httpx.Client, **asked: Any) -> Iterator[Iterator[tuple[str, di
 
 
 def test_a_stream_tells_now_and_then_up_to_which_event_none_was_wanted(
-    api: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
+    api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "_SEEN_S", 0.0)
     with streamed(api, type="made", seen="true") as told:

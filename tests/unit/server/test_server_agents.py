@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from scanflow_server.context import Context
-from scanflow_server.control.agents import GRACE_S, SILENT_S, AgentsController, has_other_code, view_of
+from scanflow_server.context import ServerContext
+from scanflow_server.control.agents import SILENT_S, AgentsController, has_other_code, view_of
 from scanflow_server.control.processes import WELL_S
 from scanflow_server.store import agents, events
-from scanflow_server.store.agents import StoredAgent
+from scanflow_server.store.agents import AgentRow
 from tests.waiting import until
 
 HOST = """
@@ -43,35 +43,37 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def controller(context: Context, tmp_path: Path, clock: Clock) -> Iterator[AgentsController]:
+def controller(context: ServerContext, tmp_path: Path, clock: Clock) -> Iterator[AgentsController]:
     (tmp_path / "host.py").write_text(HOST)
-    yield AgentsController(context, program=[str(tmp_path / "host.py")], clock=clock)
+    yield AgentsController(context, program=[str(tmp_path / "host.py")], grace_s=0.2, clock=clock)
     for name in ("tracker", "watcher"):
         if (pid := context.agent_job("a", name).pid) is not None:
             os.kill(pid, signal.SIGKILL)
 
 
-def want(context: Context, version: int = 1, *, name: str = "tracker", team: str = "t", dies: bool = False) -> None:
+def want(
+    context: ServerContext, version: int = 1, *, name: str = "tracker", team: str = "t", dies: bool = False
+) -> None:
     document = {"v": version, **({"dies": True} if dies else {})}
     with context.store.write() as connection:
         agents.put(connection, app="a", name=name, team=team, document=document, source="/x/app.py")
 
 
-def unwant(context: Context, controller: AgentsController) -> None:
+def unwant(context: ServerContext, controller: AgentsController) -> None:
     """Want it no more, and wait until it has ended."""
     with context.store.write() as connection:
         agents.unwant(connection, "a", "tracker")
     until(lambda: gone(context, controller), "it has ended")
 
 
-def known(context: Context) -> StoredAgent:
+def known(context: ServerContext) -> AgentRow:
     with context.store.read() as connection:
         found = agents.get(connection, "a", "tracker")
     assert found is not None
     return found
 
 
-def hosted(context: Context, controller: AgentsController) -> int:
+def hosted(context: ServerContext, controller: AgentsController) -> int:
     """Wait until the agent is there, and return its process."""
     folder = context.agent_job("a", "tracker").path / "host"
 
@@ -86,13 +88,13 @@ def hosted(context: Context, controller: AgentsController) -> int:
     return pid
 
 
-def gone(context: Context, controller: AgentsController) -> bool:
+def gone(context: ServerContext, controller: AgentsController) -> bool:
     controller.tick()
     return not context.agent_job("a", "tracker").alive
 
 
 def test_an_agent_that_is_wanted_is_hosted_once_and_told_where_it_belongs(
-    context: Context, controller: AgentsController
+    context: ServerContext, controller: AgentsController
 ) -> None:
     want(context)
     pid = hosted(context, controller)
@@ -106,7 +108,7 @@ def test_an_agent_that_is_wanted_is_hosted_once_and_told_where_it_belongs(
 
 
 def test_an_agent_that_is_killed_is_hosted_again_and_that_is_counted(
-    context: Context, controller: AgentsController, clock: Clock
+    context: ServerContext, controller: AgentsController, clock: Clock
 ) -> None:
     want(context)
     pid = hosted(context, controller)
@@ -116,7 +118,7 @@ def test_an_agent_that_is_killed_is_hosted_again_and_that_is_counted(
     assert known(context).restarts == 1
 
 
-def test_an_agent_with_another_application_is_hosted_anew(context: Context, controller: AgentsController) -> None:
+def test_an_agent_with_another_application_is_hosted_anew(context: ServerContext, controller: AgentsController) -> None:
     want(context)
     pid = hosted(context, controller)
     want(context, version=2)
@@ -124,7 +126,7 @@ def test_an_agent_with_another_application_is_hosted_anew(context: Context, cont
     assert known(context).restarts == 0
 
 
-def test_an_agent_that_is_wanted_no_more_is_ended(context: Context, controller: AgentsController) -> None:
+def test_an_agent_that_is_wanted_no_more_is_ended(context: ServerContext, controller: AgentsController) -> None:
     want(context)
     hosted(context, controller)
     with context.store.write() as connection:
@@ -134,9 +136,7 @@ def test_an_agent_that_is_wanted_no_more_is_ended(context: Context, controller: 
     assert view_of(context, known(context)).state == "stopped"
 
 
-def test_an_agent_that_does_not_end_when_asked_is_made_to(
-    context: Context, controller: AgentsController, clock: Clock
-) -> None:
+def test_an_agent_that_does_not_end_when_asked_is_made_to(context: ServerContext, controller: AgentsController) -> None:
     want(context)
     folder = context.agent_job("a", "tracker").path / "host"
     folder.mkdir(parents=True)
@@ -144,14 +144,11 @@ def test_an_agent_that_does_not_end_when_asked_is_made_to(
     hosted(context, controller)
     with context.store.write() as connection:
         agents.unwant(connection, "a", "tracker")
-    controller.tick()
-    assert not gone(context, controller)
-    clock.now += GRACE_S + 1
     until(lambda: gone(context, controller), "it was made to end")
 
 
 def test_an_agent_that_says_nothing_for_long_is_missed_once(
-    context: Context, controller: AgentsController, monkeypatch: pytest.MonkeyPatch
+    context: ServerContext, controller: AgentsController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(context, "clock", lambda: now)
@@ -167,7 +164,7 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(
         assert [event.type for event in events.after(connection, 0)] == ["agent.missed"]
 
 
-def crashed(context: Context, controller: AgentsController) -> None:
+def crashed(context: ServerContext, controller: AgentsController) -> None:
     """Let one that dies each time be hosted once, and wait until it has died."""
     job = context.agent_job("a", "tracker")
     before = job.starts
@@ -181,7 +178,7 @@ def crashed(context: Context, controller: AgentsController) -> None:
 
 
 def test_an_agent_that_has_died_a_thousand_times_is_hosted_again_and_holds_up_nobody(
-    context: Context, controller: AgentsController, clock: Clock
+    context: ServerContext, controller: AgentsController, clock: Clock
 ) -> None:
     want(context, dies=True)
     crashed(context, controller)
@@ -197,7 +194,7 @@ def test_an_agent_that_has_died_a_thousand_times_is_hosted_again_and_holds_up_no
 
 
 def test_an_agent_whose_folder_cannot_be_made_holds_up_nobody(
-    context: Context, controller: AgentsController, caplog: pytest.LogCaptureFixture
+    context: ServerContext, controller: AgentsController, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = context.agent_job("a", "tracker")
     job.path.parent.mkdir(parents=True)
@@ -215,7 +212,7 @@ def test_an_agent_whose_folder_cannot_be_made_holds_up_nobody(
 
 
 def test_the_starts_of_an_agent_that_ran_well_or_is_told_anew_are_counted_anew(
-    context: Context, controller: AgentsController, clock: Clock
+    context: ServerContext, controller: AgentsController, clock: Clock
 ) -> None:
     want(context)
     hosted(context, controller)
@@ -232,7 +229,7 @@ def test_the_starts_of_an_agent_that_ran_well_or_is_told_anew_are_counted_anew(
 
 
 def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it_kept(
-    context: Context, controller: AgentsController
+    context: ServerContext, controller: AgentsController
 ) -> None:
     journal = context.agent_job("a", "tracker").path / "host" / "journal"
     want(context, team="red")
@@ -254,7 +251,7 @@ def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it
 
 
 def test_what_was_kept_before_teams_were_noted_is_told_apart_by_what_the_agent_was_told(
-    context: Context, controller: AgentsController
+    context: ServerContext, controller: AgentsController
 ) -> None:
     job = context.agent_job("a", "tracker")
     with context.store.write() as connection:
@@ -270,7 +267,7 @@ def test_what_was_kept_before_teams_were_noted_is_told_apart_by_what_the_agent_w
 
 
 def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_again(
-    context: Context, controller: AgentsController, tmp_path: Path
+    context: ServerContext, controller: AgentsController, tmp_path: Path
 ) -> None:
     job, folder = context.agent_job("a", "tracker"), tmp_path / "own"
     folder.mkdir()
@@ -301,7 +298,9 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
         first = job.pid or 0
 
 
-def test_a_kill_while_an_agent_changes_teams_mixes_nothing_up(context: Context, controller: AgentsController) -> None:
+def test_a_kill_while_an_agent_changes_teams_mixes_nothing_up(
+    context: ServerContext, controller: AgentsController
+) -> None:
     job = context.agent_job("a", "tracker")
     want(context, team="red")
     hosted(context, controller)

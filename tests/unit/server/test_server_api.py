@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from scanflow.agent.records import Event
-from scanflow_server.context import Context
+from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
 from tests.waiting import until
 
@@ -58,12 +58,12 @@ def test_a_server_says_that_it_lives_and_that_it_is_ready(api: httpx.Client) -> 
     assert httpx.get(f"{root}/readyz").json() == {"status": "ready"}
 
 
-def test_a_server_without_its_database_lives_and_is_not_ready(api: httpx.Client, context: Context) -> None:
+def test_a_server_without_its_database_lives_and_is_not_ready(api: httpx.Client, context: ServerContext) -> None:
     root = str(api.base_url).removesuffix("/api/v1/")
     with context.store.write() as connection:
         connection.exec_driver_sql("ALTER TABLE events RENAME TO gone")
     assert httpx.get(f"{root}/healthz").status_code == 200
-    reply = httpx.get(f"{root}/readyz")
+    reply = httpx.get(f"{root}/readyz", headers=api.headers)
     assert reply.headers["retry-after"] == "1"
     assert problem(reply)[:2] == (503, "UnavailableError")
 
@@ -72,14 +72,14 @@ def test_what_is_counted_is_told_to_prometheus_by_route(api: httpx.Client, body:
     api.post("/runs", json=body)
     api.get("/runs/nope")
     api.get("/nowhere/at/all")
-    text = httpx.get(str(api.base_url).removesuffix("api/v1/") + "metrics").text
+    text = httpx.get(str(api.base_url).removesuffix("api/v1/") + "metrics", headers=api.headers).text
     assert 'scanflow_http_requests_total{method="POST",route="/api/v1/runs",status="201"} 1.0' in text
     assert 'route="/api/v1/runs/{run}",status="404"} 1.0' in text
     assert 'scanflow_things{kind="runs_active"} 1.0' in text
     assert "nowhere" not in text
 
 
-def test_the_status_tells_what_there_is_and_no_password(api: httpx.Client, context: Context) -> None:
+def test_the_status_tells_what_there_is_and_no_password(api: httpx.Client, context: ServerContext) -> None:
     told = api.get("/status").json()
     assert told["home"] == str(context.settings.home)
     assert told["tracker"] == {"url": None, "ready": False}
@@ -87,7 +87,7 @@ def test_the_status_tells_what_there_is_and_no_password(api: httpx.Client, conte
 
 
 def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(
-    api: httpx.Client, context: Context, body: dict[str, Any]
+    api: httpx.Client, context: ServerContext, body: dict[str, Any]
 ) -> None:
     reply = api.post("/runs", json={**body, "parameters": {"epochs": 5}})
     assert reply.status_code == 201
@@ -96,7 +96,7 @@ def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(
     assert [task["state"] for task in record["tasks"]] == ["pending"]
     assert api.get(f"/runs/{record['name']}").json() == api.get("/runs/@latest").json() == record
     assert [one["name"] for one in api.get("/runs").json()] == [record["name"]]
-    assert context.deployer.definition(record["name"])[1].by_name["fit"].parameters == {"epochs": 5}
+    assert context.deployer.definition(record["name"]).workflow.by_name["fit"].parameters == {"epochs": 5}
     assert [one["type"] for one in api.get("/events").json()] == ["run.started"]
     assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
 
@@ -163,7 +163,7 @@ def test_a_run_that_goes_on_is_not_gone_on_with_twice(api: httpx.Client, body: d
 
 
 def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(
-    api: httpx.Client, context: Context, body: dict[str, Any]
+    api: httpx.Client, context: ServerContext, body: dict[str, Any]
 ) -> None:
     name = api.post("/runs", json=body).json()["name"]
     assert api.post(f"/runs/{name}/stop").json()["name"] == name
@@ -207,7 +207,7 @@ def test_what_no_route_has_is_a_problem_too(api: httpx.Client) -> None:
 
 
 def test_a_defect_is_told_without_its_words(
-    api: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
+    api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the password is 1234")
@@ -239,7 +239,9 @@ def test_an_event_that_cannot_be_kept_is_refused_with_all_that_came_with_it(
     assert api.get("/events").json() == []
 
 
-def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(api: httpx.Client, context: Context) -> None:
+def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(
+    api: httpx.Client, context: ServerContext
+) -> None:
     def tell(number: int) -> None:
         with context.store.write() as connection:
             events.append(connection, [Event(at=1.0, type="sample", data={"n": number})])
@@ -272,7 +274,9 @@ NONSENSE = ["x", "-1", "1.5", "9" * 19, "9" * 4301, "9" * 20_000, "0" * 4301]
 
 
 @pytest.mark.parametrize("last", NONSENSE)
-def test_what_is_no_number_of_an_event_is_as_if_none_was_known(api: httpx.Client, context: Context, last: str) -> None:
+def test_what_is_no_number_of_an_event_is_as_if_none_was_known(
+    api: httpx.Client, context: ServerContext, last: str
+) -> None:
     with context.store.write() as connection:
         events.append(connection, [Event(at=1.0, type="sample")])
     headers = {"accept": "text/event-stream", "Last-Event-ID": last}
@@ -283,7 +287,7 @@ def test_what_is_no_number_of_an_event_is_as_if_none_was_known(api: httpx.Client
 
 @pytest.mark.parametrize("last", NONSENSE)
 def test_what_is_no_number_of_an_operations_event_is_as_if_none_was_known(
-    api: httpx.Client, context: Context, last: str
+    api: httpx.Client, context: ServerContext, last: str
 ) -> None:
     given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
     id = api.post("/services", json=given).json()["operation"]
@@ -296,7 +300,7 @@ def test_what_is_no_number_of_an_operations_event_is_as_if_none_was_known(
 
 @pytest.mark.parametrize("last", ["1", *(f"1-{one}" for one in NONSENSE)])
 def test_what_is_no_number_of_a_runs_event_is_as_if_none_was_known(
-    api: httpx.Client, context: Context, body: dict[str, Any], last: str
+    api: httpx.Client, context: ServerContext, body: dict[str, Any], last: str
 ) -> None:
     name = api.post("/runs", json=body).json()["name"]
     job = context.run_job(name, 1)
@@ -314,22 +318,23 @@ def test_a_key_that_the_server_might_make_itself_is_refused(api: httpx.Client, b
     assert (reply.status_code, "are the server's own" in reply.json()["detail"]) == (422, True)
 
 
-def test_a_change_of_a_service_is_an_operation(api: httpx.Client, context: Context) -> None:
-    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}, "instances": 2}
+def test_a_change_of_a_service_is_an_operation(api: httpx.Client, context: ServerContext) -> None:
+    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}, "sizing": {"instances": 2}}
     reply = api.post("/services", json=given, headers={"Idempotency-Key": "d"})
     assert reply.status_code == 202
     id = reply.json()["operation"]
     assert api.post("/services", json=given, headers={"Idempotency-Key": "d"}).json()["operation"] == id
     shown = api.get(f"/operations/{id}").json()
     assert (shown["state"], shown["kind"], shown["service"], shown["progress"]) == ("running", "deploy", "digits", [])
-    assert api.post("/services/digits/scale", json={"instances": 3}).status_code == 202
+    assert api.patch("/services/digits", json={"instances": 3}).status_code == 202
     with context.store.read() as connection:
-        assert [one.kind for one in operations.running(connection)] == ["deploy", "scale"]
+        assert [one.kind for one in operations.running(connection)] == ["deploy", "change"]
 
 
 def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
-    api: httpx.Client, context: Context
+    api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ServerContext, "find_model", lambda *_: None)
     given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
 
     def deploy(key: str, **more: Any) -> str:
@@ -350,7 +355,9 @@ def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_b
     assert api.get("/applications/mnist").json()["source"] is not None, "as it was deployed last"
 
 
-def test_an_operation_that_has_ended_streams_its_progress_and_its_end(api: httpx.Client, context: Context) -> None:
+def test_an_operation_that_has_ended_streams_its_progress_and_its_end(
+    api: httpx.Client, context: ServerContext
+) -> None:
     given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
     id = api.post("/services", json=given).json()["operation"]
     with context.store.write() as connection:
@@ -371,23 +378,27 @@ def _data(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("path", "given", "status"),
+    ("given", "status"),
     [
-        ("/services/digits/scale", {"instances": 2}, 404),
-        ("/services/digits/scale", {}, 400),
-        ("/services/digits/traffic", {"model": "models:/m/2", "weight": 2}, 422),
-        ("/services/digits/rollback", {}, 404),
-        ("/services", {"application": BATCH}, 422),
+        ({"instances": 2}, 404),
+        ({"rollback": True}, 404),
+        ({}, 400),
+        ({"instances": 2, "rollback": True}, 400),
+        ({"model": "models:/m/2", "weight": 2}, 422),
+        ({"replicas": 2}, 422),
+        ({"memory_bytes": None, "instances": 2}, 404),
     ],
 )
-def test_a_change_that_cannot_be_is_refused_at_once(
-    api: httpx.Client, path: str, given: dict[str, Any], status: int
-) -> None:
-    assert problem(api.post(path, json=given))[0] == status
+def test_a_change_that_cannot_be_is_refused_at_once(api: httpx.Client, given: dict[str, Any], status: int) -> None:
+    assert problem(api.patch("/services/digits", json=given))[0] == status
+
+
+def test_what_is_not_served_is_not_deployed(api: httpx.Client) -> None:
+    assert problem(api.post("/services", json={"application": BATCH}))[0] == 422
 
 
 def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(
-    api: httpx.Client, context: Context, body: dict[str, Any]
+    api: httpx.Client, context: ServerContext, body: dict[str, Any]
 ) -> None:
     path = "/agents/mnist/tracker"
     started = api.put(path, json=body).json()
@@ -406,7 +417,7 @@ def of_team(body: dict[str, Any], team: str) -> dict[str, Any]:
 
 
 def test_an_agent_that_another_team_wants_is_left_to_it(
-    api: httpx.Client, context: Context, body: dict[str, Any]
+    api: httpx.Client, context: ServerContext, body: dict[str, Any]
 ) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
@@ -425,7 +436,7 @@ def test_an_agent_that_another_team_wants_is_left_to_it(
 
 
 def test_an_agent_that_its_team_wants_no_more_may_be_another_teams(
-    api: httpx.Client, context: Context, body: dict[str, Any]
+    api: httpx.Client, context: ServerContext, body: dict[str, Any]
 ) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
@@ -438,14 +449,13 @@ def test_an_agent_that_its_team_wants_no_more_may_be_another_teams(
 
 
 def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(
-    api: httpx.Client, context: Context, body: dict[str, Any]
+    api: httpx.Client, context: ServerContext, body: dict[str, Any]
 ) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
     job = context.agent_job("mnist", "tracker")
     job.path.mkdir(parents=True)
-    process = job.start(os.environ, command=["sleep", "600"])
-    assert process is not None
+    assert job.start(os.environ, command=["sleep", "600"])
     try:
         with context.store.write() as connection:
             agents.unwant(connection, "mnist", "tracker")
@@ -453,8 +463,8 @@ def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(
         assert (status, kind) == (409, "AlreadyRunningError")
         assert "is still ending" in told
     finally:
-        process.kill()
-        process.wait(30)
+        job.daemon.kill()
+        assert job.daemon.wait(30)
     assert api.put(path, json=of_team(body, "blue")).json()["team"] == "blue"
 
 
@@ -486,7 +496,7 @@ def test_an_application_is_kept_with_its_revisions(api: httpx.Client, body: dict
 
 
 def test_a_run_that_another_process_drives_is_told_from_outside(
-    api: httpx.Client, context: Context, body: dict[str, Any], tmp_path: Path
+    api: httpx.Client, context: ServerContext, body: dict[str, Any], tmp_path: Path
 ) -> None:
     from scanflow_server.bodies import read_application
 

@@ -12,14 +12,15 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnavailableError
-from scanflow_server.context import Context
+from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
 from scanflow_server.jobs import Job
 from scanflow_server.store import events, operations, runs
-from scanflow_server.store.operations import StoredOperation
-from scanflow_server.store.runs import Asked, WantedRun
+from scanflow_server.store.operations import OperationRow
+from scanflow_server.store.runs import RunRequest, WantedRun
+from tests.unit.server.answering import a_service
 
 WAITS = ["sleep", "600"]
 
@@ -27,18 +28,17 @@ WAITS = ["sleep", "600"]
 @pytest.fixture
 def living() -> Iterator[Callable[[Job], None]]:
     """Lets a job have a process, which is ended with the test."""
-    processes = []
+    jobs = []
 
     def live(job: Job) -> None:
         job.prepare({"what": "test"})
-        process = job.start(os.environ, command=WAITS)
-        assert process is not None
-        processes.append(process)
+        assert job.start(os.environ, command=WAITS)
+        jobs.append(job)
 
     yield live
-    for process in processes:
-        process.kill()
-        process.wait(30)
+    for job in jobs:
+        job.daemon.kill()
+        assert job.daemon.wait(30)
 
 
 class Started:
@@ -55,7 +55,7 @@ class Started:
         """There is nothing to forget."""
 
 
-def want_run(context: Context, tmp_path: Path, name: str, created: float) -> Job:
+def want_run(context: ServerContext, tmp_path: Path, name: str, created: float) -> Job:
     """Have a run gone on with that is in the backend's journal."""
     (tmp_path / "fit.py").touch()
     node = {"kind": "executor", "name": "fit", "mainfile": "fit.py"}
@@ -63,7 +63,7 @@ def want_run(context: Context, tmp_path: Path, name: str, created: float) -> Job
         {"name": "a", "app_dir": str(tmp_path), "workflows": [{"name": "train", "nodes": [node]}]}
     )
     run = context.deployer.enter(app, "train", name=context.deployer.free_name())
-    asked = Asked(action="resume")
+    asked = RunRequest(action="resume")
     wanted = WantedRun(name=run.name, app="a", team=name, workflow="train", created=created, asked=asked)
     with context.store.write() as connection:
         runs.add(connection, wanted)
@@ -74,18 +74,18 @@ def run_of(job: Job) -> str:
     return job.path.parent.name
 
 
-def limited(context: Context, most: int) -> None:
+def limited(context: ServerContext, most: int) -> None:
     context.settings = context.settings.model_copy(update={"max_runs": most})
 
 
-def controller_of_runs(context: Context, monkeypatch: pytest.MonkeyPatch) -> tuple[RunsController, list[str]]:
+def controller_of_runs(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> tuple[RunsController, list[str]]:
     controller, started = RunsController(context), Started()
     monkeypatch.setattr(controller, "_processes", started)
     return controller, started.names
 
 
 def test_runs_that_go_on_count_before_older_ones_are_begun(
-    context: Context, tmp_path: Path, living: Callable[[Job], None], monkeypatch: pytest.MonkeyPatch
+    context: ServerContext, tmp_path: Path, living: Callable[[Job], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited(context, 4)
     older = [want_run(context, tmp_path, "older", float(number)) for number in range(4)]
@@ -97,7 +97,7 @@ def test_runs_that_go_on_count_before_older_ones_are_begun(
 
 
 def test_more_runs_that_go_on_than_may_be_leave_room_for_none(
-    context: Context, tmp_path: Path, living: Callable[[Job], None], monkeypatch: pytest.MonkeyPatch
+    context: ServerContext, tmp_path: Path, living: Callable[[Job], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited(context, 1)
     want_run(context, tmp_path, "older", 0.0)
@@ -115,7 +115,7 @@ def in_the_way(job: Job) -> None:
 
 
 def test_a_run_whose_folder_cannot_be_holds_up_no_other(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    context: ServerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, well = want_run(context, tmp_path, "t", 1.0), want_run(context, tmp_path, "t", 2.0)
     in_the_way(broken)
@@ -130,7 +130,7 @@ def test_a_run_whose_folder_cannot_be_holds_up_no_other(
 
 @pytest.mark.parametrize("error", [UnavailableError("The journal is away."), KeyError("parameters")])
 def test_a_run_that_cannot_be_looked_at_now_holds_up_no_other_and_goes_on(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    context: ServerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     away, well = want_run(context, tmp_path, "t", 1.0), want_run(context, tmp_path, "t", 2.0)
     controller, started = controller_of_runs(context, monkeypatch)
@@ -150,15 +150,15 @@ def test_a_run_that_cannot_be_looked_at_now_holds_up_no_other_and_goes_on(
     assert started[1:] == [run_of(away), run_of(well)]
 
 
-def want_change(context: Context, id: str, service: str) -> Job:
-    one = StoredOperation(id=id, kind="scale", service=service, request={"instances": 2}, created=1.0)
+def want_change(context: ServerContext, id: str, service: str) -> Job:
+    one = OperationRow(id=id, kind="change", service=service, request={"instances": 2}, created=1.0)
     with context.store.write() as connection:
         operations.add(connection, one)
     return context.operation_job(id)
 
 
 def test_a_change_that_cannot_be_looked_at_holds_up_only_its_own_service(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_the_way(want_change(context, "scale-1", "digits"))
     want_change(context, "scale-2", "digits")
@@ -169,13 +169,8 @@ def test_a_change_that_cannot_be_looked_at_holds_up_only_its_own_service(
     assert started.names == ["scale-3"]
 
 
-def a_service(name: str, state: str) -> ServiceRecord:
-    fields = {"name": name, "app": "a", "team": "t", "state": state, "url": "http://127.0.0.1:1", "folder": "/f"}
-    return ServiceRecord.model_validate({**fields, "generation": 1, "shape": {"instances": 1}})
-
-
 def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_told_later(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = [a_service("alone", "unsupervised"), a_service("unwell", "degraded")]
     away = True
@@ -200,11 +195,11 @@ def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_t
     assert told() == ["service/unwell", "service/alone"]
 
 
-def test_a_folder_that_cannot_be_forgotten_holds_up_no_other(context: Context) -> None:
+def test_a_folder_that_cannot_be_forgotten_holds_up_no_other(context: ServerContext) -> None:
     jobs = [Job(context.settings.folder / "operations" / id) for id in ("scale-1", "scale-2")]
     for job in jobs:
         job.prepare({"what": "operation"})
         job.end({"result": None, "problem": None})
-    (jobs[0].path / "lock").mkdir()
+    (jobs[0].path / "attempts").touch()  # no folder
     RetentionController(context).forget()  # by the context's clock, both ended years ago
     assert [job.path.exists() for job in jobs] == [True, False]

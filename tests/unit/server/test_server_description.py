@@ -23,9 +23,11 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from scanflow.settings import Settings
+from scanflow_server.auth import register_home
 from scanflow_server.context import make_context
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.migrations import migrate
+from tests.server import bearer
 from tests.unit.server.answering import answering
 
 # Not among them: that valid data is accepted (an application is more than its schema can say), and that other data is
@@ -51,19 +53,27 @@ EXAMPLES = hypothesis.settings(
 
 
 @pytest.fixture(scope="module")
-def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[schemathesis.BaseSchema]:
+def headers() -> dict[str, str]:
+    """What lets a request in; filled when the home has its token."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory: pytest.TempPathFactory, headers: dict[str, str]) -> Iterator[schemathesis.BaseSchema]:
     home: Path = tmp_path_factory.mktemp("home")
     settings = ServerSettings(library=Settings(home=home))
-    settings.folder.mkdir()
     context = make_context(settings)
     migrate(context.store)
+    headers.update(bearer(register_home(context)))
     with answering(context) as url:
-        yield schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")
+        yield schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json", headers=headers)
     context.store.close()
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
-def test_every_route_answers_as_it_is_described(schema: schemathesis.BaseSchema, mode: GenerationMode) -> None:
+def test_every_route_answers_as_it_is_described(
+    schema: schemathesis.BaseSchema, headers: dict[str, str], mode: GenerationMode
+) -> None:
     for found in schema.get_all_operations():
         assert isinstance(found, Ok)
         operation = found.ok()
@@ -73,7 +83,7 @@ def test_every_route_answers_as_it_is_described(schema: schemathesis.BaseSchema,
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         @hypothesis.settings(EXAMPLES)
         def ask(case: schemathesis.Case[Any]) -> None:
-            case.call_and_validate(checks=CHECKS, timeout=30)
+            case.call_and_validate(checks=CHECKS, headers=headers, timeout=30)
 
         try:
             ask()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_an_entered_run_stands_still_until_somebody_drives_it(deployer: Embedded
     assert deployer.enter(app, parameters={"word": "two"}, name=name) == entered
     assert (entered.name, entered.state) == (name, "interrupted")
     assert [task.state for task in entered.tasks] == ["pending", "pending"]
-    assert deployer.resume(name, app=deployer.definition(name)[0]).state == "succeeded"
+    assert deployer.resume(name, app=deployer.definition(name).app).state == "succeeded"
     assert deployer.outputs(name, "second") == {"result": "TWO"}
 
 
@@ -71,7 +72,7 @@ def test_an_entered_spin_has_its_inputs(deployer: EmbeddedDeployer, app: Applica
     for _ in range(2):
         spun = deployer.enter_spin("second", run=past, name=name)
         assert [(task.task, task.state) for task in spun.tasks] == [("first", "succeeded"), ("second", "pending")]
-    assert deployer.resume(name, app=deployer.definition(name)[0]).state == "succeeded"
+    assert deployer.resume(name, app=deployer.definition(name).app).state == "succeeded"
     assert deployer.outputs(name, "second") == {"result": "ONE"}
     assert deployer.outputs(name, "first") == {"result": "one"}
 
@@ -98,7 +99,7 @@ def test_what_cannot_be_entered_is_refused(deployer: EmbeddedDeployer, app: Appl
         deployer.runnable(online, "s", None)
 
 
-def test_the_file_that_holds_a_log_is_known_while_it_is_written(deployer: EmbeddedDeployer, app: Application) -> None:
-    name = deployer.run(app).name
-    assert deployer.log_file(name, "first").read_bytes() == b""
-    assert deployer.task_ended(name, "first")
+def test_a_page_of_a_log_says_whether_more_will_be_written(deployer: EmbeddedDeployer, app: Application) -> None:
+    with closing(deployer.log_reader(deployer.run(app).name, "first", stream="both")) as reader:
+        page = reader.read()
+    assert (page.parts, page.ended) == ((), True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -28,12 +26,16 @@ def job(tmp_path: Path) -> Iterator[Job]:
     made = Job(tmp_path / "job")
     made.prepare({"what": "test"})
     yield made
-    if (pid := made.pid) is not None:
-        os.kill(pid, signal.SIGKILL)
+    end(made)
 
 
-def start(job: Job, command: list[str] = WAITS) -> subprocess.Popen[bytes] | None:
+def start(job: Job, command: list[str] = WAITS) -> bool:
     return job.start(os.environ, command=command)
+
+
+def end(job: Job) -> None:
+    job.daemon.kill()
+    assert job.daemon.wait(30)
 
 
 def test_a_job_is_what_was_first_asked_for(job: Job) -> None:
@@ -42,40 +44,26 @@ def test_a_job_is_what_was_first_asked_for(job: Job) -> None:
 
 
 def test_a_job_has_one_process_and_another_once_that_is_gone(job: Job) -> None:
-    first = start(job)
-    assert first is not None
-    assert start(job) is None
+    assert start(job)
+    assert not start(job)
     assert not job.end_unheld({"done": True})
-    until(lambda: job.pid == first.pid, "its process id is written down")
-    first.kill()
-    first.wait(30)
-    assert not job.alive
-    assert job.pid is None
-    second = start(job)
-    assert second is not None
+    assert job.alive
+    end(job)
+    assert (job.alive, job.pid) == (False, None)
+    assert start(job)
     assert job.starts == 2
-    second.kill()
-    second.wait(30)
 
 
 def test_a_job_that_has_ended_is_not_started_again(job: Job) -> None:
     assert job.end_unheld({"done": True})
     assert not job.end_unheld({"done": False})
-    assert start(job) is None
+    assert not start(job)
     assert (job.result, job.starts) == ({"done": True}, 0)
 
 
 def test_what_a_process_noted_before_it_began_is_found_by_the_next(job: Job) -> None:
     assert job.begin({"generation": 3}) == {"generation": 3}
     assert job.begin({"generation": 4}) == {"generation": 3}
-
-
-def test_processes_of_a_job_hold_its_lock_alone(job: Job) -> None:
-    parent = [sys.executable, "-c", "import subprocess, sys\nsubprocess.Popen(['sleep', '30'])"]
-    process = start(job, parent)
-    assert process is not None
-    process.wait(30)
-    until(lambda: not job.alive, "the lock is free, although a child of the process lives")
 
 
 def test_what_dies_without_a_word_is_started_again_after_growing_pauses(job: Job) -> None:
@@ -129,12 +117,10 @@ def test_a_start_that_fails_is_followed_by_a_pause_too(job: Job) -> None:
 
 
 def test_one_that_somebody_else_works_on_can_be_started_as_soon_as_that_is_over(job: Job) -> None:
-    first = start(job)
-    assert first is not None
+    assert start(job)
     processes = Processes(lambda: None, clock=lambda: 0.0)
     assert not processes.start(job, os.environ, command=ENDS)
-    first.kill()
-    first.wait(30)
+    end(job)
     assert processes.start(job, os.environ, command=ENDS)
     ended(job)
 

@@ -7,16 +7,19 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow_server.context import Context
+from scanflow_server.context import ServerContext
 from scanflow_server.store import intents, labels
 from scanflow_server.store.base import Store
 from scanflow_server.store.labels import Wanted
+from tests.server import bearer
 from tests.unit.server.keeping import entered, stored
 
 # -- runs
 
 
-def test_a_long_training_is_found_beside_a_workflow_that_runs_all_the_time(context: Context, api: httpx.Client) -> None:
+def test_a_long_training_is_found_beside_a_workflow_that_runs_all_the_time(
+    context: ServerContext, api: httpx.Client
+) -> None:
     training = entered(context, workflow="training")
     for number in range(30):
         entered(context, workflow="inference")
@@ -34,7 +37,7 @@ def test_a_long_training_is_found_beside_a_workflow_that_runs_all_the_time(conte
 
 
 def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_time(
-    store: Store, context: Context, api: httpx.Client
+    store: Store, context: ServerContext, api: httpx.Client
 ) -> None:
     swap = {"agent": "executor", "strategy": "change_model_transition", "key": "k"}
     with context.store.write() as connection:
@@ -56,7 +59,7 @@ def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_
     assert api.get("/intents", params={"verdict": "perhaps"}).status_code == 422
 
 
-def test_what_is_wanted_of_a_target_is_found_by_it(context: Context, api: httpx.Client) -> None:
+def test_what_is_wanted_of_a_target_is_found_by_it(context: ServerContext, api: httpx.Client) -> None:
     run: dict[str, Any] = {
         "primitive": "run_workflow",
         "arguments": {"workflow": "training"},
@@ -115,7 +118,7 @@ def test_labels_are_asked_for_a_part_at_a_time(api: httpx.Client) -> None:
     items = [{"id": f"p{number}", "score": number / 10} for number in range(5)]
     assert api.post("/labels", json={"app": "mnist", "items": items}).status_code == 201
     for number in range(5):
-        assert api.post(f"/labels/p{number}", json={"label": 1, "by": "ada"}).status_code == 200
+        assert api.post(f"/labels/p{number}", json={"label": 1}).status_code == 200
     asked: dict[str, Any] = {"app": "mnist", "state": "given", "limit": 2}
     parts = [api.get("/labels", params={**asked, "offset": offset}).json() for offset in (0, 2, 4, 6)]
     assert [[one["id"] for one in part] for part in parts] == [["p4", "p3"], ["p2", "p1"], ["p0"], []]
@@ -128,14 +131,15 @@ def test_an_unknown_application_has_nothing(api: httpx.Client, offset: int) -> N
 
 
 def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(api: httpx.Client) -> None:
+    ada, bob = (bearer(api.post("/tokens", json={"name": name}).json()["token"]) for name in ("ada", "bob"))
     api.post("/labels", json={"app": "mnist", "items": [{"id": "p1", "run": "r"}]})
-    api.post("/labels/p1", json={"label": "thre", "by": "ada"})
-    refused = api.post("/labels/p1", json={"label": 3, "by": "bob"})
+    api.post("/labels/p1", json={"label": "thre"}, headers=ada)
+    refused = api.post("/labels/p1", json={"label": 3}, headers=bob)
     assert refused.status_code == 400
     assert refused.json()["detail"].endswith("scanflow labels --give p1=3 --replace")
 
-    replaced = api.post("/labels/p1", json={"label": 3, "by": "bob", "replace": True}).json()
-    again = api.post("/labels/p1", json={"label": 3, "by": "eve", "replace": True}).json()
+    replaced = api.post("/labels/p1", json={"label": 3, "replace": True}, headers=bob).json()
+    again = api.post("/labels/p1", json={"label": 3, "replace": True}, headers=ada).json()
 
     assert (replaced["label"], replaced["by"]) == (3, "bob")
     assert again == replaced
@@ -160,14 +164,14 @@ def test_the_command_that_replaces_a_label_gives_just_that_label(
     api: httpx.Client, app: str | None, label: Any, command: str
 ) -> None:
     api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
-    api.post("/labels/p1", json={"label": 1, "by": "ada"})
-    refused = api.post("/labels/p1", json={"label": label, "by": "ada", "app": app})
+    api.post("/labels/p1", json={"label": 1})
+    refused = api.post("/labels/p1", json={"label": label, "app": app})
     assert refused.json()["detail"].endswith(f"Replace that: {command}")
 
 
 def test_null_is_refused_at_the_door(api: httpx.Client) -> None:
     api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
-    refused = api.post("/labels/p1", json={"label": None, "by": "ada"})
+    refused = api.post("/labels/p1", json={"label": None})
     assert (refused.status_code, "null is no label" in refused.json()["detail"]) == (422, True)
     assert api.get("/labels", params={"state": "given"}).json() == []
 
@@ -182,13 +186,13 @@ def test_a_team_has_a_label_queue_of_its_own_and_what_is_nobody_s_is_everybody_s
         return [one["id"] for one in api.get("/labels", params=asked).json()]
 
     assert (of("a"), of("b"), of(None)) == (["1", "2", "4"], ["2", "3", "4"], ["1", "2", "2", "3", "4"])
-    several = api.post("/labels/2", json={"label": 7, "by": "ada"})
+    several = api.post("/labels/2", json={"label": 7})
     assert several.status_code == 400
     assert "Several teams have '2' in their queues: mnist/a, mnist/b" in several.json()["detail"]
     assert "--app mnist --team b --give 2=LABEL" in several.json()["detail"]
-    assert api.post("/labels/2", json={"label": 7, "by": "ada", "team": "b"}).json()["team"] == "b"
+    assert api.post("/labels/2", json={"label": 7, "team": "b"}).json()["team"] == "b"
     assert (of("a", "given"), of("b", "given")) == ([], ["2"])
-    assert api.post("/labels/1", json={"label": 7, "by": "ada", "team": "b"}).status_code == 404
-    assert api.post("/labels/4", json={"label": 7, "by": "ada", "team": "b"}).json()["team"] == ""
+    assert api.post("/labels/1", json={"label": 7, "team": "b"}).status_code == 404
+    assert api.post("/labels/4", json={"label": 7, "team": "b"}).json()["team"] == ""
     again = {"app": "mnist", "team": "a", "items": [{"id": "4"}]}
     assert api.post("/labels", json=again).json()[0]["state"] == "given"

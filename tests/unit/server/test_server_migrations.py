@@ -9,15 +9,15 @@ from sqlalchemy import text
 from scanflow.agent.records import Action, Decision
 from scanflow_server.store import intents, labels
 from scanflow_server.store.base import open_store
-from scanflow_server.store.intents import StoredAction
+from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.migrations import migrate
 from tests.unit.server.arbiter.making import intent
 
 
-def closed(id: str, state: Any, verdict: Any) -> StoredAction:
+def closed(id: str, state: Any, verdict: Any) -> ActionRow:
     decision = Decision(intent=id, verdict=verdict, reason="So it was.", at=5.0)
     wanted = intent(id, key=f"planner/scale/{id}")
-    return StoredAction(
+    return ActionRow(
         action=Action(id=id, intent=wanted, state=state, decision=decision, began=None, ended=5.0), tries=1
     )
 

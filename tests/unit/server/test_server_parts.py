@@ -14,14 +14,14 @@ import pytest
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.names import RunName, StepName
-from scanflow_server.bell import Bell
 from scanflow_server.bodies import check_text
+from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.control import loop as loops
-from scanflow_server.control.apart import Apart
+from scanflow_server.control.error_isolation import ErrorIsolation
 from scanflow_server.control.loop import Loop
+from scanflow_server.progress_events import changes
 from scanflow_server.settings import ServerSettings
 from scanflow_server.streams import PING, pinged
-from scanflow_server.watching import changes
 
 
 def test_settings_come_from_the_environment_and_show_no_password() -> None:
@@ -45,7 +45,7 @@ def test_a_setting_that_cannot_be_names_its_variable() -> None:
 
 def test_a_server_starts_without_what_is_heavy() -> None:
     code = (
-        "import sys, scanflow_server.program, scanflow_server.app\n"
+        "import sys, scanflow_server.main, scanflow_server.app\n"
         "print(*sorted({'mlflow', 'numpy', 'pandas', 'tensorflow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True)
@@ -72,7 +72,7 @@ class Troubled:
 
 def test_a_controller_that_fails_looks_again() -> None:
     troubled = Troubled()
-    loop = Loop([troubled], Bell())
+    loop = Loop([troubled], ChangeNotifier())
     loop.start()
     assert troubled.well.wait(30)
     loop.stop()
@@ -90,7 +90,7 @@ class Exiting(Troubled):
 
 def test_a_controller_is_not_ended_by_what_ends_programs() -> None:
     exiting = Exiting()
-    loop = Loop([exiting], Bell())
+    loop = Loop([exiting], ChangeNotifier())
     loop.start()
     assert exiting.well.wait(10)
     loop.stop()
@@ -112,14 +112,14 @@ class Restless(Troubled):
 def test_a_controller_that_cannot_say_when_to_look_again_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "PAUSE_S", 0.0)
     restless = Restless()
-    loop = Loop([restless], Bell())
+    loop = Loop([restless], ChangeNotifier())
     loop.start()
     assert restless.well.wait(10)
     loop.stop()
 
 
 def test_what_goes_wrong_with_one_thing_is_told_once_until_it_is_well_again(caplog: pytest.LogCaptureFixture) -> None:
-    apart = Apart()
+    apart = ErrorIsolation()
 
     def look(error: BaseException | None) -> None:
         with apart.of("The run 'r'"):
@@ -139,12 +139,12 @@ def test_what_goes_wrong_with_one_thing_is_told_once_until_it_is_well_again(capl
 
 
 def test_a_ring_is_followed_by_a_look() -> None:
-    troubled, bell = Troubled(), Bell()
+    troubled, bell = Troubled(), ChangeNotifier()
     troubled.period_s = 1e9
     loop = Loop([troubled], bell)
     loop.start()
     while not troubled.well.wait(0.01):
-        bell.ring()
+        bell.notify()
     loop.stop()
 
 

@@ -15,15 +15,24 @@ from sqlalchemy import insert, select
 
 from scanflow.agent.records import Action, ActionState, Decision, Event, Guard, Verdict
 from scanflow_server.app import create_app
-from scanflow_server.context import Context
-from scanflow_server.control.pruning import DAY_S, Keep, Mark, gone_until, is_old, marks_now, may_forget, needed_until
+from scanflow_server.context import ServerContext
+from scanflow_server.control.pruning import (
+    DAY_S,
+    Keep,
+    Mark,
+    bookmark_now,
+    gone_until,
+    is_old,
+    may_forget,
+    needed_until,
+)
 from scanflow_server.control.retention import BATCH, RetentionController
 from scanflow_server.jobs import GONE, Job
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, intents, keys, labels, operations, pruning, runs
-from scanflow_server.store.intents import StoredAction, StoredField
-from scanflow_server.store.operations import StoredOperation
-from scanflow_server.store.runs import Asked, WantedRun
+from scanflow_server.store.intents import ActionRow, FieldRow
+from scanflow_server.store.operations import OperationRow
+from scanflow_server.store.runs import RunRequest, WantedRun
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
 
@@ -32,17 +41,17 @@ LONG_AGO = NOW - 40 * DAY_S
 KEEP = Keep(events=0, events_s=30 * DAY_S, ended_s=30 * DAY_S, keys_s=7 * DAY_S)
 
 
-def with_settings(context: Context, **changes: Any) -> RetentionController:
+def with_settings(context: ServerContext, **changes: Any) -> RetentionController:
     context.settings = context.settings.model_copy(update=changes)
     return RetentionController(context)
 
 
-def tell(context: Context, count: int, at: float = NOW) -> None:
+def tell(context: ServerContext, count: int, at: float = NOW) -> None:
     with context.store.write() as connection:
         events.append(connection, [Event(at=at, type="sample", data={"n": n}) for n in range(count)])
 
 
-def listed(context: Context, after: int = 0) -> list[int]:
+def listed(context: ServerContext, after: int = 0) -> list[int]:
     with context.store.read() as connection:
         return [one.id for one in events.after(connection, after, limit=100_000)]
 
@@ -63,7 +72,7 @@ def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list
         now += pause
         born |= dict.fromkeys(range(newest + 1, newest + count + 1), now)
         newest += count
-        if marks_now(marks[-1] if marks else None, newest, now, keep):
+        if bookmark_now(marks[-1] if marks else None, newest, now, keep):
             marks.append(Mark(newest, now))
         until = max(until, gone_until(marks, newest, now, keep))
     assert 0 <= until < max(newest, 1)
@@ -75,23 +84,23 @@ def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list
 
 
 def test_marks_are_few_and_made_again_when_the_clock_is_set_back() -> None:
-    assert marks_now(None, 1, NOW, KEEP)
-    assert not marks_now(None, 0, NOW, KEEP)
-    assert not marks_now(Mark(5, NOW), 5, NOW + DAY_S, KEEP)
-    assert not marks_now(Mark(5, NOW), 6, NOW + 0.2 * DAY_S, KEEP)
-    assert marks_now(Mark(5, NOW), 6, NOW + 0.4 * DAY_S, KEEP)
-    assert marks_now(Mark(5, NOW), 6, NOW - DAY_S, KEEP)
+    assert bookmark_now(None, 1, NOW, KEEP)
+    assert not bookmark_now(None, 0, NOW, KEEP)
+    assert not bookmark_now(Mark(5, NOW), 5, NOW + DAY_S, KEEP)
+    assert not bookmark_now(Mark(5, NOW), 6, NOW + 0.2 * DAY_S, KEEP)
+    assert bookmark_now(Mark(5, NOW), 6, NOW + 0.4 * DAY_S, KEEP)
+    assert bookmark_now(Mark(5, NOW), 6, NOW - DAY_S, KEEP)
 
 
 def stored(
     id: str = "i1", *, state: ActionState = "succeeded", verdict: Verdict = "act", at: float = LONG_AGO, **more: Any
-) -> StoredAction:
+) -> ActionRow:
     own = {name: more.pop(name) for name in ("guard_until", "reverting", "tries") if name in more}
     decision = Decision(intent=id, verdict=verdict, reason="", at=at)
     began = at if verdict == "act" and state != "pending" else None
     ended = None if state in {"pending", "running"} else at
     wanted = intent(id, **more)
-    return StoredAction(
+    return ActionRow(
         action=Action(id=id, intent=wanted, state=state, decision=decision, began=began, ended=ended), **own
     )
 
@@ -116,7 +125,7 @@ def stored(
         (stored(budget=3, budget_window_s=60 * DAY_S, state="lost", verdict="refuse"), True),
     ],
 )
-def test_an_action_is_forgotten_once_it_is_over_old_and_counts_for_nothing(one: StoredAction, goes: bool) -> None:
+def test_an_action_is_forgotten_once_it_is_over_old_and_counts_for_nothing(one: ActionRow, goes: bool) -> None:
     assert may_forget(one, NOW, KEEP, surplus=False) is goes
 
 
@@ -138,7 +147,7 @@ def test_nothing_is_ever_old_where_it_is_kept_for_ever() -> None:
 # -- events
 
 
-def test_events_beyond_so_many_go_and_their_numbers_are_not_used_again(context: Context) -> None:
+def test_events_beyond_so_many_go_and_their_numbers_are_not_used_again(context: ServerContext) -> None:
     controller = with_settings(context, keep_events=10)
     tell(context, 2 * BATCH + 25)
     controller.forget()
@@ -149,7 +158,7 @@ def test_events_beyond_so_many_go_and_their_numbers_are_not_used_again(context: 
     assert listed(context) == [newest, newest + 1]
 
 
-def test_events_go_by_when_they_were_listed_whatever_they_say_of_themselves(context: Context) -> None:
+def test_events_go_by_when_they_were_listed_whatever_they_say_of_themselves(context: ServerContext) -> None:
     controller = with_settings(context, keep_events=0)
     now = [NOW]
     context.clock = lambda: now[0]
@@ -164,7 +173,7 @@ def test_events_go_by_when_they_were_listed_whatever_they_say_of_themselves(cont
     assert listed(context) == [6, 7, 8, 9, 10]
 
 
-def test_nothing_goes_where_it_is_kept_for_ever(context: Context) -> None:
+def test_nothing_goes_where_it_is_kept_for_ever(context: ServerContext) -> None:
     controller = with_settings(context, keep_events=0, keep_events_days=0.0, keep_ended_days=0.0, keep_keys_days=0.0)
     tell(context, 30, at=1.0)
     ended_operation(context, "op-1", LONG_AGO)
@@ -177,7 +186,7 @@ def test_nothing_goes_where_it_is_kept_for_ever(context: Context) -> None:
     assert Job(context.settings.folder / "operations" / "op-1").result is not None
 
 
-def test_who_asks_for_what_came_after_a_forgotten_event_is_told(context: Context, api: httpx.Client) -> None:
+def test_who_asks_for_what_came_after_a_forgotten_event_is_told(context: ServerContext, api: httpx.Client) -> None:
     tell(context, 20)
     assert "scanflow-events-gone" not in api.get("/events", params={"after": 0}).headers
     with_settings(context, keep_events=5).forget()
@@ -198,8 +207,8 @@ def test_who_asks_for_what_came_after_a_forgotten_event_is_told(context: Context
 # -- what was asked for
 
 
-def ended_operation(context: Context, id: str, at: float, state: str = "succeeded") -> Job:
-    one = StoredOperation(id=id, kind="scale", service="s", request={}, created=at)
+def ended_operation(context: ServerContext, id: str, at: float, state: str = "succeeded") -> Job:
+    one = OperationRow(id=id, kind="change", service="s", request={}, created=at)
     with context.store.write() as connection:
         operations.add(connection, one)
         if state != "running":
@@ -220,13 +229,13 @@ def a_run(name: str, **more: Any) -> WantedRun:
         "team": "t",
         "workflow": "w",
         "created": LONG_AGO,
-        "asked": Asked(action="run"),
+        "asked": RunRequest(action="run"),
         **more,
     }
     return WantedRun(name=name, **fields)
 
 
-def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: Context) -> None:
+def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: ServerContext) -> None:
     old, fresh = ended_operation(context, "old", LONG_AGO), ended_operation(context, "fresh", NOW - DAY_S)
     going = ended_operation(context, "going", LONG_AGO, state="running")  # over, and not noted yet
     (context.settings.folder / "operations" / f"{GONE}cut-short").mkdir()
@@ -241,7 +250,7 @@ def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: C
     assert going.result is not None
 
 
-def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_works(context: Context) -> None:
+def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_works(context: ServerContext) -> None:
     with context.store.write() as connection:
         for run in (a_run("over", active=False, drive=2), a_run("wanted"), a_run("fresh", active=False)):
             runs.add(connection, run)
@@ -260,21 +269,20 @@ def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_work
     assert left is not None, "no journal knows of it: it would not be known any more at all"
 
 
-def test_a_job_that_somebody_works_on_is_not_forgotten(context: Context) -> None:
+def test_a_job_that_somebody_works_on_is_not_forgotten(context: ServerContext) -> None:
     job = ended_job(context.run_job("r", 1), LONG_AGO)
-    with (job.path / "lock").open("ab") as lock:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert not job.forget()
-        RetentionController(context).forget()
+    assert job.daemon.start(["sleep", "600"], log=job.log)
+    assert not job.forget()
+    RetentionController(context).forget()
+    job.daemon.kill()
+    assert job.daemon.wait(30)
     assert job.result is not None
     assert job.forget()
     assert not job.path.exists()
 
 
 def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(
-    context: Context, api: httpx.Client, tmp_path: Path
+    context: ServerContext, api: httpx.Client, tmp_path: Path
 ) -> None:
     from tests.server import body_of
 
@@ -312,7 +320,9 @@ def told_of(api: httpx.Client, run: str) -> list[str]:
 # -- what agents wanted
 
 
-def test_old_actions_are_forgotten_with_what_was_said_and_owners_open_ones_and_labels_stay(context: Context) -> None:
+def test_old_actions_are_forgotten_with_what_was_said_and_owners_open_ones_and_labels_stay(
+    context: ServerContext,
+) -> None:
     kinds = {
         "old": stored("old"),
         "owner": stored("owner"),
@@ -325,7 +335,7 @@ def test_old_actions_are_forgotten_with_what_was_said_and_owners_open_ones_and_l
         for id, one in kinds.items():
             intents.add(connection, one)
             intents.say(connection, id, LONG_AGO, "began")
-        intents.put_field(connection, "service/s", StoredField(field="replicas", intent="owner", strategy="x"))
+        intents.put_field(connection, "service/s", FieldRow(field="replicas", intent="owner", strategy="x"))
         labels.ask(connection, "a", [labels.Wanted(id="l1")], at=1.0)
     RetentionController(context).forget()
     with context.store.read() as connection:
@@ -335,7 +345,7 @@ def test_old_actions_are_forgotten_with_what_was_said_and_owners_open_ones_and_l
         assert len(labels.listed(connection)) == 1
 
 
-def test_of_what_nothing_was_done_about_only_the_newest_are_kept(context: Context) -> None:
+def test_of_what_nothing_was_done_about_only_the_newest_are_kept(context: ServerContext) -> None:
     with context.store.write() as connection:
         intents.add(connection, stored("first", at=NOW))
         for number in range(250):
@@ -349,7 +359,7 @@ def test_of_what_nothing_was_done_about_only_the_newest_are_kept(context: Contex
 # -- keys
 
 
-def test_old_keys_are_forgotten_except_of_what_was_begun_and_may_be_begun_again(context: Context) -> None:
+def test_old_keys_are_forgotten_except_of_what_was_begun_and_may_be_begun_again(context: ServerContext) -> None:
     with context.store.write() as connection:
         intents.add(connection, stored("cut", state="running", tries=1))
         intents.add(connection, stored("back", reverting="ann", tries=1))
@@ -373,7 +383,7 @@ def test_old_keys_are_forgotten_except_of_what_was_begun_and_may_be_begun_again(
 # -- the controller
 
 
-def test_it_works_in_parts_at_its_times(context: Context) -> None:
+def test_it_works_in_parts_at_its_times(context: ServerContext) -> None:
     now = [0.0]
     context.settings = context.settings.model_copy(update={"keep_events": 1})
     controller = RetentionController(context, clock=lambda: now[0])
@@ -395,7 +405,7 @@ def test_it_works_in_parts_at_its_times(context: Context) -> None:
     assert controller.period_s > 299
 
 
-def test_a_pass_that_fails_is_begun_anew_later(context: Context) -> None:
+def test_a_pass_that_fails_is_begun_anew_later(context: ServerContext) -> None:
     now = [0.0]
     context.settings = context.settings.model_copy(update={"keep_events": 1})
     controller = RetentionController(context, clock=lambda: now[0])
@@ -412,7 +422,7 @@ def test_a_pass_that_fails_is_begun_anew_later(context: Context) -> None:
     assert len(listed(context)) == 1
 
 
-def test_the_server_has_it_at_work(context: Context) -> None:
+def test_the_server_has_it_at_work(context: ServerContext) -> None:
     assert create_app(context).routes
     with context.store.read() as connection:
         assert pruning.gone(connection) == 0

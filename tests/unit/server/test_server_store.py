@@ -20,8 +20,8 @@ from scanflow_server import store as every
 from scanflow_server.store import agents, applications, events, keys, operations, runs
 from scanflow_server.store.base import Store, metadata, open_store, translated
 from scanflow_server.store.migrations import head, migrate
-from scanflow_server.store.operations import StoredOperation
-from scanflow_server.store.runs import Asked, WantedRun
+from scanflow_server.store.operations import OperationRow
+from scanflow_server.store.runs import RunRequest, WantedRun
 
 
 def an_event(number: int = 0, type: str = "sample") -> Event:
@@ -36,7 +36,7 @@ def a_run(name: str = "calm-otter-417") -> WantedRun:
         workflow="train",
         created=1.0,
         definition={"x": [1]},
-        asked=Asked(action="run"),
+        asked=RunRequest(action="run"),
     )
 
 
@@ -191,7 +191,7 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
         assert runs.settle(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
         assert not runs.settle(connection, "calm-otter-417", 1, outcome="failed")
         assert runs.count_active(connection) == 1
-        runs.drive_again(connection, "calm-otter-417", Asked(action="resume"))
+        runs.drive_again(connection, "calm-otter-417", RunRequest(action="resume"))
         runs.stop(connection, "calm-otter-417")
         assert not runs.settle(connection, "calm-otter-417", 1, outcome="succeeded")
     with store.read() as connection:
@@ -205,7 +205,7 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
 def test_changes_of_services_are_kept_in_the_order_they_were_asked_for(store: Store) -> None:
     with store.write() as connection:
         for id in ("scale-2", "scale-1", "scale-3"):
-            one = StoredOperation(id=id, kind="scale", service="s", request={"instances": 2}, created=1.0)
+            one = OperationRow(id=id, kind="change", service="s", request={"instances": 2}, created=1.0)
             operations.add(connection, one)
         assert operations.end(connection, "scale-1", at=2.0, progress=["a"], result={"name": "s"})
         assert not operations.end(connection, "scale-1", at=3.0, progress=[], problem={"status": 500})

@@ -1,23 +1,19 @@
-"""The pure decisions about a service: back-off, failover, orphans, judgement, autoscaling, listeners."""
+"""The pure decisions about a service: back-off, failover, canary analysis, autoscaling."""
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise, product
+from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.local.services.autoscale import History, decide
-from scanflow.backends.local.services.backoff import failures_in_a_row, pause_s
-from scanflow.backends.local.services.deal import LISTENERS, deal, how_many
-from scanflow.backends.local.services.failover import Failover, look
-from scanflow.backends.local.services.judge import Conduct, judge
-from scanflow.backends.local.services.orphans import Ending, Orphan, Phase
-from scanflow.backends.local.services.orphans import decide as decide_orphan
-from scanflow.backends.service_records import Explanation, Judgement
+from scanflow.backends.local.services.supervisor.autoscaling import History, decide
+from scanflow.backends.local.services.supervisor.backoff import failures_in_a_row, pause_s
+from scanflow.backends.local.services.supervisor.canary import analyse
+from scanflow.backends.local.services.supervisor.failover import Failover, look
+from scanflow.backends.local.services.supervisor.metrics import RevisionStats
+from scanflow.backends.service_records import CanaryPolicy, Explanation
 
 # Back-off
 
@@ -70,102 +66,38 @@ def test_it_hands_back_only_after_a_whole_row_of_healthy_looks(ready: list[int],
             assert all(ready[place - n + 1 : place + 1])
 
 
-# Orphans
-
-PHASES: tuple[Phase, ...] = ("idle", "waiting", "running", "answering")
-ENDINGS: tuple[Ending | None, ...] = (None, "drained", "killed", "crashed", "stuck")
+# Canary analysis
 
 
-def fate(
-    phase: Phase,
-    ending: Ending | None = "killed",
-    *,
-    whole: bool = True,
-    replays: int = 0,
-    held_s: float = 0.0,
-    ready: bool = False,
-    fresh: bool = False,
-    hope: bool = True,
-) -> str:
-    orphan = Orphan(phase=phase, ending=ending, whole=whole, replays=replays, held_s=held_s)
-    return decide_orphan(orphan, limit_s=10, ready=ready, fresh=fresh, hope=hope)
+def stats(requests: float, *, errors: float = 0, p95_s: float | None = None) -> RevisionStats:
+    buckets = {} if p95_s is None else {0.0: 0.0, p95_s / 0.95: requests}
+    return RevisionStats(requests=requests, errors=errors, buckets=buckets)
 
 
-def test_what_no_component_touched_goes_to_any_instance_at_once() -> None:
-    assert fate("idle", "crashed", ready=True) == "take"
-    assert fate("waiting", "crashed", ready=True) == "take"
-    assert fate("waiting", None, ready=True, replays=5) == "take"
-
-
-def test_what_ran_when_its_instance_was_killed_is_tried_once_more_on_the_fresh_one_only() -> None:
-    assert fate("running", "killed", ready=True) == "wait"
-    assert fate("running", "killed", ready=True, fresh=True) == "take fresh"
-    assert fate("running", "killed", fresh=True, replays=1) == "answer 502"
-
-
-@pytest.mark.parametrize("ending", ["crashed", "stuck"])
-def test_what_may_have_ended_its_instance_is_not_tried_again(ending: Ending) -> None:
-    assert fate("running", ending, ready=True, fresh=True) == "answer 502"
-
-
-def test_what_was_not_kept_whole_cannot_be_tried_again() -> None:
-    assert fate("waiting", whole=False, ready=True) == "answer 503"
-    assert fate("running", whole=False, ready=True) == "answer 503"
-
-
-def test_a_half_written_answer_cannot_be_mended() -> None:
-    assert fate("answering", ready=True, fresh=True) == "close"
-
-
-def test_nobody_waits_for_ever_nor_without_hope() -> None:
-    assert fate("waiting", held_s=3) == "wait"
-    assert fate("waiting", held_s=10) == "answer 503"
-    assert fate("waiting", hope=False) == "answer 503"
-    assert fate("idle", hope=False) == "close"
-    assert fate("running", None, held_s=11) == "answer 503"
-
-
-def test_after_the_limit_everything_has_an_end() -> None:
-    flags = (True, False)
-    for phase, ending, whole, replays, ready, fresh, hope in product(
-        PHASES, ENDINGS, flags, (0, 1), flags, flags, flags
-    ):
-        found = fate(phase, ending, whole=whole, replays=replays, held_s=10, ready=ready, fresh=fresh, hope=hope)
-        assert found != "wait"
-        if phase == "running":
-            assert found != "take"
-            if replays or ending in {"crashed", "stuck"}:
-                assert found.startswith("answer")
-
-
-# Judgement
-
-
-def verdict(rule: Judgement, current: Conduct, canary: Conduct, elapsed_s: float = 1) -> str:
-    return judge(rule, current=current, canary=canary, elapsed_s=elapsed_s).decision
+def verdict(policy: CanaryPolicy, current: RevisionStats, canary: RevisionStats, elapsed_s: float = 1) -> str:
+    return analyse(policy, current=current, canary=canary, elapsed_s=elapsed_s).decision
 
 
 def test_a_canary_is_watched_until_it_answered_enough() -> None:
-    rule = Judgement(after_requests=100)
-    assert verdict(rule, Conduct(requests=1000), Conduct(requests=99)) == "wait"
-    assert verdict(rule, Conduct(requests=1000), Conduct(requests=100)) == "promote"
-    assert verdict(rule, Conduct(requests=1000), Conduct(requests=99), elapsed_s=600) == "take back"
+    policy = CanaryPolicy(after_requests=100)
+    assert verdict(policy, stats(1000), stats(99)) == "wait"
+    assert verdict(policy, stats(1000), stats(100)) == "promote"
+    assert verdict(policy, stats(1000), stats(99), elapsed_s=600) == "take back"
 
 
 def test_a_canary_that_fails_more_is_taken_back() -> None:
-    rule = Judgement(after_requests=10)
-    assert verdict(rule, Conduct(requests=100), Conduct(requests=10, errors=1)) == "take back"
-    assert verdict(rule, Conduct(requests=100, errors=10), Conduct(requests=10, errors=1)) == "promote"
+    policy = CanaryPolicy(after_requests=10)
+    assert verdict(policy, stats(100), stats(10, errors=1)) == "take back"
+    assert verdict(policy, stats(100, errors=10), stats(10, errors=1)) == "promote"
 
 
 def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
-    rule = Judgement(metric="p95", ratio=1.2, slack=0.01, after_requests=1)
-    current = Conduct(requests=100, p95_s=0.1)
-    assert verdict(rule, current, Conduct(requests=1, p95_s=0.13)) == "promote"
-    assert verdict(rule, current, Conduct(requests=1, p95_s=0.131)) == "take back"
-    assert "0.131 against at most 1.2 x 0.1 + 0.01 = 0.13" in (
-        judge(rule, current=current, canary=Conduct(requests=1, p95_s=0.131), elapsed_s=1).reason
-    )
+    policy = CanaryPolicy(metric="p95", ratio=1.2, slack=0.01, after_requests=1)
+    current = stats(100, p95_s=0.1)
+    assert verdict(policy, current, stats(1, p95_s=0.1299)) == "promote"
+    assert verdict(policy, current, stats(1, p95_s=0.131)) == "take back"
+    reason = analyse(policy, current=current, canary=stats(1, p95_s=0.131), elapsed_s=1).reason
+    assert "0.131 against at most 1.2 x 0.1 + 0.01 = 0.13" in reason
 
 
 # Autoscaling
@@ -251,39 +183,3 @@ def test_under_a_steady_load_the_number_comes_to_rest(rule: Scaling, instances: 
     assert counts[-1] == counts[-2]
     changes = [after - before for before, after in pairwise(counts) if after != before]
     assert all(change > 0 for change in changes) or all(change < 0 for change in changes)
-
-
-# Listening sockets
-
-KEYS = [str(number) for number in range(LISTENERS)]
-
-
-def test_sockets_are_dealt_evenly_and_stay_where_they_are() -> None:
-    first = deal(KEYS, {}, ["1", "2"])
-    assert Counter(first.values()) == {"1": 6, "2": 6}
-    second = deal(KEYS, first, ["1", "2", "3"])
-    assert Counter(second.values()) == {"1": 4, "2": 4, "3": 4}
-    assert all(second[key] in {first[key], "3"} for key in KEYS)
-
-
-def test_with_nobody_ready_nobody_is_told_to_listen() -> None:
-    assert deal(KEYS, {"0": "1"}, []) == {}
-
-
-@given(
-    st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1),
-    st.dictionaries(st.sampled_from(KEYS), st.sampled_from("abcdefgh")),
-)
-def test_every_socket_has_one_holder_and_shares_differ_by_one_at_most(ready: list[str], held: dict[str, str]) -> None:
-    dealt = deal(KEYS, held, ready)
-    assert set(dealt) == set(KEYS)
-    shares = Counter(dict.fromkeys(ready, 0))
-    shares.update(dealt.values())
-    counts = [shares[name] for name in ready]
-    assert max(counts) - min(counts) <= 1
-    assert deal(KEYS, dealt, ready) == dealt  # and asked again, nothing moves
-
-
-def test_more_instances_than_sockets_get_one_each() -> None:
-    assert how_many(1) == how_many(LISTENERS) == LISTENERS
-    assert how_many(40) == 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,29 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scanflow.backends.local.services import ports
-from scanflow.backends.local.services.attempts import ending_of, failure_of, limit_logs, numbers, prune
-from scanflow.backends.local.services.definition import Definition
-from scanflow.backends.local.services.doors import listening_socket
-from scanflow.backends.local.services.figures import Conducted, Totals
-from scanflow.backends.local.services.ports import FIRST_PORT, choose_port
 from scanflow.backends.local.services.recorder import take
-from scanflow.backends.local.services.trial import Trial
-from scanflow.backends.local.shims import Exit
-from scanflow.backends.service_records import Judgement, Shape
+from scanflow.backends.local.services.spec.service_spec import ServiceSpec
+from scanflow.backends.local.services.supervisor.attempts import failure_of, limit_logs, numbers, prune
+from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
+from scanflow.backends.local.services.supervisor.listener import listening_socket
+from scanflow.backends.local.services.supervisor.metrics import RevisionStats, Totals
+from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.errors import InvalidError, UnavailableError
+from scanflow.processes import ports
+from scanflow.processes.ports import FIRST_PORT, choose_port
+from scanflow.processes.shims import Exit
 from scanflow.wire import ModelFiles, Node, Revision
 
 # Attempts
-
-
-def test_how_an_instance_ended_says_what_its_requests_may_have_done() -> None:
-    assert ending_of(Exit(exit_code=0)) == "drained"
-    assert ending_of(Exit(exit_code=None, signal=9)) == "killed"
-    assert ending_of(Exit(exit_code=None, signal=9), stuck=True) == "stuck"
-    assert ending_of(Exit(exit_code=None, signal=11)) == "crashed"
-    assert ending_of(Exit(exit_code=70)) == "crashed"
-    assert ending_of(Exit(exit_code=None, reason="lost")) == "killed"
 
 
 def test_why_an_instance_ended_is_told_in_its_own_words(tmp_path: Path) -> None:
@@ -63,15 +53,15 @@ def test_only_the_last_attempts_are_kept(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [9, 10, 11]
 
 
-# Judgement over time
+# CanaryPolicy over time
 
 
-def definition() -> Definition:
+def definition() -> ServiceSpec:
     def revision(number: int, weight: float) -> Revision:
         files = ModelFiles(name="digits", version=number, path="/models")
         return Revision(id=f"r{number}", nodes=(Node(name="m", model=files),), weight=weight)
 
-    return Definition(
+    return ServiceSpec(
         app="a",
         team="t",
         workflow="w",
@@ -80,22 +70,22 @@ def definition() -> Definition:
         serves=2,
         shape=Shape(),
         revisions=(revision(1, 0.5), revision(2, 0.5)),
-        judgement=Judgement(after_requests=10),
+        policy=CanaryPolicy(after_requests=10),
         python="python",
     )
 
 
-def test_a_judgement_counts_from_its_beginning_whoever_looks(tmp_path: Path) -> None:
-    path = tmp_path / "judging.json"
-    before = Totals({"r1": Conducted(requests=1000, errors=900), "r2": Conducted(requests=5, buckets={0.1: 5})})
-    first = Trial(path).verdict(definition(), before, wall=100)
+def test_an_analysis_counts_from_its_beginning_whoever_looks(tmp_path: Path) -> None:
+    path = tmp_path / "canary.json"
+    before = Totals({"r1": RevisionStats(requests=1000, errors=900), "r2": RevisionStats(requests=5, buckets={0.1: 5})})
+    first = CanaryAnalysis(path).verdict(definition(), before, wall=100)
     assert first is not None
     assert first.decision == "wait"
-    after = Totals({"r1": Conducted(requests=1010, errors=900), "r2": Conducted(requests=15, errors=1)})
-    verdict = Trial(path).verdict(definition(), after, wall=101)
+    after = Totals({"r1": RevisionStats(requests=1010, errors=900), "r2": RevisionStats(requests=15, errors=1)})
+    verdict = CanaryAnalysis(path).verdict(definition(), after, wall=101)
     assert verdict is not None
     assert (verdict.decision, verdict.reason[:10]) == ("take back", "errors 0.1")
-    assert Trial(path).verdict(definition().changed(judgement=None), after, wall=101) is None
+    assert CanaryAnalysis(path).verdict(definition().changed(policy=None), after, wall=101) is None
 
 
 # Predictions
@@ -151,34 +141,10 @@ def test_two_homes_do_not_choose_the_same_port() -> None:
 
 
 @pytest.mark.usefixtures("noted")
-def test_a_port_that_somebody_has_is_refused_even_where_he_would_share_it() -> None:
-    with listening_socket("127.0.0.1", 0, first=True) as other:
+def test_a_port_that_is_in_use_is_refused() -> None:
+    with listening_socket("127.0.0.1", 0) as other:
         port = other.getsockname()[1]
         with pytest.raises(InvalidError, match=f"The port {port} for HTTP is in use"):
             choose_port(port, host="127.0.0.1", taken=(), what="HTTP")
         with pytest.raises(UnavailableError, match="cannot be listened on"):
-            listening_socket("127.0.0.1", port, first=True)
-        with listening_socket("127.0.0.1", port):
-            pass
-
-
-def test_all_sockets_of_a_port_get_callers() -> None:
-    one = listening_socket("127.0.0.1", 0, first=True)
-    two = listening_socket("127.0.0.1", one.getsockname()[1])
-    callers = [socket.create_connection(one.getsockname()) for _ in range(64)]
-    served = [len(accepted(door)) for door in (one, two)]
-    for opened in (one, two, *callers):
-        opened.close()
-    assert sum(served) == 64
-    assert min(served) > 0
-
-
-def accepted(door: socket.socket) -> list[str]:
-    found: list[str] = []
-    while True:
-        try:
-            caller, address = door.accept()
-        except BlockingIOError:
-            return found
-        caller.close()
-        found.append(str(address))
+            listening_socket("127.0.0.1", port)

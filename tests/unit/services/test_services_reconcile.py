@@ -8,28 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scanflow.backends.local.services.reconcile import (
+from scanflow.backends.local.services.supervisor.reconcile import (
     APPLY_SILENT_S,
     SILENT_S,
     START_S,
-    Action,
+    InstanceAction,
+    PoolTarget,
     Seen,
-    Wanted,
     reconcile,
     settled,
 )
 
 
-def wanted(count: int = 1, *, mold: str = "a", serves: int = 1, cores: float = 1.0, changing: bool = True) -> Wanted:
-    return Wanted(mold=mold, count=count, serves=serves, cores=cores, changing=changing)
+def wanted(
+    count: int = 1, *, spec_hash: str = "a", serves: int = 1, cores: float = 1.0, changing: bool = True
+) -> PoolTarget:
+    return PoolTarget(spec_hash=spec_hash, count=count, serves=serves, cores=cores, changing=changing)
 
 
-def ready(name: str, *, mold: str = "a", cores: float = 1.0, serves: int = 1, **more: object) -> Seen:
-    made = Seen(name=name, mold=mold, phase="ready", cores=cores, serves=serves, was_ready=True)
+def ready(name: str, *, spec_hash: str = "a", cores: float = 1.0, serves: int = 1, **more: object) -> Seen:
+    made = Seen(name=name, spec_hash=spec_hash, phase="ready", cores=cores, serves=serves, was_ready=True)
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def told(want: Wanted, *seen: Seen) -> list[tuple[str, str]]:
+def told(want: PoolTarget, *seen: Seen) -> list[tuple[str, str]]:
     return [(action.kind, action.name) for action in reconcile(want, seen)]
 
 
@@ -47,14 +49,14 @@ def test_when_all_is_well_there_is_nothing_to_do() -> None:
 
 
 def test_an_instance_that_ended_is_started_again_when_its_pause_is_over() -> None:
-    gone = Seen(name="1", mold="a", phase="waiting", due_s=0.4, was_ready=True, failures=2)
+    gone = Seen(name="1", spec_hash="a", phase="waiting", due_s=0.4, was_ready=True, failures=2)
     assert told(wanted(), gone) == []
     assert told(wanted(), replace(gone, due_s=0.0)) == [("start", "1")]
 
 
 def test_surplus_goes_the_useless_first() -> None:
-    waiting = Seen(name="1", mold="a", phase="waiting", was_ready=True)
-    starting = Seen(name="2", mold="a", phase="starting")
+    waiting = Seen(name="1", spec_hash="a", phase="waiting", was_ready=True)
+    starting = Seen(name="2", spec_hash="a", phase="starting")
     assert told(wanted(1), waiting, starting, ready("3"), ready("4")) == [
         ("forget", "1"),
         ("end", "2"),
@@ -69,11 +71,11 @@ def test_one_that_does_not_answer_is_killed_and_one_that_loads_has_more_time() -
 
 
 def test_one_that_never_gets_ready_is_killed() -> None:
-    assert told(wanted(), Seen(name="1", mold="a", phase="starting", phase_s=START_S + 1))[0] == ("kill", "1")
+    assert told(wanted(), Seen(name="1", spec_hash="a", phase="starting", phase_s=START_S + 1))[0] == ("kill", "1")
 
 
 def test_one_that_does_not_go_is_ended() -> None:
-    assert ("end", "1") in told(wanted(), Seen(name="1", mold="b", phase="draining", phase_s=60), ready("2"))
+    assert ("end", "1") in told(wanted(), Seen(name="1", spec_hash="b", phase="draining", phase_s=60), ready("2"))
 
 
 def test_versions_are_swapped_in_place_one_instance_after_the_other() -> None:
@@ -83,13 +85,13 @@ def test_versions_are_swapped_in_place_one_instance_after_the_other() -> None:
 
 
 def test_a_new_cut_starts_one_at_a_time_while_the_old_answers() -> None:
-    old = [ready("1", mold="b"), ready("2", mold="b")]
+    old = [ready("1", spec_hash="b"), ready("2", spec_hash="b")]
     assert told(wanted(2), *old) == [("start", "3")]
-    assert told(wanted(2), *old, Seen(name="3", mold="a", phase="starting")) == []
+    assert told(wanted(2), *old, Seen(name="3", spec_hash="a", phase="starting")) == []
 
 
 def test_old_ones_go_as_soon_as_they_are_not_needed() -> None:
-    old = [ready("1", mold="b"), ready("2", mold="b")]
+    old = [ready("1", spec_hash="b"), ready("2", spec_hash="b")]
     assert told(wanted(1, cores=2), *old, ready("3", cores=2)) == [("drain", "2"), ("drain", "1")]
     assert told(wanted(2), *old, ready("3")) == [("drain", "2"), ("start", "4")]
 
@@ -97,17 +99,17 @@ def test_old_ones_go_as_soon_as_they_are_not_needed() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        Seen(name="3", mold="a", phase="failed", failures=1),
-        Seen(name="3", mold="a", phase="waiting", failures=3, due_s=1),
+        Seen(name="3", spec_hash="a", phase="failed", failures=1),
+        Seen(name="3", spec_hash="a", phase="waiting", failures=3, due_s=1),
     ],
 )
 def test_a_change_that_cannot_be_is_given_up(bad: Seen) -> None:
-    assert told(wanted(2), ready("1", mold="b"), bad) == [("give up", "")]
+    assert told(wanted(2), ready("1", spec_hash="b"), bad) == [("give up", "")]
     assert ("give up", "") not in told(wanted(2, changing=False), bad)
 
 
 def test_one_that_was_ready_once_is_tried_for_ever() -> None:
-    gone = Seen(name="1", mold="a", phase="waiting", failures=9, due_s=0, was_ready=True)
+    gone = Seen(name="1", spec_hash="a", phase="waiting", failures=9, due_s=0, was_ready=True)
     assert told(wanted(), gone) == [("start", "1")]
 
 
@@ -117,11 +119,11 @@ class World:
     def __init__(self, seen: list[Seen]) -> None:
         self.seen = {one.name: one for one in seen}
 
-    def do(self, want: Wanted, action: Action) -> None:
+    def do(self, want: PoolTarget, action: InstanceAction) -> None:
         match action.kind:
             case "start":
                 self.seen[action.name] = Seen(
-                    name=action.name, mold=want.mold, phase="starting", cores=want.cores, serves=want.serves
+                    name=action.name, spec_hash=want.spec_hash, phase="starting", cores=want.cores, serves=want.serves
                 )
             case "apply":
                 self.seen[action.name] = replace(self.seen[action.name], serves=want.serves)
@@ -156,8 +158,8 @@ def test_cutting_anew_always_leaves_enough_and_always_ends(
     before: tuple[int, float], after: tuple[int, float], order: list[int]
 ) -> None:
     (old_count, old_cores), (new_count, new_cores) = before, after
-    world = World([ready(str(place + 1), mold="b", cores=old_cores) for place in range(old_count)])
-    want = wanted(new_count, mold="a", cores=new_cores)
+    world = World([ready(str(place + 1), spec_hash="b", cores=old_cores) for place in range(old_count)])
+    want = wanted(new_count, spec_hash="a", cores=new_cores)
     least = min(old_count * old_cores, new_count * new_cores)
     for choice in order:
         for action in reconcile(want, list(world.seen.values())):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import textwrap
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scanflow.wire import Batching, Desired, InstanceSpec, Limits, Node, Recording, Revision
+from scanflow.wire import BatchingOptions, Desired, InstanceSpec, Limits, Node, Recording, Revision
 from scanflow_serving.messages import Request, Response
-from scanflow_serving.problems import Problem
-from scanflow_serving.routes import Application
+from scanflow_serving.problems import ProblemError
+from scanflow_serving.routes import ServingApplication
 
 __all__ = [
     "PATIENCE_S",
@@ -35,11 +34,11 @@ PATIENCE_S = 20.0
 """Longest that anything in here waits for what should come at once."""
 
 
-def attempt(call: Callable[[], _T]) -> _T | Problem:
+def attempt(call: Callable[[], _T]) -> _T | ProblemError:
     """Return what the call returns, or the problem that it raises."""
     try:
         return call()
-    except Problem as problem:
+    except ProblemError as problem:
         return problem
 
 
@@ -75,7 +74,7 @@ class Asked:
         self.status = response.status
         self.content_type = response.content_type
         self.headers = dict(response.headers)
-        self.body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
+        self.body = response.content()
 
     @property
     def json(self) -> Any:
@@ -99,7 +98,7 @@ class Asked:
 class Instance:
     """An application to ask."""
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: ServingApplication) -> None:
         self.application = application
 
     def send(
@@ -109,26 +108,21 @@ class Instance:
         *,
         method: str | None = None,
         headers: Mapping[str, str] | None = None,
-        slot: Any = None,
-    ) -> asyncio.Future[Asked]:
-        """Ask, and return what to wait for. Two answers to one request are an error."""
-        answered: asyncio.Future[Asked] = asyncio.get_running_loop().create_future()
-        thread = threading.get_ident()
-
-        def reply(response: Response) -> None:
-            assert threading.get_ident() == thread
-            answered.set_result(Asked(response))
-
+    ) -> asyncio.Task[Asked]:
+        """Ask, and return what to wait for."""
         how = method or ("GET" if body is None else "POST")
-        request = Request(how, path, "", dict(headers or {}), body or b"", slot=slot)
-        self.application.handle(request, reply)
-        return answered
+        request = Request(how, path, "", dict(headers or {}), body or b"")
+
+        async def ask() -> Asked:
+            return Asked(await self.application.handle(request))
+
+        return asyncio.get_running_loop().create_task(ask())
 
     async def ask(self, path: str, body: bytes | None = None, **options: Any) -> Asked:
         """Ask and wait for the answer."""
         return await asyncio.wait_for(self.send(path, body, **options), PATIENCE_S)
 
-    def infer(self, *rows: Sequence[float], model: str = "wf", **options: Any) -> asyncio.Future[Asked]:
+    def infer(self, *rows: Sequence[float], model: str = "wf", **options: Any) -> asyncio.Task[Asked]:
         """Send rows of FP64 numbers as ``x``."""
         return self.send(f"/v2/models/{model}/infer", tensor(*rows), **options)
 
@@ -156,7 +150,6 @@ async def instance(
         team="tests",
         instance="wf-1",
         folder=str(folder),
-        supervisor=str(folder / "supervisor"),
         desired=str(folder / "desired.json"),
         address="127.0.0.1:46700",
         app_dir=str(folder),
@@ -164,7 +157,7 @@ async def instance(
         recording=recording,
         aliases=aliases,
     )
-    application = Application(spec, loop=asyncio.get_running_loop())
+    application = ServingApplication(spec, loop=asyncio.get_running_loop())
     try:
         if nodes or apply:
             await application.apply(apply or desired(nodes))
@@ -173,6 +166,6 @@ async def instance(
         await application.close()
 
 
-def batching(max_size: int, max_delay_s: float = 0.0) -> Batching:
+def batching(max_size: int, max_delay_s: float = 0.0) -> BatchingOptions:
     """Return how requests are put together."""
-    return Batching(max_size=max_size, max_delay_s=max_delay_s)
+    return BatchingOptions(max_size=max_size, max_delay_s=max_delay_s)

@@ -10,7 +10,7 @@ import pytest
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.wire import Node
 from scanflow_serving.components import Component, load_component, raised
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 from tests.unit.serving.harness import node, write_class
 
 
@@ -178,7 +178,7 @@ class OddError(Exception):
 def test_an_exception_may_choose_its_status() -> None:
     assert raised("n", RefusedError("not you")).status == 403
     assert raised("n", OddError()).status == 500
-    assert raised("n", Problem(422, "as it is")).status == 422
+    assert raised("n", ProblemError(422, "as it is")).status == 422
 
 
 def test_a_node_that_is_a_model_of_the_registry_has_its_version(tmp_path: Path) -> None:
@@ -190,3 +190,14 @@ def test_a_module_of_the_path_is_found_by_its_name(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path))
     component = load_component(Node(name="n", implementation="user_module:Model"), threads=1)
     assert component.call(2, [], {}) == 2
+
+
+def component(**attributes: Any) -> Component:
+    made = Component(Node(name="n", implementation="a.py:A"), lambda value, _names, _meta: value, platform="python")
+    made.says(attributes.get("blocking"))
+    return made
+
+
+@pytest.mark.parametrize(("blocking", "blocks"), [(None, True), (True, True), (False, False)])
+def test_a_component_needs_a_thread_unless_it_says_otherwise(blocking: bool | None, blocks: bool) -> None:
+    assert component(blocking=blocking).blocks is blocks

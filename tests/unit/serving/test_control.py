@@ -1,18 +1,19 @@
-"""What a supervisor says to an instance and gets from it, one that is replaced meanwhile included."""
+"""The control socket of an instance, and how an instance starts and ends."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from scanflow.backends.local import seqpacket
-from scanflow.wire import Exchange, Node, Revision, encode
+from scanflow.processes import seqpacket
+from scanflow.wire import ControlMessage, Node, Revision, encode
 from tests.serving import Instance, infer_request, read_answer
 from tests.waiting import until
 
@@ -75,114 +76,78 @@ def test_a_new_revision_is_served_once_the_answer_is_there(instance: Instance) -
 def test_what_cannot_be_loaded_is_said_and_changes_nothing(instance: Instance, name: str, words: str) -> None:
     with connect(instance) as sock:
         assert words in instance.ask("apply", desired(instance, name))["error"]
-        assert "no field" in instance.ask("apply", {"generations": 2})["error"]
+        assert "`generation`" in instance.ask("apply", {"generations": 2})["error"]
         assert answer_of(sock) == [2, 4]
         assert instance.ask("state")["generation"] == 1
 
 
-def test_the_state_tells_what_is_listened_on_and_gives_a_copy(instance: Instance) -> None:
-    assert instance.ask("state")["listeners"] == ["main"]
-    instance.tell("state", {"listener": "main"}, key="copy")
-    assert instance._control is not None
-    came = seqpacket.receive(instance._control)
+def test_an_instance_answers_on_a_lent_socket_until_it_is_taken_back(instance: Instance) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as lent:
+        instance.ask("listen", fds=[lent.fileno()], key="primary")
+        with socket.create_connection(lent.getsockname(), timeout=30) as sock:
+            assert answer_of(sock) == [2, 4]
+            instance.ask("ignore", key="primary")
+            sock.sendall(infer_request())
+            assert read_answer(sock)[1]["connection"] == "close"
+        with socket.create_connection(lent.getsockname(), timeout=30):
+            assert select.select([lent], (), (), 0)[0], "nobody accepts"
+        with connect(instance) as sock:
+            assert answer_of(sock) == [2, 4]
+
+
+def test_a_lent_socket_is_left_when_its_lender_is_gone(instance: Instance) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as lent, seqpacket.connect(instance.folder / "control") as lender:
+        seqpacket.send(lender, ControlMessage(kind="listen", key="primary"), [lent.fileno()])
+        assert seqpacket.receive(lender) is not None
+        with socket.create_connection(lent.getsockname(), timeout=30) as sock:
+            assert answer_of(sock) == [2, 4]
+            lender.close()
+            until(lambda: last(sock), "the connection is to close")
+    assert instance.ask("state")["ready"]
+
+
+def last(sock: socket.socket) -> bool:
+    sock.sendall(infer_request())
+    return read_answer(sock)[1].get("connection") == "close"
+
+
+def test_every_peer_gets_the_replies_to_what_it_sent(instance: Instance) -> None:
+    with seqpacket.connect(instance.folder / "control") as other:
+        seqpacket.send(other, ControlMessage(kind="state", key="mine", body={"metrics": True}))
+        assert instance.ask("state")["generation"] == 1
+        came = seqpacket.receive(other)
     assert came is not None
-    message, (fd,) = came
-    assert message.body == {"listener": "main"}
-    with socket.socket(fileno=fd) as copy:
-        assert copy.getsockname() == instance.listener.getsockname()
+    assert came[0].key == "mine"
+    assert ["scanflow_in_flight", {"service": "w"}, 0.0] in came[0].body["metrics"]
 
 
-def test_a_listener_goes_away_and_comes_back(instance: Instance) -> None:
-    instance.ask("ignore", key="main")
-    with connect(instance) as sock:
-        sock.sendall(infer_request())
-        instance.ask("listen", fds=[instance.listener.fileno()], key="main")
-        assert read_answer(sock)[0] == 200
-
-
-@pytest.mark.parametrize(
-    ("kind", "body", "with_file"),
-    [("listen", {}, False), ("listen", {}, True), ("take", {}, False), ("take", {}, True), ("reply", {}, False)],
-)
-def test_what_makes_no_sense_is_answered_with_an_error(
-    instance: Instance, kind: str, body: dict[str, object], with_file: bool
-) -> None:
+@pytest.mark.parametrize(("kind", "with_file"), [("listen", False), ("listen", True), ("reply", False)])
+def test_a_message_that_makes_no_sense_gets_an_error(instance: Instance, kind: str, with_file: bool) -> None:
     with (instance.folder / "instance.json").open("rb") as file:
-        assert instance.ask(kind, body, fds=[file.fileno()] if with_file else [])["error"]
+        assert instance.ask(kind, fds=[file.fileno()] if with_file else [])["error"]
     with connect(instance) as sock:
         assert answer_of(sock) == [2, 4]
 
 
-def test_a_supervisor_that_was_replaced_is_heard_and_given_to(instance: Instance) -> None:
-    with connect(instance) as sock:
-        assert answer_of(sock) == [2, 4]
-        assert instance._control is not None
-        instance._control.close()
-        instance._control = None
-        assert answer_of(sock) == [2, 4]
-        instance.connect()
-        instance.tell("drain")
-        ((message, _, _),) = instance.hear_all()
-        assert message.kind == "give"
-        assert instance.process.wait(30) == 0
-
-
-def test_a_drained_instance_answers_what_is_begun_and_gives_each_connection(instance: Instance) -> None:
-    with connect(instance) as busy, connect(instance) as slow:
-        busy.sendall(infer_request([-1]) + infer_request())
+@pytest.mark.parametrize("signalled", [False, True])
+def test_a_draining_instance_answers_what_it_has_read_and_says_close(instance: Instance, signalled: bool) -> None:
+    with connect(instance) as busy, connect(instance) as slow, connect(instance) as idle:
+        assert answer_of(idle) == [2, 4]
+        busy.sendall(infer_request([-1]))
         slow.sendall(infer_request()[:30])
         until(lambda: instance.ask("state")["in_flight"] == 1, "a request runs")
-        until(lambda: instance.ask("state")["connections"] == 2, "both are there")
-        instance.tell("drain")
-        given = {sock.getpeername(): read + unread(sock) for _, sock, read in instance.hear_all()}
-        assert given == {busy.getsockname(): infer_request(), slow.getsockname(): infer_request()[:30]}
-        assert read_answer(busy)[0] == 200
+        until(lambda: instance.ask("state")["connections"] == 3, "all are there")
+        if signalled:
+            instance.process.terminate()
+            until(lambda: instance.ask("state")["draining"], "it drains")
+        else:
+            instance.ask("drain")
+        slow.sendall(infer_request()[30:])
+        for sock in (busy, slow):
+            status, headers, _ = read_answer(sock)
+            assert (status, headers["connection"], sock.recv(1)) == (200, "close", b"")
+        assert idle.recv(1) == b""
         assert instance.process.wait(30) == 0
-
-
-def unread(sock: socket.socket) -> bytes:
-    """Return what came on a connection that was given and nobody has read."""
-    sock.setblocking(False)
-    try:
-        return sock.recv(65536)
-    except BlockingIOError:
-        return b""
-
-
-def test_an_instance_asked_to_end_by_a_signal_drains_too(instance: Instance) -> None:
-    with connect(instance) as sock:
-        assert answer_of(sock) == [2, 4]
-        instance.process.terminate()
-        assert len(instance.hear_all()) == 1
-        assert instance.process.wait(30) == 0
-
-
-def test_an_old_connection_is_given_and_may_come_back(tmp_path: Path) -> None:
-    from scanflow.wire import Limits
-
-    with Instance(tmp_path, CODE, limits=Limits(connection_age_s=0.01)) as instance, connect(instance) as sock:
-        for _ in range(3):
-            assert answer_of(sock) == [2, 4]
-            instance.hear_given(1)
-            instance.take(instance.given.pop())
-        assert answer_of(sock) == [2, 4]
-
-
-def test_connections_that_nobody_took_stay(instance: Instance) -> None:
-    """The supervisor ends with a full queue: what it never read comes back."""
-    with connect(instance) as sock:
-        assert answer_of(sock) == [2, 4]
-        for _ in range(3000):
-            try:
-                assert instance._control is not None
-                instance._control.settimeout(0)
-                seqpacket.send(instance._control, Exchange(kind="state", key="1"))
-            except BlockingIOError:
-                break
-        assert instance._control is not None
-        instance._control.close()
-        instance._control = None
-        assert answer_of(sock) == [2, 4]
 
 
 @pytest.mark.parametrize(("name", "words"), BAD)
@@ -217,3 +182,24 @@ class Model:
     ):
         assert answer_of(sock) == [7, cpu]
         assert instance.ask("state")["cpus"] == [cpu]
+
+
+def test_with_cpumempin_each_thread_that_computes_has_a_cpu_of_its_own(tmp_path: Path) -> None:
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    code = """
+import ctypes, os, threading
+class Model:
+    def load(self):  # a library's pool, which is no thread of Python's
+        self.ids = (ctypes.c_ulong * 2)()
+        pause = ctypes.CDLL(None).pause
+        for place in range(2):
+            at = ctypes.byref(self.ids, place * ctypes.sizeof(ctypes.c_ulong))
+            assert ctypes.CDLL(None).pthread_create(at, None, pause, None) == 0
+    def predict(self, X, names=None):
+        return X
+"""
+    with Instance(tmp_path, code, cpus=cpus, pin_threads=True) as instance:
+        pinned = instance.ask("state")["pinned"]
+        masks = [sorted(os.sched_getaffinity(int(tid))) for tid in pinned]
+    assert len(pinned) == 3, "a worker and the pool"
+    assert list(pinned.values()) == masks == [[cpus[place % len(cpus)]] for place in range(3)]

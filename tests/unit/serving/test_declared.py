@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from scanflow.errors import InvalidError
-from scanflow_serving.declared import Declared, TensorSpec, declared_by, declared_in_mlmodel
+from scanflow_serving.declared import NodeSignature, TensorSpec, declared_by, declared_in_mlmodel
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 
 X = TensorSpec("x", "FP32", (-1, 4))
-TABLE = Declared((TensorSpec("a", "FP64", (-1,)), TensorSpec("b", "FP64", (-1,))), table=True)
+TABLE = NodeSignature((TensorSpec("a", "FP64", (-1,)), TensorSpec("b", "FP64", (-1,))), table=True)
 
 
 def tensor(name: str, datatype: str, *shape: int) -> Tensor:
@@ -28,8 +28,8 @@ class Component:
 
 def test_a_class_declares_its_inputs_and_outputs() -> None:
     declared = declared_by(Component([{"name": "x", "datatype": "TYPE_FP32", "shape": [-1, 4]}]), "The node 'n'")
-    assert declared == Declared((X,))
-    assert declared_by(object(), "The node 'n'") == Declared()
+    assert declared == NodeSignature((X,))
+    assert declared_by(object(), "The node 'n'") == NodeSignature()
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def signature(*inputs: dict[str, Any]) -> dict[str, Any]:
 def test_a_signature_of_tensors_is_read() -> None:
     spec = {"dtype": "float32", "shape": [-1, 4]}
     named = declared_in_mlmodel(signature({"type": "tensor", "name": "x", "tensor-spec": spec}), "m")
-    assert named == Declared((X,))
+    assert named == NodeSignature((X,))
     unnamed = declared_in_mlmodel(signature({"type": "tensor", "tensor-spec": spec}), "m")
-    assert unnamed == Declared((TensorSpec("input-0", "FP32", (-1, 4)),), anonymous=True)
-    assert declared_in_mlmodel(None, "m") == Declared()
+    assert unnamed == NodeSignature((TensorSpec("input-0", "FP32", (-1, 4)),), anonymous=True)
+    assert declared_in_mlmodel(None, "m") == NodeSignature()
 
 
 def test_a_signature_of_columns_is_a_table() -> None:
@@ -97,30 +97,30 @@ def test_a_signature_that_cannot_be_read_is_refused(said: dict[str, Any]) -> Non
     ],
 )
 def test_what_does_not_fit_is_refused_by_both_names(sent: list[Tensor], words: str) -> None:
-    with pytest.raises(Problem) as caught:
-        Declared((X,)).check(sent)
+    with pytest.raises(ProblemError) as caught:
+        NodeSignature((X,)).check(sent)
     assert caught.value.status == 400
     assert words in caught.value.detail
 
 
 def test_a_missing_input_is_named() -> None:
-    with pytest.raises(Problem, match="The input 'b' is missing"):
+    with pytest.raises(ProblemError, match="The input 'b' is missing"):
         TABLE.check([tensor("a", "FP64", 3)])
 
 
 def test_an_input_without_a_name_takes_any() -> None:
-    declared = Declared((X,), anonymous=True)
+    declared = NodeSignature((X,), anonymous=True)
     declared.check([tensor("whatever", "FP32", 2, 4)])
-    with pytest.raises(Problem, match="wrong shape"):
+    with pytest.raises(ProblemError, match="wrong shape"):
         declared.check([tensor("whatever", "FP32", 2, 3)])
 
 
 def test_a_table_comes_by_columns_or_whole() -> None:
     TABLE.check([tensor("a", "FP64", 3), tensor("b", "FP64", 3, 1)])
     TABLE.check([tensor("all", "FP64", 3, 2)])
-    with pytest.raises(Problem, match="not a table of the columns"):
+    with pytest.raises(ProblemError, match="not a table of the columns"):
         TABLE.check([tensor("all", "FP64", 3, 5)])
-    with pytest.raises(Problem, match="not equally long"):
+    with pytest.raises(ProblemError, match="not equally long"):
         TABLE.check([tensor("a", "FP64", 3), tensor("b", "FP64", 4)])
 
 
@@ -134,38 +134,38 @@ def test_a_table_comes_by_columns_or_whole() -> None:
     ],
 )
 def test_numbers_from_another_node_are_cast(value: Any, dtype: str) -> None:
-    adapted = Declared((X,)).adapt(value, "The node 'n'")
+    adapted = NodeSignature((X,)).adapt(value, "The node 'n'")
     assert (adapted["x"] if isinstance(adapted, dict) else adapted).dtype == dtype
 
 
 @pytest.mark.parametrize(
     ("declared", "value", "words"),
     [
-        (Declared((X,)), np.ones((2, 5)), "takes FP32 [-1, 4], and got float64 [2, 5]: the shape is wrong"),
-        (Declared((X,)), [[1, 2], [3]], "not equally long"),
-        (Declared((X,)), "text", "got one value of type str"),
-        (Declared((X,)), {"y": np.ones(1)}, "takes an input 'x', and got 'y'"),
-        (Declared((TensorSpec("i", "INT8", (-1,)),)), np.array([300]), "without loss"),
-        (Declared((TensorSpec("i", "INT8", (-1,)),)), np.array([1.5]), "without loss"),
-        (Declared((TensorSpec("i", "INT8", (-1,)),)), np.array([np.nan]), "without loss"),
-        (Declared((TensorSpec("i", "INT8", (-1,)),)), np.array([1e300]), "without loss"),
+        (NodeSignature((X,)), np.ones((2, 5)), "takes FP32 [-1, 4], and got float64 [2, 5]: the shape is wrong"),
+        (NodeSignature((X,)), [[1, 2], [3]], "not equally long"),
+        (NodeSignature((X,)), "text", "got one value of type str"),
+        (NodeSignature((X,)), {"y": np.ones(1)}, "takes an input 'x', and got 'y'"),
+        (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([300]), "without loss"),
+        (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([1.5]), "without loss"),
+        (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([np.nan]), "without loss"),
+        (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([1e300]), "without loss"),
         (TABLE, np.ones((2, 3)), "tables of 2 columns"),
     ],
 )
-def test_what_another_node_gives_and_does_not_fit_is_said(declared: Declared, value: Any, words: str) -> None:
-    with pytest.raises(Problem) as caught:
+def test_what_another_node_gives_and_does_not_fit_is_said(declared: NodeSignature, value: Any, words: str) -> None:
+    with pytest.raises(ProblemError) as caught:
         declared.adapt(value, "The node 'n'")
     assert caught.value.status == 422
     assert words in caught.value.detail
 
 
 def test_whole_numbers_may_come_as_floats() -> None:
-    assert Declared((TensorSpec("i", "INT8", (-1,)),)).adapt([1.0, -2.0], "n").dtype == "int8"
+    assert NodeSignature((TensorSpec("i", "INT8", (-1,)),)).adapt([1.0, -2.0], "n").dtype == "int8"
 
 
 def test_zeros_fit_what_is_declared() -> None:
-    assert Declared((X,)).zeros().shape == (1, 4)
+    assert NodeSignature((X,)).zeros().shape == (1, 4)
     zeros = TABLE.zeros()
     assert {name: one.shape for name, one in zeros.items()} == {"a": (1,), "b": (1,)}
     assert TensorSpec("s", "BYTES", (-1,)).zeros().tolist() == [b""]
-    assert Declared().zeros() is None
+    assert NodeSignature().zeros() is None

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow_serving import oip
-from scanflow_serving.declared import Declared, TensorSpec
+from scanflow_serving.declared import NodeSignature, TensorSpec
 from scanflow_serving.messages import InferRequest, InferResponse, RequestedOutput, Response, Tensor
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 from tests.unit.serving.harness import attempt
 
 
@@ -80,12 +80,13 @@ def test_a_request_is_read_with_all_that_it_says() -> None:
         (body(parameters={"timeout": "soon"}), "'timeout' is in microseconds"),
         (body(parameters={"timeout": -1}), "'timeout'"),
         (body(parameters={"timeout": True}), "'timeout'"),
+        (body(parameters={"sequence_id": 7}), "'sequence_id' is not supported"),
         (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, NaN]}]}', "neither NaN"),
         (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, -Infinity]}]}', "Infinity"),
     ],
 )
 def test_what_is_wrong_with_a_body_is_said(content: bytes, words: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ProblemError) as caught:
         decode(content)
     assert caught.value.status == 400
     assert words in caught.value.detail
@@ -95,7 +96,7 @@ def test_what_is_wrong_with_a_body_is_said(content: bytes, words: str) -> None:
 def test_no_bytes_are_more_than_a_bad_request(content: bytes, length: str | None) -> None:
     headers = {} if length is None else {oip.HEADER_LENGTH: length}
     for allow_nan in (False, True):
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(ProblemError) as caught:
             decode(content, headers, allow_nan=allow_nan)
         assert caught.value.status == 400
         assert said(caught.value.response())["detail"]
@@ -107,7 +108,7 @@ def test_a_body_cut_or_changed_anywhere_is_read_or_refused(data: st.DataObject) 
     place = data.draw(st.integers(0, len(whole) - 1))
     changed = whole[:place] + data.draw(st.binary(max_size=3)) + whole[place + data.draw(st.integers(0, 3)) :]
     read = attempt(lambda: decode(changed))
-    assert read.status == 400 if isinstance(read, Problem) else read.inputs
+    assert read.status == 400 if isinstance(read, ProblemError) else read.inputs
 
 
 def test_nan_is_read_where_it_is_allowed() -> None:
@@ -148,20 +149,20 @@ def test_tensors_follow_the_json_as_bytes() -> None:
 def test_bytes_that_do_not_add_up_are_refused(size: Any, rest: bytes, words: str) -> None:
     one = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": size}}
     content, headers = with_binary({"inputs": [one]}, rest)
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ProblemError) as caught:
         decode(content, headers)
     assert words in caught.value.detail
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "99999", "1e3", "٣", ""])
 def test_a_header_length_that_is_none_is_refused(length: str) -> None:
-    with pytest.raises(Problem, match="Inference-Header-Content-Length"):
+    with pytest.raises(ProblemError, match="Inference-Header-Content-Length"):
         decode(body(), {oip.HEADER_LENGTH: length})
 
 
 def test_bytes_without_the_header_that_says_where_they_begin_are_refused() -> None:
     one = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}
-    with pytest.raises(Problem, match="no header Inference-Header-Content-Length"):
+    with pytest.raises(ProblemError, match="no header Inference-Header-Content-Length"):
         decode(body(inputs=[one]))
 
 
@@ -171,15 +172,15 @@ SPEC = TensorSpec("image", "FP32", (-1, 2))
 @pytest.mark.parametrize(
     ("declared", "content", "shape", "datatype"),
     [
-        (Declared(), b"abc", [3], "UINT8"),
-        (Declared(), b"", [0], "UINT8"),
-        (Declared((SPEC,)), b"12345678", [1, 2], "FP32"),
-        (Declared((TensorSpec("x", "UINT8", (-1, 2, 2)),)), b"12345678", [2, 2, 2], "UINT8"),
-        (Declared((TensorSpec("x", "UINT8", (4,)),)), b"1234", [4], "UINT8"),
-        (Declared((TensorSpec("x", "BYTES", (-1, 1)),)), b"jpeg", [1, 1], "BYTES"),
+        (NodeSignature(), b"abc", [3], "UINT8"),
+        (NodeSignature(), b"", [0], "UINT8"),
+        (NodeSignature((SPEC,)), b"12345678", [1, 2], "FP32"),
+        (NodeSignature((TensorSpec("x", "UINT8", (-1, 2, 2)),)), b"12345678", [2, 2, 2], "UINT8"),
+        (NodeSignature((TensorSpec("x", "UINT8", (4,)),)), b"1234", [4], "UINT8"),
+        (NodeSignature((TensorSpec("x", "BYTES", (-1, 1)),)), b"jpeg", [1, 1], "BYTES"),
     ],
 )
-def test_a_raw_body_is_the_one_input(declared: Declared, content: bytes, shape: list[int], datatype: str) -> None:
+def test_a_raw_body_is_the_one_input(declared: NodeSignature, content: bytes, shape: list[int], datatype: str) -> None:
     (tensor,) = oip.decode_raw(content, declared, allow_nan=True).inputs
     assert (list(tensor.data.shape), tensor.datatype) == (shape, datatype)
 
@@ -187,14 +188,14 @@ def test_a_raw_body_is_the_one_input(declared: Declared, content: bytes, shape: 
 @pytest.mark.parametrize(
     ("declared", "content", "words"),
     [
-        (Declared((SPEC, TensorSpec("b", "FP32", (1,)))), b"1234", "2 are declared"),
-        (Declared((SPEC,)), b"1234", "4 bytes are no FP32 [-1, 2]"),
-        (Declared((SPEC,)), b"123456789", "9 bytes are no"),
-        (Declared((SPEC,)), np.array([np.nan, 1], "f4").tobytes(), "NaN"),
+        (NodeSignature((SPEC, TensorSpec("b", "FP32", (1,)))), b"1234", "2 are declared"),
+        (NodeSignature((SPEC,)), b"1234", "4 bytes are no FP32 [-1, 2]"),
+        (NodeSignature((SPEC,)), b"123456789", "9 bytes are no"),
+        (NodeSignature((SPEC,)), np.array([np.nan, 1], "f4").tobytes(), "NaN"),
     ],
 )
-def test_a_raw_body_that_does_not_fit_is_refused(declared: Declared, content: bytes, words: str) -> None:
-    with pytest.raises(Problem) as caught:
+def test_a_raw_body_that_does_not_fit_is_refused(declared: NodeSignature, content: bytes, words: str) -> None:
+    with pytest.raises(ProblemError) as caught:
         oip.decode_raw(content, declared, allow_nan=False)
     assert words in caught.value.detail
 
@@ -235,5 +236,5 @@ def test_outputs_asked_for_in_binary_follow_the_json() -> None:
 
 
 def test_an_output_that_is_not_there_is_refused() -> None:
-    with pytest.raises(Problem, match=r"no output 'yy'.*Given: 'y', 'z'"):
+    with pytest.raises(ProblemError, match=r"no output 'yy'.*Given: 'y', 'z'"):
         oip.pick_outputs([Y, Z], [RequestedOutput("yy")])

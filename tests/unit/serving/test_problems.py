@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow_serving.problems import PROBLEM_JSON, Problem, invalid, not_found
+from scanflow_serving.problems import PROBLEM_JSON, ProblemError, invalid, not_found
 
 
-def document(problem: Problem) -> dict[str, Any]:
+def document(problem: ProblemError) -> dict[str, Any]:
     response = problem.response()
     assert response.content_type == PROBLEM_JSON
     assert isinstance(response.body, bytes)
@@ -21,7 +21,7 @@ def document(problem: Problem) -> dict[str, Any]:
 
 
 def test_a_problem_is_a_document_of_the_standard() -> None:
-    assert document(Problem(400, "wrong", extra={"where": "there"})) == {
+    assert document(ProblemError(400, "wrong", extra={"where": "there"})) == {
         "type": "about:blank",
         "title": "Bad Request",
         "status": 400,
@@ -33,18 +33,18 @@ def test_a_problem_is_a_document_of_the_standard() -> None:
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.2, "2"), (30.0, "30")])
 def test_the_time_to_come_again_is_in_whole_seconds(seconds: float, header: str) -> None:
-    assert Problem(429, "full", retry_after_s=seconds).response().headers == (("retry-after", header),)
+    assert ProblemError(429, "full", retry_after_s=seconds).response().headers == (("retry-after", header),)
 
 
 @given(st.text(), st.integers(400, 599))
 def test_any_words_are_a_document(words: str, status: int) -> None:
-    read = document(Problem(status, words, extra={"frames": [words]}))
+    read = document(ProblemError(status, words, extra={"frames": [words]}))
     assert read["status"] == status
     assert read["title"]
 
 
 def test_words_that_are_no_text_are_a_document_too() -> None:
-    assert document(Problem(500, "caf\udce9"))["detail"] == "caf\udce9"
+    assert document(ProblemError(500, "caf\udce9"))["detail"] == "caf\udce9"
 
 
 def test_long_words_are_cut() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scanflow_serving.declared import TensorSpec
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 from scanflow_serving.results import as_array, as_tensors, raw_bytes
 
 WHO = "The node 'n'"
@@ -56,7 +56,7 @@ def test_outputs_are_called_as_declared() -> None:
     ],
 )
 def test_what_can_be_no_output_is_the_components_fault(value: Any, words: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ProblemError) as caught:
         as_tensors(value, (), WHO)
     assert caught.value.status == 500
     assert caught.value.detail.startswith(WHO)
@@ -81,7 +81,7 @@ def test_a_result_is_given_as_its_bytes(value: Any, raw: bytes) -> None:
 
 
 def test_several_outputs_are_no_raw_bytes() -> None:
-    with pytest.raises(Problem, match="2 outputs"):
+    with pytest.raises(ProblemError, match="2 outputs"):
         raw_bytes({"a": b"", "b": b""}, WHO)
 
 

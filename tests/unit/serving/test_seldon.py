@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scanflow.wire import Node
 from scanflow_serving import seldon
 from scanflow_serving.components import Component
-from scanflow_serving.graph import Graph, Outcome, Step, Walk
-from scanflow_serving.problems import Problem
+from scanflow_serving.graph import Graph, GraphStep, Outcome, Walk
+from scanflow_serving.problems import ProblemError
 from scanflow_serving.seldon import Prediction
 from tests.unit.serving.harness import attempt
 
@@ -27,7 +27,7 @@ def decode(content: Any, *, allow_nan: bool = False) -> Prediction:
 
 
 def encode(asked: Prediction, value: Any, names: Any = ()) -> dict[str, Any]:
-    step = Step(0, NODE, Component(NODE, lambda value, _names, _meta: value, platform="python"))
+    step = GraphStep(0, NODE, Component(NODE, lambda value, _names, _meta: value, platform="python"))
     document: dict[str, Any] = json.loads(seldon.encode(asked, Outcome(value, names, step), Walk(), "r1"))
     return document
 
@@ -60,6 +60,53 @@ def test_texts_among_numbers_stay_what_they_are() -> None:
     assert decode({"data": {"ndarray": [["a", 1]]}}).value.tolist() == [["a", 1]]
 
 
+TF = {"dtype": "DT_INT64", "tensorShape": {"dim": [{"size": "1"}, {"size": "2"}]}, "int64Val": ["1", "2"]}
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        (TF, [[1, 2]]),
+        ({"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": 2}]}, "float_val": [1.5]}, [1.5, 1.5]),
+        ({"dtype": "DT_INT32", "tensorShape": {"dim": [{"size": 1}]}, "tensorContent": "AQAAAA=="}, [1]),
+        ({"dtype": "DT_STRING", "tensorShape": {"dim": [{"size": 1}]}, "stringVal": ["YQ=="]}, [b"a"]),
+    ],
+)
+def test_a_tensorproto_is_an_array(said: Any, value: Any) -> None:
+    assert decode({"data": {"tftensor": said}}).value.tolist() == value
+
+
+def test_a_tensorproto_is_answered_with_one() -> None:
+    asked = decode({"data": {"tftensor": TF}})
+    assert encode(asked, asked.value)["data"]["tftensor"] == TF
+
+
+def test_a_form_holds_a_message() -> None:
+    form = b"json=%7B%22data%22%3A%7B%22ndarray%22%3A%5B%5B1%2C2%5D%5D%7D%7D"
+    read = seldon.decode(form, allow_nan=False, media="application/x-www-form-urlencoded; charset=utf-8")
+    assert read.value.tolist() == [[1, 2]]
+    with pytest.raises(ProblemError, match="one field 'json'"):
+        seldon.decode(b"a=1", allow_nan=False, media="application/x-www-form-urlencoded")
+
+
+def test_numbers_among_texts_come_back_as_they_were_sent() -> None:
+    asked = decode({"data": {"ndarray": [["a", 1, 2.5]]}})
+    assert encode(asked, asked.value)["data"]["ndarray"] == [["a", 1, 2.5]]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"response": {"meta": {"routing": [1]}}, "reward": 1}, "'response.meta.routing' should be an object"),
+        ({"reward": int("9" * 400)}, "'reward' should be a number of 64 bits"),
+    ],
+)
+def test_feedback_that_is_wrong_is_a_bad_request(said: Any, words: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        seldon.decode_feedback(json.dumps(said).encode(), allow_nan=False)
+    assert (caught.value.status, words in caught.value.detail) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -85,10 +132,19 @@ def test_texts_among_numbers_stay_what_they_are() -> None:
         ({"data": {"tensor": {"shape": ["1"], "values": [1]}}}, "whole numbers"),
         ({"data": {"tensor": {"values": ["a"]}}}, "should hold numbers"),
         ({"data": {"tensor": {"shape": [2**70, 2**70], "values": []}}}, "more elements"),
+        ({"data": {"tensor": {"shape": [0, 2**63 - 1], "values": []}}}, "more elements"),
+        ({"data": {"ndarray": [[2**70]]}}, "beyond 64 bits"),
+        ({"data": {"ndarray": [["a", 2**70]]}}, "beyond 64 bits"),
+        ({"data": {"tftensor": 1}}, "should be an object with dtype"),
+        ({"data": {"tftensor": {"dtype": "DT_X"}}}, "Known: DT_FLOAT"),
+        ({"data": {"tftensor": {"tensorShape": {"dim": 1}}}}, "tensorShape should be"),
+        ({"data": {"tftensor": {**TF, "int64Val": []}}}, "'int64Val' or a 'tensorContent'"),
+        ({"data": {"tftensor": {**TF, "int64Val": ["x", "2"]}}}, "whole numbers"),
+        ({"data": {"tftensor": {**TF, "tensorContent": "%"}}}, "base64"),
     ],
 )
 def test_what_is_wrong_is_said(content: Any, words: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ProblemError) as caught:
         decode(content)
     assert caught.value.status == 400
     assert words in caught.value.detail
@@ -97,7 +153,7 @@ def test_what_is_wrong_is_said(content: Any, words: str) -> None:
 @given(st.binary(max_size=100))
 def test_no_bytes_are_more_than_a_bad_request(content: bytes) -> None:
     for read in (seldon.decode, seldon.decode_feedback):
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(ProblemError) as caught:
             read(content, allow_nan=True)
         assert caught.value.status == 400
 
@@ -111,10 +167,10 @@ _json = st.recursive(
 )
 
 
-@given(st.sampled_from(["ndarray", "tensor", "names"]), _json, _json)
+@given(st.sampled_from(["ndarray", "tensor", "tftensor", "names"]), _json, _json)
 def test_no_data_does_harm(kind: str, data: Any, names: Any) -> None:
     read = attempt(lambda: decode({"data": {kind: data, "names": names}}))
-    assert not isinstance(read, Problem) or read.status == 400
+    assert not isinstance(read, ProblemError) or read.status == 400
 
 
 ASKED = Prediction(np.zeros((1, 2)), [], {"puid": "7"}, "ndarray")
@@ -141,7 +197,7 @@ def test_an_answer_says_who_asked_and_who_answered() -> None:
 
 
 def test_what_no_message_can_hold_is_the_components_fault() -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ProblemError) as caught:
         encode(ASKED, {"a": object()})
     assert caught.value.status == 500
 
@@ -194,6 +250,6 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
     ],
 )
 def test_feedback_that_is_none_is_refused(content: dict[str, Any], words: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ProblemError) as caught:
         seldon.decode_feedback(json.dumps(content).encode(), allow_nan=False)
     assert words in caught.value.detail

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import Problem
+from scanflow_serving.problems import ProblemError
 from scanflow_serving.tensors import (
     DATATYPES,
     datatype_of,
@@ -86,8 +86,8 @@ def test_what_was_sent_in_bytes_comes_back(one: tuple[str, list[int], list[Any]]
         np.testing.assert_array_equal(again.data, tensor.data)
 
 
-def assert_read_or_refused(read: Tensor | Problem, shape: list[int]) -> None:
-    if isinstance(read, Problem):
+def assert_read_or_refused(read: Tensor | ProblemError, shape: list[int]) -> None:
+    if isinstance(read, ProblemError):
         assert read.status == 400
         assert WHERE in read.detail
     else:
@@ -147,7 +147,7 @@ def test_no_json_does_harm(datatype: str, shape: list[int], data: Any) -> None:
     ],
 )
 def test_what_is_wrong_in_json_is_said(datatype: str, shape: list[int], data: str, words: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ProblemError) as caught:
         from_json("x", datatype, shape, data.encode(), where=WHERE)
     assert caught.value.status == 400
     assert words in caught.value.detail
@@ -169,7 +169,7 @@ def test_what_is_wrong_in_json_is_said(datatype: str, shape: list[int], data: st
     ],
 )
 def test_what_is_wrong_in_bytes_is_said(datatype: str, shape: list[int], data: bytes, words: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ProblemError) as caught:
         from_binary("x", datatype, shape, data, allow_nan=False, where=WHERE)
     assert words in caught.value.detail
 
@@ -199,15 +199,15 @@ def test_brain_floats_are_rounded_to_nearest_and_even() -> None:
 
 def test_elements_of_a_sequence_are_checked_against_the_datatype() -> None:
     assert from_sequence("x", "INT8", [2], [1, -1], allow_nan=False, where=WHERE).data.tolist() == [1, -1]
-    with pytest.raises(Problem, match="element 1 is 300, and INT8 takes"):
+    with pytest.raises(ProblemError, match="element 1 is 300, and INT8 takes"):
         from_sequence("x", "INT8", [2], [1, 300], allow_nan=False, where=WHERE)
-    with pytest.raises(Problem, match="element 0 is NaN"):
+    with pytest.raises(ProblemError, match="element 0 is NaN"):
         from_sequence("x", "FP64", [1], [math.nan], allow_nan=False, where=WHERE)
 
 
 def test_bytes_that_are_no_text_cannot_be_json() -> None:
     data: NDArray[Any] = np.array([b"\xff"], dtype=object)
-    with pytest.raises(Problem, match="binary_data"):
+    with pytest.raises(ProblemError, match="binary_data"):
         to_list(Tensor("y", "BYTES", data))
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanflow.backends.local.services.face import LocalServices
+    from scanflow.backends.local.services.api import LocalServices
 
 __all__ = ["LocalServices"]
 
 
 def __getattr__(name: str) -> object:
     if name == "LocalServices":
-        from scanflow.backends.local.services.face import LocalServices
+        from scanflow.backends.local.services.api import LocalServices
 
         return LocalServices
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

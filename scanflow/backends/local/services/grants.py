@@ -1,46 +1,67 @@
 """Which cores each instance of a service gets: :mod:`scanflow.placement`, with what other services hold already.
 
-Services of one home choose one at a time, under the home's lock. The old and the new instances of a service that is cut
-anew share cores for a moment, so a service does not count its own.
+Services of one home choose one at a time, under the home's lock. CPUs that nobody has are preferred, then those that
+are shared; the old and the new instances of a service that is replaced share CPUs only where there are no others.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
-from scanflow.backends.local.services.stored import held, write_atomically
 from scanflow.backends.service_records import Shape
+from scanflow.errors import InvalidError, UnavailableError
 from scanflow.placement.place import Grant, place
 from scanflow.placement.threads import POOLS, check_overrides, thread_variables
 from scanflow.placement.topology import Topology
+from scanflow.processes.files import locked, write_atomically
 
-__all__ = ["choose", "grants_of_others", "planned", "release", "threads_of"]
+__all__ = ["UsedCpus", "choose", "grants_of_others", "planned", "release", "threads_of"]
 
 _FILE = "grants.json"
 
 
-def planned(topology: Topology, shape: Shape, count: int, others: Sequence[Grant]) -> tuple[Grant, ...]:
+@dataclass(frozen=True, slots=True)
+class UsedCpus:
+    """The CPUs that instances hold."""
+
+    exclusive: tuple[Grant, ...] = ()
+    """Grants that no other pinned instance may share."""
+
+    shared: tuple[Grant, ...] = ()
+
+
+def planned(topology: Topology, shape: Shape, count: int, others: UsedCpus) -> tuple[Grant, ...]:
     """Return the grants of ``count`` instances of that shape, beside those of ``others``.
 
-    With ``any``, cores are shared with whoever else is there; otherwise they are an instance's own.
+    With ``any``, the least used CPUs are shared with whoever else is there; otherwise they are an instance's own.
 
     Raises:
         InvalidError: there are not enough; the message says how many there are.
     """
     shared = shape.affinity == "any"
-    return place(
-        topology,
-        count,
-        shape.cores,
-        shape.affinity,
-        beside=() if shared else others,
-        oversubscribe=shared,
-        memory_bytes=shape.memory_bytes,
-    )
+
+    def beside(grants: Sequence[Grant]) -> tuple[Grant, ...]:
+        return place(
+            topology,
+            count,
+            shape.cores,
+            shape.affinity,
+            beside=grants,
+            oversubscribe=shared,
+            memory_bytes=shape.memory_bytes,
+        )
+
+    if others.shared and not shared:
+        try:
+            return beside([*others.exclusive, *others.shared])
+        except InvalidError:
+            return beside(others.exclusive)
+    return beside([*others.exclusive, *others.shared])
 
 
 def threads_of(topology: Topology, shape: Shape, env: dict[str, str]) -> dict[str, str]:
@@ -51,29 +72,65 @@ def threads_of(topology: Topology, shape: Shape, env: dict[str, str]) -> dict[st
     """
     cores = shape.cores or (1.0 if shape.affinity != "any" else float(topology.effective_count))
     known = {*POOLS, "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"}
-    overrides = {name: value for name, value in env.items() if name in known}
+    overrides = {} if shape.pool_threads is None else dict.fromkeys(POOLS, str(shape.pool_threads))
+    overrides |= {name: value for name, value in env.items() if name in known}
     check_overrides(overrides, cores)
     return thread_variables(cores, overrides)
 
 
-def choose(folder: ServiceFolder, topology: Topology, shape: Shape, count: int, own: Sequence[Grant]) -> Grant:
-    """Choose and write down the grant of one more instance of a service of ``count``; ``own``: those of its others.
+def choose(
+    folder: ServiceFolder,
+    topology: Topology,
+    shape: Shape,
+    count: int,
+    own: Sequence[Grant],
+    leaving: Sequence[Grant] = (),
+) -> Grant:
+    """Choose and write down the grant of one more instance of a service of ``count``.
+
+    Args:
+        folder: the service's.
+        topology: the machine.
+        shape: of each instance.
+        count: instances that there will be.
+        own: grants of the instances that stay.
+        leaving: grants of the instances that these replace, which are avoided where that is possible.
 
     Raises:
         InvalidError: there are not enough cores.
+        UnavailableError: the choice cannot be written down.
     """
-    home = ServicesHome(folder.path.parent)
-    with held(home.lock):
-        if shape.affinity == "any":
-            _write(folder, ())
-            return planned(topology, shape, max(count, 1), ())[0]
+    home, shared = ServicesHome(folder.path.parent), shape.affinity == "any"
+    with locked(home.lock):
         others = grants_of_others(home, folder.path.name)
-        if own:
-            chosen = planned(topology, shape, 1, [*others, *own])[0]
-        else:  # the first of them: spread as all of them together would be
-            chosen = planned(topology, shape, max(count, 1), others)[0]
-        _write(folder, [*own, chosen])
+        if shared:
+            chosen = _shared(topology, shape, max(count, 1), own, others, leaving)
+        else:
+            try:
+                chosen = _exclusive(topology, shape, count, own, others, leaving)
+            except InvalidError:
+                chosen = _exclusive(topology, shape, count, own, others, ())
+        _write(folder, [*own, chosen], shared=shared)
         return chosen
+
+
+def _shared(
+    topology: Topology, shape: Shape, count: int, own: Sequence[Grant], others: UsedCpus, leaving: Sequence[Grant]
+) -> Grant:
+    """Return the CPUs that all instances of a service share: those of its others, while they are as many as needed."""
+    if shape.cores is not None:
+        needed = min(math.ceil(count * shape.cores), topology.effective_count)
+        if own and len(own[0].cpus) == needed:
+            return own[0]
+    return planned(topology, shape, count, UsedCpus(others.exclusive, (*others.shared, *leaving)))[0]
+
+
+def _exclusive(
+    topology: Topology, shape: Shape, count: int, own: Sequence[Grant], others: UsedCpus, leaving: Sequence[Grant]
+) -> Grant:
+    beside = UsedCpus((*others.exclusive, *own, *leaving), others.shared)
+    # The first of them is placed as all of them together would be.
+    return planned(topology, shape, 1 if own else max(count, 1), beside)[0]
 
 
 def release(folder: ServiceFolder) -> None:
@@ -81,18 +138,25 @@ def release(folder: ServiceFolder) -> None:
     (folder.path / _FILE).unlink(missing_ok=True)
 
 
-def grants_of_others(home: ServicesHome, name: str) -> list[Grant]:
-    """Return what the other services of this home hold as their own."""
-    return [grant for other in home.names() if other != name for grant in _read(home.service(other).path / _FILE)]
+def grants_of_others(home: ServicesHome, name: str) -> UsedCpus:
+    """Return what the other services of this home hold."""
+    found: dict[bool, list[Grant]] = {False: [], True: []}
+    for other in home.names():
+        if other != name:
+            shared, grants = _read(home.service(other).path / _FILE)
+            found[shared] += grants
+    return UsedCpus(tuple(found[False]), tuple(found[True]))
 
 
-def _write(folder: ServiceFolder, grants: Sequence[Grant]) -> None:
-    write_atomically(folder.path / _FILE, json.dumps([asdict(grant) for grant in grants]).encode())
+def _write(folder: ServiceFolder, grants: Sequence[Grant], *, shared: bool) -> None:
+    text = json.dumps({"shared": shared, "grants": [asdict(grant) for grant in grants]})
+    write_atomically(folder.path / _FILE, text.encode())
 
 
-def _read(path: Path) -> list[Grant]:
+def _read(path: Path) -> tuple[bool, list[Grant]]:
     try:
-        return [
+        found = json.loads(path.read_bytes())
+        grants = [
             Grant(
                 cpus=tuple(one["cpus"]),
                 memory_nodes=tuple(one["memory_nodes"]),
@@ -100,7 +164,10 @@ def _read(path: Path) -> list[Grant]:
                 cores=one["cores"],
                 part=one["part"],
             )
-            for one in json.loads(path.read_bytes())
+            for one in found["grants"]
         ]
-    except FileNotFoundError:
-        return []
+        return bool(found["shared"]), grants
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return False, []
+    except OSError as error:
+        raise UnavailableError(f"{str(path)!r} cannot be read: {error.strerror}.") from error

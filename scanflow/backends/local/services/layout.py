@@ -15,8 +15,8 @@ class ServiceFolder:
     path: Path
 
     @property
-    def stored(self) -> Path:
-        """What is wanted: :class:`~scanflow.backends.local.services.stored.Stored`."""
+    def desired(self) -> Path:
+        """The :class:`~scanflow.backends.local.services.state.desired.DesiredState`."""
         return self.path / "service.json"
 
     @property
@@ -30,8 +30,13 @@ class ServiceFolder:
         return self.path / "supervisor.lock"
 
     @property
+    def shim(self) -> Path:
+        """Held by the shim that keeps the supervisor running."""
+        return self.path / "shim.lock"
+
+    @property
     def socket(self) -> Path:
-        """Where the supervisor is asked to look again, and where keepers bring orphans."""
+        """Whoever connects has the supervisor look again at once."""
         return self.path / "supervisor"
 
     @property
@@ -45,14 +50,14 @@ class ServiceFolder:
         return self.path / "state.json"
 
     @property
-    def judging(self) -> Path:
-        """Where the counters stood when the judgement of a canary began."""
-        return self.path / "judging.json"
+    def canary(self) -> Path:
+        """Where the counters stood when the analysis of a canary began."""
+        return self.path / "canary.json"
 
     @property
-    def metrics(self) -> Path:
-        """What instances share of their metrics."""
-        return self.path / "metrics"
+    def counted(self) -> Path:
+        """What instances that are gone had counted."""
+        return self.path / "metrics.json"
 
     @property
     def recorded(self) -> Path:

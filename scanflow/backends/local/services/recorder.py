@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Log", "main", "take"]
+__all__ = ["PredictionLog", "main", "take"]
 
 IDLE_S = 10.0
 POLL_S = 0.5
 
 
-class Log(Protocol):
+class PredictionLog(Protocol):
     """Writes one file of predictions to the tracker."""
 
     def __call__(self, *, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> object:
@@ -34,7 +34,9 @@ class Log(Protocol):
         ...
 
 
-def take(folder: Path, log: Log, *, ended: threading.Event, idle_s: float = IDLE_S, poll_s: float = POLL_S) -> int:
+def take(
+    folder: Path, log: PredictionLog, *, ended: threading.Event, idle_s: float = IDLE_S, poll_s: float = POLL_S
+) -> int:
     """Take all files there are, and those that come, until none came for ``idle_s`` seconds; return how many."""
     taken, quiet = 0, 0.0
     while not ended.is_set() and quiet < idle_s:

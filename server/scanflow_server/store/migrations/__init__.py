@@ -14,6 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from scanflow.errors import UsageError
+from scanflow.private import open_private
 from scanflow_server.store.base import Store, translated
 
 __all__ = ["head", "migrate"]
@@ -67,7 +68,7 @@ def _script() -> tuple[Config, ScriptDirectory]:
 def _alone(store: Store) -> Iterator[None]:
     """Let only one process at a time inside."""
     if store.engine.dialect.name == "sqlite":
-        with Path(f"{store.engine.url.database}.lock").open("a") as file:
+        with open_private(Path(f"{store.engine.url.database}.lock"), "a") as file:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
             yield
         return

@@ -115,18 +115,18 @@ def test_a_feature_of_few_values_has_exactly_the_same_one(kind: str, bins: int) 
 @pytest.mark.parametrize("count", [60, 400])
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_chance_raises_alarms_about_as_often_as_stated(kind: str, count: int) -> None:
-    alarms, rounds = 0, 400
+    scheduler, rounds = 0, 400
     for seed in range(rounds):
         generator = np.random.default_rng(seed)
         detector = PSI(level=0.05, alarm_above=1e-9)  # so that chance alone decides
         fitted = detector.fit(COLUMNS[kind](generator, 800)[:, None])
-        alarms += fitted.score(COLUMNS[kind](generator, count)[:, None]).drifted
+        scheduler += fitted.score(COLUMNS[kind](generator, count)[:, None]).drifted
 
-    assert alarms / rounds <= 0.085  # three standard deviations above 5 %
+    assert scheduler / rounds <= 0.085  # three standard deviations above 5 %
     if kind == "constant":
-        assert alarms == 0
+        assert scheduler == 0
     elif count == 400 and kind != "few":
-        assert alarms / rounds >= 0.015
+        assert scheduler / rounds >= 0.015
 
 
 def test_features_of_few_and_of_many_values_are_each_held_to_what_chance_does_to_them() -> None:
@@ -134,11 +134,11 @@ def test_features_of_few_and_of_many_values_are_each_held_to_what_chance_does_to
     detector = PSI(level=0.01, alarm_above=1e-9)
     fitted = detector.fit(np.column_stack([column(generator, 800) for column in COLUMNS.values()]))
 
-    alarms = 0
+    scheduler = 0
     for seed in range(200):
         generator = np.random.default_rng(seed + 1)
-        alarms += fitted.score(np.column_stack([column(generator, 300) for column in COLUMNS.values()])).drifted
-    assert alarms <= 8
+        scheduler += fitted.score(np.column_stack([column(generator, 300) for column in COLUMNS.values()])).drifted
+    assert scheduler <= 8
 
     changed = np.column_stack([column(generator, 300) for column in COLUMNS.values()])
     changed[:, 0] = binary(0.75)(generator, 300)

@@ -14,5 +14,5 @@ def world(tmp_path: Path) -> World:
     made = World(tmp_path)
     made.version()
     made.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    made.desk.serves("models:/mnist_cnn/1")
+    made.control_plane.serves("models:/mnist_cnn/1")
     return made

@@ -11,28 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import scanflow as sf
-from scanflow.agent.acts import Call
+from scanflow.agent.actions import Call
 from scanflow.agent.context import Context
 from scanflow.agent.decide import Evaluation, Situation, evaluate
 from scanflow.agent.records import JSON, Action, Decision, Event, Intent, Sample
-from scanflow.agent.registry import Declared, load_agent
+from scanflow.agent.registry import Declared
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.app.executor import Executor
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.knowledge import missing
+from scanflow.knowledge import not_found
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import LATEST, ModelVersion
 from scanflow.names import RunName, StepName
-from scanflow_agents.templates import template_of
+from scanflow_agents.templates import load_declared
+from scanflow_agents.templates.control_plane import ControlPlane
 
 START = 1_790_000_000.0
 
 
 @dataclass
-class FakeDesk:
+class FakeControlPlane(ControlPlane):
     """A server that remembers what it is told."""
 
     now: float = START
@@ -115,7 +116,6 @@ class FakeDesk:
             workflow=workflow,
             state=state,
             created=self.now,
-            folder="/",
             tasks=(TaskRecord(task=StepName("last"), step="last", state="succeeded"),),
         )
         self.records.append(record)
@@ -139,7 +139,6 @@ class FakeDesk:
             team="data",
             state="ready" if ready else "degraded",
             url="http://127.0.0.1:1",
-            folder="/",
             generation=1,
             shape=Shape(instances=instances, affinity=affinity),
             instances=tuple(InstanceRecord(instance=str(number), state="ready") for number in range(ready)),
@@ -179,7 +178,7 @@ class Registry(MemoryKnowledge):
 
     def _check(self, name: str, version: int) -> None:
         if version in self.deleted:
-            raise missing.unknown_version(name, version, [], [])
+            raise not_found.unknown_version(name, version, [], [])
 
 
 @dataclass
@@ -187,12 +186,12 @@ class World:
     """The application with its knowledge base and server, as the four agents meet them."""
 
     folder: Path
-    desk: FakeDesk = field(default_factory=FakeDesk)
+    control_plane: FakeControlPlane = field(default_factory=FakeControlPlane)
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
     unanswered: list[Intent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.registry = Registry(lambda: datetime.fromtimestamp(self.desk.now, UTC))
+        self.registry = Registry(lambda: datetime.fromtimestamp(self.control_plane.now, UTC))
         self.tracker: KnowledgeBase = self.registry
         self.fired = 0
 
@@ -201,16 +200,17 @@ class World:
         return application(self.folder, self.parameters)
 
     def load(self, agent: str) -> Declared:
-        return load_agent(self.app, agent, template=template_of(agent))
+        app = self.app
+        return load_declared(app, next(one for one in app.agents if one.name == agent))
 
     def context(self, agent: str) -> Context:
         return Context(
             app="mnist",
             team="data",
             agent=agent,
-            clock=lambda: self.desk.now,
+            clock=lambda: self.control_plane.now,
             tracker=self.tracker,
-            services=self.desk,
+            services=self.control_plane,
             application=self.app,
             wanted=lambda: self.unanswered,
         )
@@ -228,8 +228,10 @@ class World:
         """Fire a sensor, and return what its strategies make of it."""
         value = self.fire(agent, sensor, **kwargs)
         self.fired += 1
-        sample = Sample(id="s", agent=agent, sensor=sensor, at=self.desk.now, value=value, cause=f"c:{self.fired}")
-        situation = Situation(app="mnist", team="data", at=self.desk.now)
+        sample = Sample(
+            id="s", agent=agent, sensor=sensor, at=self.control_plane.now, value=value, cause=f"c:{self.fired}"
+        )
+        situation = Situation(app="mnist", team="data", at=self.control_plane.now)
         found = [evaluate(one, sample, situation) for one in self.load(agent).strategies_of(sensor)]
         assert [one.error for one in found] == [None] * len(found)
         return found
@@ -255,13 +257,13 @@ class World:
 
     def predicted(self, count: int, *, app: str = "mnist") -> str:
         """Record a file of predictions."""
-        self.desk.now += 5.0
+        self.control_plane.now += 5.0
         tags = {"scanflow.kind": "predictions", "scanflow.service": "serve"}
-        metrics, at = {"predictions": float(count)}, datetime.fromtimestamp(self.desk.now, UTC)
+        metrics, at = {"predictions": float(count)}, datetime.fromtimestamp(self.control_plane.now, UTC)
         made = self.tracker.log_run(
             app, "data", name="predictions", metrics=metrics, tags=tags, started_at=at, ended_at=at
         )
-        self.desk.now += 5.0
+        self.control_plane.now += 5.0
         return made.run_id
 
     def detected(self, run: str, ids: Sequence[str], *, run_ids: Sequence[str] = (), drifted: int = 1) -> None:
@@ -272,7 +274,7 @@ class World:
         metrics = {"n_picked": float(len(points))}
         self.tracker.log_run("mnist", "data", name="d", metrics=metrics, tags={"scanflow.run": run}, artifacts=file)
         outputs = {"drifted": drifted, "n_picked": len(points), "n_anomalies": 3 * len(points), "run_ids": run_ids}
-        self.desk.ran(run, "detector", outputs)
+        self.control_plane.ran(run, "detector", outputs)
 
     def version(self, **tags: str) -> int:
         """Register the next version of the model."""
@@ -295,29 +297,31 @@ class World:
         """Let a retraining end that registered a version."""
         version = self.version(**{"scanflow.run": run})
         accuracies = {"champion_accuracy": champion, "challenger_accuracy": challenger, "version": version}
-        self.desk.ran(run, "training", {**accuracies, **more})
+        self.control_plane.ran(run, "training", {**accuracies, **more})
         return version
 
     def swapped(self, version: int, **more: Any) -> Intent:
         """Have the executor put a version to use: it is served, and watched."""
         intent = self.intent("executor", "change_model", version=version, **more)
-        self.desk.acted(intent)
-        self.desk.serves(f"models:/mnist_cnn/{version}", created=self.desk.deployed["serve"].created)
+        self.control_plane.acted(intent)
+        self.control_plane.serves(f"models:/mnist_cnn/{version}", created=self.control_plane.deployed["serve"].created)
         return intent
 
     def promoted(self, version: int) -> Intent:
         """Have a version put to use, watched to the end, and named the champion."""
         intent = self.swapped(version)
-        self.desk.now += 100.0
+        self.control_plane.now += 100.0
         self.fire("executor", "model_changed")
         assert self.champion() == version
         return intent
 
     def given(self, ids: Sequence[str]) -> None:
         """Have points wanted and labelled."""
-        self.desk.want_labels("mnist", [{"id": id, "run": "r", "data": {}, "guess": 1, "score": 0.5} for id in ids])
+        self.control_plane.want_labels(
+            "mnist", [{"id": id, "run": "r", "data": {}, "guess": 1, "score": 0.5} for id in ids]
+        )
         for id in ids:
-            self.desk.give_label("mnist", id, 7, by="ada")
+            self.control_plane.give_label("mnist", id, 7, by="ada")
 
 
 def _is_asked_for(one: object, asked: Mapping[str, str | None]) -> bool:
@@ -328,7 +332,7 @@ def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None
     """Return an application with a training, a detector and a service, and the four agents."""
     given = parameters or {}
     names = ("tracker", "checker", "planner", "executor")
-    agents = [sf.Agent(name=name, template=name, parameters=given.get(name, {})) for name in names]  # type: ignore[arg-type]
+    agents = [sf.Agent(name=name, template=name, parameters=given.get(name, {})) for name in names]
     train = Executor(name="train", mainfile="t.py", parameters={"labels": "", "model_uri": "", "epochs": 1})
     detect = Executor(name="detect", mainfile="d.py", parameters={"run_ids": [], "detector": "ks", "reference": ""})
     cnn = sf.Service(name="cnn", model="models:/mnist_cnn@champion")
@@ -350,4 +354,4 @@ def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None
 
 def told(world: World, type: str) -> list[Event]:
     """Return what the agents told the server of one type."""
-    return [event for event in world.desk.told if event.type == type]
+    return [event for event in world.control_plane.told if event.type == type]

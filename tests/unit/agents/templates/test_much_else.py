@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import Action, Decision, Intent
-from scanflow_agents.templates import marks
+from scanflow_agents.templates import bookmarks
 from tests.unit.agents.templates.fakes import World
 
 
@@ -32,22 +32,24 @@ def an_intent(id: str, **changes: Any) -> Intent:
 def much_is_refused(world: World, *, state: Any = "refused", verdict: Any = "refuse", **changes: Any) -> None:
     """Let a user's strategy want something for some minutes, once a second."""
     for number in range(300):
-        decision = Decision(intent=f"n{number}", verdict=verdict, reason="So it was.", at=world.desk.now)
+        decision = Decision(intent=f"n{number}", verdict=verdict, reason="So it was.", at=world.control_plane.now)
         intent = an_intent(f"n{number}", **changes)
-        world.desk.done.append(
+        world.control_plane.done.append(
             Action(id=intent.id, intent=intent, state=state, decision=decision, began=None, ended=None)
         )
 
 
 def much_runs(world: World) -> None:
     for number in range(300):
-        world.desk.ran(f"run-{number}", "inference", {})
+        world.control_plane.ran(f"run-{number}", "inference", {})
 
 
 def test_a_training_that_goes_on_is_seen_beside_a_workflow_that_runs_all_the_time(world: World) -> None:
-    world.desk.ran("long-run-1", "training", {}, state="running")
+    world.control_plane.ran("long-run-1", "training", {}, state="running")
     much_runs(world)
-    busy = marks.at_work(world.desk, world.tracker, world.context("planner"), "training", "learnt", patience_s=60.0)
+    busy = bookmarks.at_work(
+        world.control_plane, world.tracker, world.context("planner"), "training", "learnt", patience_s=60.0
+    )
     assert busy == "long-run-1"
 
 
@@ -56,16 +58,18 @@ def test_a_training_is_judged_and_noted_beside_a_workflow_that_runs_all_the_time
     much_runs(world)
     found = world.fire("planner", "retraining_ended")
     assert (found["run"], found["version"]) == ("bold-fox-2", version)
-    assert marks.noted_runs(world.tracker, world.context("planner"), "learnt") == {"bold-fox-2"}
+    assert bookmarks.noted_runs(world.tracker, world.context("planner"), "learnt") == {"bold-fox-2"}
 
 
 @pytest.mark.parametrize("state", ["pending", "running"])
 def test_a_run_that_is_wanted_is_seen_beside_a_strategy_that_is_refused_all_the_time(world: World, state: Any) -> None:
-    world.desk.acted(an_intent("wanted"), state=state)
+    world.control_plane.acted(an_intent("wanted"), state=state)
     much_is_refused(world)
     much_is_refused(world, state="pending", verdict="suggest", primitive="stop_workflow")
     much_is_refused(world, state="pending", verdict="suggest", target="workflow/detector")
-    busy = marks.at_work(world.desk, world.tracker, world.context("planner"), "training", "learnt", patience_s=60.0)
+    busy = bookmarks.at_work(
+        world.control_plane, world.tracker, world.context("planner"), "training", "learnt", patience_s=60.0
+    )
     assert busy == "wanted by tracker: wanted"
 
 
@@ -73,11 +77,11 @@ def test_a_swap_is_promoted_beside_strategies_that_are_refused_all_the_time(worl
     version = world.retrained("bold-fox-2", 0.81, 0.93)
     [swap] = world.passed_on(world.call("planner", "retraining_ended"))
     assert isinstance(swap, Intent)
-    world.desk.serves(f"models:/mnist_cnn/{version}")
-    world.desk.acted(swap)
+    world.control_plane.serves(f"models:/mnist_cnn/{version}")
+    world.control_plane.acted(swap)
     much_is_refused(world)
     much_is_refused(world, agent="executor", strategy=swap.strategy)
-    world.desk.now += 62.0
+    world.control_plane.now += 62.0
     world.fire("executor", "model_changed")
     assert world.champion() == version
 
@@ -87,7 +91,7 @@ def test_a_swap_on_its_way_keeps_another_waiting_beside_suggestions_of_its_own(w
     call = world.call("planner", "retraining_ended")
     [swap] = world.passed_on(call)
     assert isinstance(swap, Intent)
-    world.desk.acted(swap, state="running")
+    world.control_plane.acted(swap, state="running")
     much_is_refused(world, state="succeeded", verdict="act")
     much_is_refused(world, state="pending", verdict="suggest", agent="executor", strategy=swap.strategy)
     found = world.fire("executor", "change_model", version=version)
@@ -98,30 +102,30 @@ def test_a_detection_noted_by_a_clock_that_was_ahead_does_not_hide_what_comes(wo
     context = world.context("checker")
 
     def checked(until: float) -> None:
-        marks.note(world.tracker, context, "checked", tags={marks.OF_RUN: "r"}, metrics={"until": until})
+        bookmarks.note(world.tracker, context, "checked", tags={bookmarks.OF_RUN: "r"}, metrics={"until": until})
 
-    now = world.desk.now
-    assert marks.checked_until(world.tracker, context) == 0.0
+    now = world.control_plane.now
+    assert bookmarks.checked_until(world.tracker, context) == 0.0
     checked(now - 100)
     checked(now + 7200)
-    assert marks.checked_until(world.tracker, context) == now - 100
+    assert bookmarks.checked_until(world.tracker, context) == now - 100
     world.predicted(1000)
     assert world.fire("tracker", "count_number_of_predictions")["due"]
-    world.desk.now = now + 8000
-    assert marks.checked_until(world.tracker, context) == now + 7200
+    world.control_plane.now = now + 8000
+    assert bookmarks.checked_until(world.tracker, context) == now + 7200
 
 
 def test_a_detection_noted_by_a_clock_a_little_ahead_is_told_as_it_is(world: World) -> None:
-    context, now = world.context("checker"), world.desk.now
-    marks.note(world.tracker, context, "checked", tags={marks.OF_RUN: "r"}, metrics={"until": now + 5})
-    assert marks.checked_until(world.tracker, context) == now + 5
+    context, now = world.context("checker"), world.control_plane.now
+    bookmarks.note(world.tracker, context, "checked", tags={bookmarks.OF_RUN: "r"}, metrics={"until": now + 5})
+    assert bookmarks.checked_until(world.tracker, context) == now + 5
 
 
 def test_what_a_clock_that_was_ahead_has_seen_handed_over_keeps_nobody_waiting_until_it_is_there_again(
     world: World,
 ) -> None:
     tracker, planner = world.load("tracker"), world.load("planner")
-    now = world.desk.now
+    now = world.control_plane.now
 
     def due() -> bool:
         return bool(world.look(tracker, "tracker", "count_number_of_predictions")["due"])
@@ -131,11 +135,11 @@ def test_what_a_clock_that_was_ahead_has_seen_handed_over_keeps_nobody_waiting_u
         return found
 
     world.retrained("bold-fox-2", 0.8, 0.9)
-    world.desk.now += 7200
+    world.control_plane.now += 7200
     world.predicted(1000)
     assert due()
     assert stands() is None
-    world.desk.now = now
+    world.control_plane.now = now
     world.predicted(1000)
     assert due()
     assert stands() is None

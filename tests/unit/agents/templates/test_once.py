@@ -24,7 +24,7 @@ def test_predictions_are_handed_over_again_only_when_as_many_came_or_after_a_whi
     world.predicted(100)
     assert due()
     assert not due()
-    world.desk.now += 60
+    world.control_plane.now += 60
     assert due()
     assert [event.data["new"] for event in told(world, "predictions.counted")] == [1000, 1000]
 
@@ -37,7 +37,7 @@ def test_predictions_that_came_in_pieces_while_the_checker_was_busy_are_told_of_
     world.look(declared, "tracker", "count_number_of_predictions")
     for _ in range(3):
         world.predicted(400)
-        world.desk.now += 60
+        world.control_plane.now += 60
         assert world.look(declared, "tracker", "count_number_of_predictions")["due"]
     assert [event.data["new"] for event in told(world, "predictions.counted")] == [1000, 1200]
 
@@ -49,8 +49,8 @@ def test_a_detection_that_ended_is_made_use_of_before_another_begins(
     world: World, patience_passed: bool, busy: bool
 ) -> None:
     run_id = world.predicted(1000)
-    world.desk.ran("calm-otter-1", "detector", {})
-    world.desk.now += 500 if patience_passed else 0
+    world.control_plane.ran("calm-otter-1", "detector", {})
+    world.control_plane.now += 500 if patience_passed else 0
     found = world.fire("checker", "check_predictions", run_ids=[run_id])
     assert (found["busy"] == "calm-otter-1") == busy
 
@@ -72,9 +72,9 @@ def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(wor
     world.given([f"r:{number}" for number in range(100)])
     intent = world.intent("planner", "count_number_of_pickeddata")
     for state in ("pending", "running"):
-        world.desk.acted(intent, state)
+        world.control_plane.acted(intent, state)
         assert world.wants("planner", "count_number_of_pickeddata") == []
-    world.desk.acted(intent, "failed")
+    world.control_plane.acted(intent, "failed")
     assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent)
 
 
@@ -98,7 +98,7 @@ def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World
 
     assert stands() is None
     assert stands() == "it was asked for already"
-    world.desk.now += 60
+    world.control_plane.now += 60
     assert stands() is None
 
 
@@ -113,10 +113,10 @@ def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World
 def test_versions_are_put_to_use_and_watched_one_after_the_other(world: World, state: str, why: str) -> None:
     first, second = (world.retrained(f"bold-fox-{number}", 0.8, 0.9) for number in (2, 3))
     intent = world.intent("executor", "change_model", version=first)
-    world.desk.acted(intent, state)
+    world.control_plane.acted(intent, state)
     assert world.fire("executor", "change_model", version=second)["stands"] == why
-    world.desk.acted(intent, "succeeded")
-    world.desk.now += 62.0
+    world.control_plane.acted(intent, "succeeded")
+    world.control_plane.now += 62.0
     assert world.fire("executor", "change_model", version=second)["stands"] is None
 
 
@@ -133,9 +133,9 @@ def test_a_version_whose_wish_is_on_its_way_to_the_server_is_not_wanted_again_no
 def test_a_version_that_is_on_its_way_is_not_changed_to_again(world: World, state: str) -> None:
     version = world.retrained("bold-fox-2", 0.8, 0.9)
     intent = world.intent("executor", "change_model", version=version)
-    world.desk.acted(intent, state)
+    world.control_plane.acted(intent, state)
     assert world.fire("executor", "change_model", version=version)["stands"] == f"it is on its way: {intent.id}"
-    world.desk.acted(intent, "failed")
+    world.control_plane.acted(intent, "failed")
     stands = world.fire("executor", "change_model", version=version)["stands"]
     assert stands == f"its last try went wrong, which is about to be noted: {intent.id}"
     world.fire("executor", "model_changed")
@@ -149,7 +149,7 @@ def test_two_sensors_have_nothing_labelled_twice(world: World) -> None:
         "    return {i['id']: 7 for i in items}\n"
     )
     world.parameters = {"checker": {"labeller": "own.py:label"}}
-    world.desk.want_labels("mnist", [{"id": f"r:{n}", "run": "r", "data": {}, "guess": 1} for n in range(50)])
+    world.control_plane.want_labels("mnist", [{"id": f"r:{n}", "run": "r", "data": {}, "guess": 1} for n in range(50)])
     declared, start = world.load("checker"), Barrier(4)
     counts: list[int] = []
 
@@ -176,12 +176,12 @@ def test_the_agents_tell_what_they_found_out(world: World) -> None:
     world.fire("planner", "retraining_ended")
     world.fire("planner", "retraining_ended")
     intent = world.intent("executor", "change_model", version=version)
-    world.desk.serves(f"models:/mnist_cnn/{version}")
-    world.desk.acted(intent)
-    world.desk.now += 100
+    world.control_plane.serves(f"models:/mnist_cnn/{version}")
+    world.control_plane.acted(intent)
+    world.control_plane.now += 100
     world.fire("executor", "model_changed")
 
-    assert [(event.type, event.subject) for event in world.desk.told] == [
+    assert [(event.type, event.subject) for event in world.control_plane.told] == [
         ("drift.found", "workflow/detector"),
         ("drift.none", "workflow/detector"),
         ("model.judged", "model/mnist_cnn"),

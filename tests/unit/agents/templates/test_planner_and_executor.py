@@ -14,9 +14,9 @@ from scanflow.agent.records import Action, Decision, Intent, Sample
 from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow_agents.templates.changes import STRATEGY, settled, verdict_on
+from scanflow_agents.templates.bookmarks import oldest, read_json, time_of
 from scanflow_agents.templates.infrastructure import next_threshold
-from scanflow_agents.templates.marks import oldest, read_json, time_of
+from scanflow_agents.templates.model_changes import STRATEGY, settled, verdict_on
 from tests.unit.agents.templates.fakes import World
 
 # -- retraining
@@ -63,7 +63,7 @@ def test_a_run_that_does_not_say_its_labels_had_the_newest_from_before_it(world:
 @pytest.mark.parametrize(("state", "wanted"), [("running", 0), ("failed", 1), ("stopped", 1)])
 def test_one_retraining_at_a_time_and_a_failed_one_is_made_again(world: World, state: Any, wanted: int) -> None:
     world.given([f"p:{number}" for number in range(100)])
-    world.desk.ran("bold-fox-1", "training", {}, state=state)
+    world.control_plane.ran("bold-fox-1", "training", {}, state=state)
     assert len(world.wants("planner", "count_number_of_pickeddata")) == wanted
 
 
@@ -127,7 +127,7 @@ def test_a_version_older_than_the_one_in_use_does_not_come_back(world: World) ->
 @pytest.mark.parametrize("accuracy", ["0.9", None, True, float("nan")])
 def test_a_run_without_two_numbers_is_no_challenger(world: World, accuracy: Any) -> None:
     outputs = {"champion_accuracy": 0.5, "challenger_accuracy": accuracy, "version": 1}
-    world.desk.ran("bold-fox-1", "training", outputs)
+    world.control_plane.ran("bold-fox-1", "training", outputs)
     assert world.wants("planner", "retraining_ended") == []
 
 
@@ -136,8 +136,8 @@ def test_a_run_without_two_numbers_is_no_challenger(world: World, accuracy: Any)
 
 def test_a_version_that_is_taken_back_is_rejected_and_not_asked_for_again(world: World) -> None:
     version, swap = _swapped(world)
-    world.desk.acted(swap, "reverted", reverted_by="service.serve.errors")
-    world.desk.serves("models:/mnist_cnn/1")
+    world.control_plane.acted(swap, "reverted", reverted_by="service.serve.errors")
+    world.control_plane.serves("models:/mnist_cnn/1")
     assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "reject"
     tags = world.tracker.get_model("mnist_cnn", version).tags
     assert tags["scanflow.promotion"] == "rejected: taken back by service.serve.errors"
@@ -149,8 +149,8 @@ def test_a_version_that_is_taken_back_is_rejected_and_not_asked_for_again(world:
 
 def test_a_model_that_fails_to_load_is_rejected_with_the_reason(world: World) -> None:
     version, swap = _swapped(world)
-    world.desk.serves("models:/mnist_cnn/1")
-    world.desk.acted(swap, "failed", error="The model cannot be loaded:\nno such layer")
+    world.control_plane.serves("models:/mnist_cnn/1")
+    world.control_plane.acted(swap, "failed", error="The model cannot be loaded:\nno such layer")
     world.fire("executor", "model_changed")
     tags = world.tracker.get_model("mnist_cnn", version).tags
     assert tags["scanflow.promotion"] == "rejected: The model cannot be loaded: no such layer"
@@ -158,12 +158,12 @@ def test_a_model_that_fails_to_load_is_rejected_with_the_reason(world: World) ->
 
 def test_a_version_taken_back_after_it_was_promoted_gives_the_alias_back(world: World) -> None:
     version, swap = _swapped(world)
-    world.desk.acted(swap)
-    world.desk.now += 100.0
+    world.control_plane.acted(swap)
+    world.control_plane.now += 100.0
     world.fire("executor", "model_changed")
     assert world.champion() == version
-    world.desk.acted(swap, "reverted", reverted_by="ada")
-    world.desk.serves("models:/mnist_cnn/1")
+    world.control_plane.acted(swap, "reverted", reverted_by="ada")
+    world.control_plane.serves("models:/mnist_cnn/1")
     world.fire("executor", "model_changed")
     assert world.champion() == 1
     assert world.fire("executor", "model_changed") == {"changes": []}
@@ -171,8 +171,8 @@ def test_a_version_taken_back_after_it_was_promoted_gives_the_alias_back(world: 
 
 def test_an_alias_that_a_person_moved_stays_where_it_was_put(world: World) -> None:
     _, swap = _swapped(world)
-    world.desk.acted(swap)
-    world.desk.now += 100.0
+    world.control_plane.acted(swap)
+    world.control_plane.now += 100.0
     world.fire("executor", "model_changed")
     world.tracker.set_model_alias("mnist_cnn", "champion", 1)
     assert world.fire("executor", "model_changed") == {"changes": []}
@@ -181,16 +181,16 @@ def test_an_alias_that_a_person_moved_stays_where_it_was_put(world: World) -> No
 
 def test_an_alias_waits_while_the_service_answers_with_another_version(world: World) -> None:
     _, swap = _swapped(world)
-    world.desk.acted(swap)
-    world.desk.serves("models:/mnist_cnn/1")
-    world.desk.now += 100.0
+    world.control_plane.acted(swap)
+    world.control_plane.serves("models:/mnist_cnn/1")
+    world.control_plane.now += 100.0
     assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "wait"
     assert world.champion() == 1
 
 
 def test_a_version_that_is_served_or_whose_service_is_not_there_changes_nothing(world: World) -> None:
     assert world.fire("executor", "change_model", version=1)["stands"] == "it is served"
-    world.desk.deployed.clear()
+    world.control_plane.deployed.clear()
     assert "not deployed" in world.fire("executor", "change_model", version=1)["stands"]
 
 
@@ -226,14 +226,11 @@ def test_the_strategies_below_are_off_unless_they_are_configured(world: World) -
 
 
 def test_a_stand_in_is_deployed_once_when_no_instance_is_ready(world: World) -> None:
-    world.parameters = {
-        "spare": {},
-        "planner": {"service": "serve", "backup_workflow": "spare"},
-    }
+    world.parameters = {"spare": {}, "planner": {"service": "serve", "backup_workflow": "spare"}}
     assert world.wants("planner", "service_health") == []
-    world.desk.serves("models:/mnist_cnn/1", ready=0)
+    world.control_plane.serves("models:/mnist_cnn/1", ready=0)
     assert world.intent("planner", "service_health").target == "service/spare"
-    world.desk.deployed["spare"] = world.desk.deployed["serve"].model_copy(update={"name": "spare"})
+    world.control_plane.deployed["spare"] = world.control_plane.deployed["serve"].model_copy(update={"name": "spare"})
     assert world.wants("planner", "service_health") == []
 
 
@@ -244,14 +241,19 @@ def test_a_stand_in_waits_until_the_service_was_down_for_so_long(world: World) -
     }
     declared = world.load("planner")
     (strategy,) = declared.strategies_of("service_health")
-    began = world.desk.now
+    began = world.control_plane.now
 
     def look(after_s: float, *, ready: int) -> tuple[float, int]:
-        world.desk.now = began + after_s
-        world.desk.serves("models:/mnist_cnn/1", ready=ready)
+        world.control_plane.now = began + after_s
+        world.control_plane.serves("models:/mnist_cnn/1", ready=ready)
         found = world.look(declared, "planner", "service_health")
         sample = Sample(
-            id="s", agent="planner", sensor="service_health", at=world.desk.now, value=found, cause=f"c:{after_s}"
+            id="s",
+            agent="planner",
+            sensor="service_health",
+            at=world.control_plane.now,
+            value=found,
+            cause=f"c:{after_s}",
         )
         return found["down_s"], len(decide(strategy, sample, Situation(app="mnist", team="data", at=sample.at)))
 
@@ -266,47 +268,47 @@ def test_a_stand_in_waits_until_the_service_was_down_for_so_long(world: World) -
 
 def test_a_slow_service_is_asked_to_take_less_on_each_instance(world: World) -> None:
     world.parameters["planner"] = {"target_p95_s": 0.1, "max_instances": 3}
-    world.desk.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.15)
+    world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.15)
     assert world.intent("planner", "service_latency").arguments == {
         "workflow": "serve",
         "metric": "rps",
         "target": 13.333,
         "max": 3,
     }
-    world.desk.said["serve"] = scaled_by(10.0)
+    world.control_plane.said["serve"] = scaled_by(10.0)
     assert world.intent("planner", "service_latency").arguments["target"] == 6.667
-    world.desk.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.08)
+    world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.08)
     assert world.wants("planner", "service_latency") == []
 
 
 def test_a_fast_service_is_asked_to_take_more_only_while_it_takes_what_it_is_asked_to(world: World) -> None:
     world.parameters["planner"] = {"target_p95_s": 0.1}
-    world.desk.serves("models:/mnist_cnn/1", instances=2, rps=18.0, p95_s=0.03)
+    world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=18.0, p95_s=0.03)
     assert world.wants("planner", "service_latency") == [], "nothing scales it"
-    world.desk.said["serve"] = scaled_by(10.0)
+    world.control_plane.said["serve"] = scaled_by(10.0)
     assert world.intent("planner", "service_latency").arguments["target"] == 11.0
-    world.desk.serves("models:/mnist_cnn/1", instances=2, rps=15.0, p95_s=0.03)
+    world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=15.0, p95_s=0.03)
     assert world.wants("planner", "service_latency") == []
 
 
 def test_a_quiet_night_leaves_the_threshold_to_the_mornings_peak(world: World) -> None:
     world.parameters["planner"] = {"target_p95_s": 0.1, "watch_cool_down_s": 120.0}
-    world.desk.said["serve"] = scaled_by(20.0)
-    world.desk.serves("models:/mnist_cnn/1", rps=0.5, p95_s=0.01)
+    world.control_plane.said["serve"] = scaled_by(20.0)
+    world.control_plane.serves("models:/mnist_cnn/1", rps=0.5, p95_s=0.01)
     for _ in range(240):  # eight hours
-        world.desk.now += 120.0
+        world.control_plane.now += 120.0
         for want in world.wants("planner", "service_latency"):
             assert isinstance(want, Intent)
-            world.desk.said["serve"] = scaled_by(cast("float", want.arguments["target"]))
-    assert world.desk.said["serve"].target == 20.0
+            world.control_plane.said["serve"] = scaled_by(cast("float", want.arguments["target"]))
+    assert world.control_plane.said["serve"].target == 20.0
 
 
 def test_several_instances_are_kept_from_each_others_cores(world: World) -> None:
     world.parameters["planner"] = {"spread_affinity": "cpu"}
     assert world.wants("planner", "service_placement") == []
-    world.desk.serves("models:/mnist_cnn/1", instances=2)
+    world.control_plane.serves("models:/mnist_cnn/1", instances=2)
     assert world.intent("planner", "service_placement").fields == ("affinity",)
-    world.desk.serves("models:/mnist_cnn/1", instances=2, affinity="cpu")
+    world.control_plane.serves("models:/mnist_cnn/1", instances=2, affinity="cpu")
     assert world.wants("planner", "service_placement") == []
 
 
@@ -394,7 +396,7 @@ def _swapped(world: World) -> tuple[int, Intent]:
     """Have a better version served by the executor; return it, and the intent."""
     version = world.retrained("bold-fox-1", 0.80, 0.95)
     swap = world.intent("executor", "change_model", version=version)
-    world.desk.serves(f"models:/mnist_cnn/{version}")
+    world.control_plane.serves(f"models:/mnist_cnn/{version}")
     return version, swap
 
 
@@ -426,8 +428,8 @@ def _runs(ends: list[int]) -> list[Run]:
 
 def test_another_team_s_labels_are_not_learnt_from(world: World) -> None:
     items: list[dict[str, Any]] = [{"id": f"p{number}", "run": "r", "data": {}, "guess": 1} for number in range(150)]
-    world.desk.want_labels("mnist", items, team="others")
+    world.control_plane.want_labels("mnist", items, team="others")
     for one in items:
-        world.desk.give_label("mnist", one["id"], 7, by="ada")
+        world.control_plane.give_label("mnist", one["id"], 7, by="ada")
     found = world.fire("planner", "count_number_of_pickeddata")
     assert (found["labels"], found["batch"]) == (0, None)

@@ -8,28 +8,23 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.agent.acts import Call
+from scanflow.agent.actions import Call
 from scanflow.agent.context import Context
 from scanflow.agent.records import Guard, Intent
-from scanflow.agent.registry import load_agent
-from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow_agents.templates import NAMES, template_of
+from scanflow.errors import InvalidError, UnavailableError, UsageError
+from scanflow.plugins import plugin_names
+from scanflow_agents.templates import load_declared
 from tests.unit.agents.templates.fakes import World
 
 
 def test_each_template_declares_the_strategies_of_table_5_5(world: World) -> None:
-    found = {name: sorted(one.name for one in world.load(name).strategies) for name in NAMES}
+    found = {name: sorted(one.name for one in world.load(name).strategies) for name in plugin_names("templates")}
     assert found == {
         "tracker": ["count_number_of_predictions"],
         "checker": ["check_predictions"],
         "planner": ["retrain_model", "update_model"],
         "executor": ["change_model_transition"],
     }
-
-
-def test_an_unknown_template_is_not_found_with_the_nearest_name() -> None:
-    with pytest.raises(NotFoundError, match="Did you mean 'checker'"):
-        template_of("cheker")
 
 
 @pytest.mark.parametrize(
@@ -71,10 +66,10 @@ def test_an_agent_with_modules_may_have_parameters_for_them(tmp_path: Path) -> N
         agent = sf.Agent(name="tracker", template="tracker", modules=["own.py"], parameters=parameters)
         app = sf.Application(name="mnist", team="data", app_dir=tmp_path, agents=[agent, other])
         if fits:
-            assert load_agent(app, agent, template=template_of("tracker")).sensors
+            assert load_declared(app, agent).sensors
         else:
             with pytest.raises(InvalidError, match="min_predictions"):
-                load_agent(app, agent, template=template_of("tracker"))
+                load_declared(app, agent)
 
 
 def test_the_loop_closes_from_predictions_to_another_champion(world: World) -> None:
@@ -90,7 +85,7 @@ def test_the_loop_closes_from_predictions_to_another_champion(world: World) -> N
     world.detected("calm-otter-1", points, run_ids=ids)
     assert world.fire("checker", "detection_ended")["detections"][0]["picked"] == 100
     for id in points:
-        world.desk.give_label("mnist", id, 7, by="ada")
+        world.control_plane.give_label("mnist", id, 7, by="ada")
 
     retrain = world.intent("planner", "count_number_of_pickeddata")
     given = retrain.arguments["parameters"]
@@ -112,11 +107,11 @@ def test_the_loop_closes_from_predictions_to_another_champion(world: World) -> N
     }
     assert swap.guard == Guard(metric="service.serve.errors", worse="higher", by=0.02, within_s=60.0)
 
-    world.desk.serves(f"models:/mnist_cnn/{version}")
-    world.desk.acted(swap)
+    world.control_plane.serves(f"models:/mnist_cnn/{version}")
+    world.control_plane.acted(swap)
     assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "wait"
     assert world.champion() == 1
-    world.desk.now += 62.0
+    world.control_plane.now += 62.0
     assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "promote"
     assert world.champion() == version
     assert world.tracker.get_model("mnist_cnn", version).tags["scanflow.reference"] == (
@@ -175,7 +170,7 @@ def test_the_tracker_counts_by_the_names_of_the_thesis_too(world: World) -> None
     world.parameters["tracker"] = {"metric": "n_predictions", "filter_string": filter_string}
     tags = {"stage": "predictor-batch"}
     world.tracker.log_run("mnist", "data", metrics={"n_predictions": 1500.0}, tags=tags)
-    world.desk.now += 10
+    world.control_plane.now += 10
     assert world.call("tracker", "count_number_of_predictions").kwargs["predictions"] == 1500
 
 
@@ -199,7 +194,7 @@ def test_predictions_are_not_checked_twice(world: World) -> None:
 
 def test_nothing_is_checked_while_a_detection_goes_on_and_what_came_waits(world: World) -> None:
     world.predicted(2000)
-    world.desk.ran("calm-otter-1", "detector", {}, state="running")
+    world.control_plane.ran("calm-otter-1", "detector", {}, state="running")
     call = world.call("tracker", "count_number_of_predictions")
     assert world.passed_on(call) == []
     assert world.call("tracker", "count_number_of_predictions").kwargs["run_ids"] == call.kwargs["run_ids"]
@@ -207,7 +202,7 @@ def test_nothing_is_checked_while_a_detection_goes_on_and_what_came_waits(world:
 
 def test_a_detection_that_failed_leaves_its_predictions_to_the_next(world: World) -> None:
     world.predicted(2000)
-    world.desk.ran("calm-otter-1", "detector", {}, state="failed")
+    world.control_plane.ran("calm-otter-1", "detector", {}, state="failed")
     world.fire("checker", "detection_ended")
     assert len(world.passed_on(world.call("tracker", "count_number_of_predictions"))) == 1
 
@@ -216,10 +211,10 @@ def detection_fails(world: World, call: Call) -> Intent:
     """Have what the checker wants done, and fail."""
     [intent] = world.passed_on(call)
     assert isinstance(intent, Intent)
-    number = len(world.desk.records)
-    record = world.desk.ran(f"calm-otter-{number}", "detector", {}, state="failed")
-    world.desk.records[-1] = record.model_copy(update={"error": "step 'collect' failed"})
-    world.desk.acted(intent.model_copy(update={"id": f"i{number}"}), result={"run": record.name})
+    number = len(world.control_plane.records)
+    record = world.control_plane.ran(f"calm-otter-{number}", "detector", {}, state="failed")
+    world.control_plane.records[-1] = record.model_copy(update={"error": "step 'collect' failed"})
+    world.control_plane.acted(intent.model_copy(update={"id": f"i{number}"}), result={"run": record.name})
     return intent
 
 
@@ -239,16 +234,16 @@ def test_predictions_whose_detections_all_fail_are_set_aside_and_told_and_later_
     found = world.fire("checker", "check_predictions", **both)
 
     assert (found["run_ids"], found["set_aside"]) == ([later], [bad])
-    [told] = [event for event in world.desk.told if event.type == "drift.unknown"]
+    [told] = [event for event in world.control_plane.told if event.type == "drift.unknown"]
     assert (told.data["tries"], told.data["files"], told.data["error"]) == (3, 1, "step 'collect' failed")
     assert told.data["run"] == "calm-otter-2"
     again = world.call("tracker", "count_number_of_predictions")
     assert again.kwargs["run_ids"] == [later], "it is handed over no more"
     [intent] = world.passed_on(again)
     assert isinstance(intent, Intent)
-    assert [event.type for event in world.desk.told].count("drift.unknown") == 1
-    world.desk.records[-1] = world.desk.records[-1].model_copy(update={"state": "succeeded"})
-    world.desk.left["calm-otter-2", "last"] = {"drifted": 0}
+    assert [event.type for event in world.control_plane.told].count("drift.unknown") == 1
+    world.control_plane.records[-1] = world.control_plane.records[-1].model_copy(update={"state": "succeeded"})
+    world.control_plane.left["calm-otter-2", "last"] = {"drifted": 0}
     assert [one["run"] for one in world.fire("checker", "detection_ended")["detections"]] == ["calm-otter-2"]
 
 
@@ -257,10 +252,10 @@ def test_detections_that_were_stopped_or_looked_at_others_are_no_failures_of_the
     old = world.predicted(2000)
     call = world.call("tracker", "count_number_of_predictions")
     detection_fails(world, call)
-    world.desk.ran("by-hand", "detector", {}, state="failed")
+    world.control_plane.ran("by-hand", "detector", {}, state="failed")
     new = world.predicted(10)
     assert world.fire("checker", "check_predictions", run_ids=[new])["run_ids"] == [new]
-    world.desk.records[0] = world.desk.records[0].model_copy(update={"state": "stopped"})
+    world.control_plane.records[0] = world.control_plane.records[0].model_copy(update={"state": "stopped"})
     assert world.fire("checker", "check_predictions", run_ids=[old])["set_aside"] == []
 
 
@@ -276,30 +271,30 @@ def test_a_hundred_alarms_ask_for_what_the_arbiter_bounds(world: World) -> None:
 def test_without_drift_nobody_is_asked_to_label(world: World) -> None:
     world.detected("calm-otter-1", ["a", "b"], drifted=0)
     found = world.fire("checker", "detection_ended")
-    assert (found["detections"][0]["drifted"], world.desk.queue) == (False, {})
+    assert (found["detections"][0]["drifted"], world.control_plane.queue) == (False, {})
 
 
 def test_what_was_picked_says_where_it_is(world: World) -> None:
     world.detected("calm-otter-1", ["p1:4", "17"])
     world.fire("checker", "detection_ended")
-    assert list(world.desk.queue) == ["p1:4", "calm-otter-1/17"]
-    data = world.desk.queue["p1:4"]["data"]
+    assert list(world.control_plane.queue) == ["p1:4", "calm-otter-1/17"]
+    data = world.control_plane.queue["p1:4"]["data"]
     assert (data["file"], data["at"]) == ("picked.npz", 0)
     assert world.tracker.get_run(data["tracked"]).tags["scanflow.run"] == "calm-otter-1"
 
 
 def test_a_server_that_was_away_is_told_of_the_points_later(world: World) -> None:
     world.detected("calm-otter-1", ["p1:4"])
-    world.desk.away = True
+    world.control_plane.away = True
     with pytest.raises(UnavailableError):
         world.fire("checker", "detection_ended")
-    world.desk.away = False
+    world.control_plane.away = False
     assert world.fire("checker", "detection_ended")["detections"][0]["picked"] == 1
     assert world.fire("checker", "detection_ended")["detections"] == []
 
 
 def test_a_detection_that_says_nothing_keeps_no_other_waiting(world: World) -> None:
-    world.desk.ran("calm-otter-1", "detector", {})
+    world.control_plane.ran("calm-otter-1", "detector", {})
     world.detected("calm-otter-2", ["p1:4"])
     found = world.fire("checker", "detection_ended")
     assert [one["run"] for one in found["detections"]] == ["calm-otter-2"]
@@ -322,7 +317,9 @@ def test_a_labeller_is_asked_at_once(world: World) -> None:
     world.parameters["checker"] = {"labeller": "labels_of_ours.py:truth"}
     world.detected("calm-otter-1", ["p1:4", "p1:5"])
     assert world.fire("checker", "detection_ended")["detections"][0]["labelled"] == 2
-    assert {(one["label"], one["by"]) for one in world.desk.queue.values()} == {(8, "labeller labels_of_ours.py:truth")}
+    assert {(one["label"], one["by"]) for one in world.control_plane.queue.values()} == {
+        (8, "labeller labels_of_ours.py:truth")
+    }
     assert world.fire("checker", "label_picked") == {"wanted": 0, "labelled": 0}
 
 
@@ -333,7 +330,7 @@ def test_a_labeller_that_fails_leaves_the_points_to_people(world: World, name: s
     world.detected("calm-otter-1", ["p1:4"])
     found = world.fire("checker", "detection_ended")
     assert (found["detections"][0]["picked"], len(found["errors"])) == (1, 1)
-    assert world.desk.queue["p1:4"]["state"] == "wanted"
+    assert world.control_plane.queue["p1:4"]["state"] == "wanted"
 
 
 def test_the_detector_is_told_what_the_new_champion_was_trained_on(world: World) -> None:

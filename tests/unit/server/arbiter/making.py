@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scanflow.agent.records import Action, Call, Decision, Intent
+from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall
 
 __all__ = ["action", "intent"]
 
@@ -26,7 +26,9 @@ def intent(id: str = "i1", **changes: Any) -> Intent:
     return Intent.model_validate({**given, **changes})
 
 
-def action(of: Intent, *, began: float, inverse: Call | None = None, verdict: str = "act", **changes: Any) -> Action:
+def action(
+    of: Intent, *, began: float, inverse: PrimitiveCall | None = None, verdict: str = "act", **changes: Any
+) -> Action:
     decision = Decision.model_validate({"intent": of.id, "verdict": verdict, "reason": "It was so.", "at": began})
     given = {"id": of.id, "intent": of, "decision": decision, "inverse": inverse}
     return Action.model_validate({**given, "state": "succeeded", "began": began, "ended": began, **changes})

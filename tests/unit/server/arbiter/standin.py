@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scanflow.agent.records import Call, Intent
+from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.records import Intent, PrimitiveCall
 from scanflow.errors import UnavailableError
-from scanflow_server.arbiter.engine import Engine
+from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.look import SINCE
-from scanflow_server.primitives.means import Done
 from scanflow_server.store.base import Store
 
 __all__ = ["KilledError", "World"]
@@ -33,9 +33,9 @@ class World:
         self.kill: str | None = None
         self.fail: Exception | None = None
 
-    def engine(self, **changes: Any) -> Engine:
+    def engine(self, **changes: Any) -> ArbiterEngine:
         """Return an engine on this world's store, as a server that starts makes one."""
-        return Engine(
+        return ArbiterEngine(
             self.store,
             self.perform,
             look=self.look,
@@ -53,14 +53,21 @@ class World:
     def measure(self, _app: str, metric: str) -> float | None:
         return self.metrics.get(metric)
 
-    def perform(self, _intent: Intent, call: Call, key: str, noted: Call | None, note: Callable[[Call], None]) -> Done:
+    def perform(
+        self,
+        _intent: Intent,
+        call: PrimitiveCall,
+        key: str,
+        noted: PrimitiveCall | None,
+        note: Callable[[PrimitiveCall], None],
+    ) -> PrimitiveResult:
         name, count = str(call.arguments["workflow"]), call.arguments["instances"]
         assert isinstance(count, int)
         if self.kill == "before":
             raise KilledError
         if self.fail is not None:
             raise self.fail
-        inverse = noted or Call(
+        inverse = noted or PrimitiveCall(
             primitive=call.primitive, arguments={"workflow": name, "instances": self.replicas[name]}
         )
         if noted is None:
@@ -72,7 +79,7 @@ class World:
             self.replicas[name] = count
         if self.kill == "after":
             raise KilledError
-        return Done({"instances": count}, inverse)
+        return PrimitiveResult({"instances": count}, inverse)
 
     def does_not_answer(self) -> None:
         self.fail = UnavailableError("The tracker does not answer. Try again.")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Call
+from scanflow.agent.records import PrimitiveCall
 from scanflow_server.arbiter.arbitrate import arbitrate
 from scanflow_server.arbiter.owner import Owner, owner_from
 from tests.unit.server.arbiter.making import action, intent
@@ -96,11 +96,11 @@ def test_a_budget_is_not_exceeded_and_says_when_there_is_room_again() -> None:
 @pytest.mark.parametrize(
     ("back", "forth"),
     [
-        (Call(primitive="update_workflow_replica", arguments={"instances": 2}), {"instances": 2}),
-        (Call(primitive="update_workflow_replica", arguments={"instances": 1}), {"instances": 3}),
+        (PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": 2}), {"instances": 2}),
+        (PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": 1}), {"instances": 3}),
     ],
 )
-def test_a_way_is_not_taken_back_within_the_hysteresis(back: Call, forth: dict[str, Any]) -> None:
+def test_a_way_is_not_taken_back_within_the_hysteresis(back: PrimitiveCall, forth: dict[str, Any]) -> None:
     up = action(intent("i0", arguments={"instances": 4}), began=100.0, inverse=back)
     wanted = intent(arguments=forth, hysteresis_s=30)
     decision = arbitrate(wanted, now=110.0, history=[up])
@@ -112,7 +112,7 @@ def test_a_way_is_not_taken_back_within_the_hysteresis(back: Call, forth: dict[s
 
 def test_an_action_that_changed_nothing_does_not_hide_the_change_before_it() -> None:
     def to(id: str, count: int, was: int, began: float) -> Any:
-        back = Call(primitive="update_workflow_replica", arguments={"instances": was})
+        back = PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": was})
         return action(intent(id, arguments={"instances": count}), began=began, inverse=back)
 
     history = [to("i0", 2, 1, 100.0), to("i1", 2, 2, 105.0)]
@@ -123,8 +123,8 @@ def test_an_action_that_changed_nothing_does_not_hide_the_change_before_it() -> 
 
 
 def test_going_back_to_the_model_before_is_a_reversal_and_going_on_to_a_third_is_none() -> None:
-    def promote(version: int) -> Call:
-        return Call(primitive="upgrade_workflow", arguments={"name": "serve", "model": f"models:/m/{version}"})
+    def promote(version: int) -> PrimitiveCall:
+        return PrimitiveCall(primitive="upgrade_workflow", arguments={"name": "serve", "model": f"models:/m/{version}"})
 
     def wanted(id: str, version: int) -> Any:
         call = promote(version)
@@ -144,7 +144,7 @@ def test_an_instance_more_and_then_one_fewer_is_a_reversal() -> None:
 
 
 def test_what_failed_or_was_taken_back_may_be_tried_the_other_way() -> None:
-    back = Call(primitive="update_workflow_replica", arguments={"instances": 2})
+    back = PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": 2})
     up = action(intent("i0", arguments={"instances": 4}), began=100.0, inverse=back, state="reverted")
     assert arbitrate(intent(arguments={"instances": 2}, hysteresis_s=60), now=110.0, history=[up]).verdict == "act"
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scanflow.agent.records import Action, Intent
 from scanflow_server.arbiter.arbitrate import World, arbitrate, arbitrate_all
+from scanflow_server.arbiter.identity import overlapping
 from scanflow_server.arbiter.owner import Owner
-from scanflow_server.arbiter.words import overlapping
 from tests.unit.server.arbiter.making import action, intent
 
 FIELDS = ("model", "replicas", "traffic")

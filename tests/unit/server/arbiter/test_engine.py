@@ -6,7 +6,7 @@ import pytest
 
 from scanflow.agent.records import Action, Guard, Intent
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow_server.arbiter.engine import Engine
+from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.why import why
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
@@ -49,7 +49,7 @@ def test_what_is_decided_is_done_and_written_down(world: World) -> None:
     assert done.inverse is not None
     assert done.inverse.arguments == {"workflow": "serve", "instances": 2}
     assert told(world) == ["intent", "action.succeeded"]
-    assert trail(world, "i1") == ["act: Nothing stands against it.", "it began", "it is done: instances=4"]
+    assert trail(world, "i1") == ["act: Allowed: no conflict.", "it began", "it is done: instances=4"]
 
 
 def test_a_key_is_acted_on_once(world: World) -> None:
@@ -137,7 +137,7 @@ def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(world: World
     engine.approve("i1", by="ann", reason="go")
     engine.settle()
     assert world.replicas == {"serve": 4, "other": 1}
-    with pytest.raises(UsageError, match="needs no yes: it is succeeded"):
+    with pytest.raises(UsageError, match="needs no approval: it is succeeded"):
         engine.approve("i1", by="ann")
     with pytest.raises(UsageError, match="cannot be refused: it is succeeded"):
         engine.refuse("i1", by="bob")
@@ -330,7 +330,7 @@ def test_what_waits_for_its_turn_is_done_when_it_comes(world: World) -> None:
 
 
 def test_why_tells_the_whole_story(world: World) -> None:
-    engine: Engine = world.engine()
+    engine: ArbiterEngine = world.engine()
     sample = {"id": "s1", "agent": "planner", "sensor": "load", "at": 999.0, "value": 31, "cause": "interval:16:39"}
     engine.submit(wanted("i1", sample=sample, rule="load 31 > 20"))
     engine.settle()

@@ -8,7 +8,7 @@ from pathlib import Path
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
 from scanflow.errors import NotFoundError
-from scanflow_server.primitives.means import Kept
+from scanflow_server.primitives.action_context import KeptApplication
 
 __all__ = ["Remembered"]
 
@@ -19,12 +19,12 @@ class Remembered:
         self.source = source
         self.revision = 1
 
-    def get(self, app: str, team: str) -> Kept:
+    def get(self, app: str, team: str) -> KeptApplication:
         if (app, team) != (self.application.name, self.application.team):
             raise NotFoundError(f"There is no application {app!r}.")
-        return Kept(application=self.application, source=self.source, revision=self.revision)
+        return KeptApplication(application=self.application, source=self.source, revision=self.revision)
 
-    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> Kept:
+    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> KeptApplication:
         changed = make(self.get(app, team).application)
         if changed != self.application:
             self.application = load_json(dump_json(changed))

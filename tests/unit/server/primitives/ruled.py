@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from scanflow.app.application import Application
-from scanflow.app.resources import AffinityMode
+from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.services import changes
-from scanflow.backends.local.services.definition import Definition, nodes_of
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.report import record_of
-from scanflow.backends.local.services.stored import Stored
-from scanflow.backends.service_records import Explanation, Judgement, ServiceObserver, ServiceRecord, Shape
+from scanflow.backends.local.services.spec import changes
+from scanflow.backends.local.services.spec.service_spec import ServiceSpec, nodes_of
+from scanflow.backends.local.services.state.desired import DesiredState
+from scanflow.backends.local.services.state.report import record_of
+from scanflow.backends.port import LogReader
+from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord, Shape
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import NotFoundError
 from scanflow.wire import ModelFiles, Revision
@@ -29,7 +31,7 @@ class Ruled:
 
     def __init__(self, folder: Path) -> None:
         self.folders = ServicesHome(folder)
-        self.stored: dict[str, Stored] = {}
+        self.stored: dict[str, DesiredState] = {}
         self.aliases: dict[str, int] = {"champion": 1, "challenger": 2}
         self.killed_after_next = False
 
@@ -47,27 +49,28 @@ class Ruled:
         workflow: Workflow,
         *,
         source: Path | None,  # noqa: ARG002
-        shape: Shape | None,
+        sizing: Sizing | None,
         port: int | None,
+        key: str | None,  # noqa: ARG002
         observe: ServiceObserver,  # noqa: ARG002
     ) -> ServiceRecord:
-        definition = Definition(
+        definition = ServiceSpec(
             app=app.name,
             team=app.team,
             workflow=workflow.name,
             app_dir=".",
             deployment=1,
             serves=1,
-            shape=shape or shape_of(workflow),
+            shape=shape_of(workflow) if sizing is None else changed_shape(shape_of(workflow), sizing),
             revisions=(Revision(id="r1", nodes=nodes_of(app, workflow, self.fetch)),),
             scaling=next((one.scaling for one in workflow.services if one.scaling is not None), None),
             python="python",
         )
         before = self.stored.get(workflow.name)
         if before is None:
-            made = Stored(name=workflow.name, port=port or 46700, created=1.0, definition=definition)
+            made = DesiredState(name=workflow.name, port=port or 46700, created=1.0, definition=definition)
             return self._keep(made)
-        return self._keep(before.asked(definition, replaces=True))
+        return self._keep(before.requested(definition, replaces=True))
 
     def services(self) -> list[ServiceRecord]:
         return [self.service(name) for name in sorted(self.stored)]
@@ -76,65 +79,39 @@ class Ruled:
         stored = self._stored(name)
         return record_of(stored, self.folders.service(name), count=stored.definition.shape.instances)
 
-    def scale(
+    def change(
         self,
         name: str,
+        change: ServiceChange,
         *,
-        instances: int | None = None,
-        cores: float | None = None,
-        affinity: AffinityMode | None = None,
+        key: str | None,  # noqa: ARG002
         observe: ServiceObserver,  # noqa: ARG002
     ) -> ServiceRecord:
-        stored = self._stored(name)
-        shape = changed_shape(stored.definition.shape, instances=instances, cores=cores, affinity=affinity)
-        return self._keep(changes.reshaped(stored, shape, _complete))
-
-    def traffic(
-        self,
-        name: str,
-        model: str,
-        *,
-        node: str | None,
-        weight: float,
-        shadow: bool,
-        judgement: Judgement | None,
-        observe: ServiceObserver,  # noqa: ARG002
-    ) -> ServiceRecord:
-        files = self.fetch(model)
-        share = {"weight": weight, "shadow": shadow, "judgement": judgement}
-        return self._keep(changes.tried(self._stored(name), files, node=node, **share))  # type: ignore[arg-type]
-
-    def promote(
-        self,
-        name: str,
-        model: str | None = None,
-        *,
-        node: str | None = None,
-        observe: ServiceObserver,  # noqa: ARG002
-    ) -> ServiceRecord:
-        if model is None:
-            return self._keep(changes.promoted(self._stored(name)))
-        return self._keep(changes.swapped(self._stored(name), self.fetch(model), node))
-
-    def rollback(self, name: str, *, observe: ServiceObserver) -> ServiceRecord:  # noqa: ARG002
-        return self._keep(changes.rolled_back(self._stored(name), lambda _name, _version: None, _complete))
+        files = None if change.model is None else self.fetch(change.model)
+        return self._keep(changes.applied(self._stored(name), change, files, lambda _name, _version: None, _complete))
 
     def explain(self, name: str) -> Explanation:
         raise NotImplementedError(name)
 
-    def logs(self, name: str, instance: str | None) -> list[tuple[str, Path]]:
+    def plan(self, app: Application, workflow: Workflow) -> Plan:
+        raise NotImplementedError(workflow.name)
+
+    def client(self, name: str) -> None:
+        raise NotImplementedError(name)
+
+    def logs(self, name: str, instance: str | None = None) -> LogReader:
         raise NotImplementedError(name, instance)
 
     def delete(self, name: str, *, observe: ServiceObserver) -> None:  # noqa: ARG002
         del self.stored[self._stored(name).name]
         self._die()
 
-    def _stored(self, name: str) -> Stored:
+    def _stored(self, name: str) -> DesiredState:
         if name not in self.stored:
             raise NotFoundError(f"There is no service {name!r}.")
         return self.stored[name]
 
-    def _keep(self, stored: Stored) -> ServiceRecord:
+    def _keep(self, stored: DesiredState) -> ServiceRecord:
         self.stored[stored.name] = stored.settle()
         self._die()
         return self.service(stored.name)
@@ -145,5 +122,5 @@ class Ruled:
             raise KilledError
 
 
-def _complete(_: Definition, shape: Shape) -> Shape:
+def _complete(_: ServiceSpec, shape: Shape) -> Shape:
     return shape

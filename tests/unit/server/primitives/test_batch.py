@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Call
+from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.backends.records import RunRecord, TaskRecord
@@ -15,7 +16,6 @@ from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_server.primitives.means import Done
 from scanflow_server.primitives.runs import InlineRuns
 from scanflow_server.primitives.table import BATCH, ONLINE, do
 from tests.unit.server.primitives.keeping import Remembered
@@ -62,15 +62,17 @@ class Doing:
     def __init__(self, deployer: EmbeddedDeployer, applications: Remembered) -> None:
         self.deployer, self.applications, self.runs = deployer, applications, InlineRuns(deployer)
 
-    def __call__(self, primitive: str, key: str = "k", noted: Call | None = None, **arguments: Any) -> Done:
-        call = Call(primitive=primitive, arguments=arguments)
+    def __call__(
+        self, primitive: str, key: str = "k", noted: PrimitiveCall | None = None, **arguments: Any
+    ) -> PrimitiveResult:
+        call = PrimitiveCall(primitive=primitive, arguments=arguments)
         return self.call(call, key=key, noted=noted)
 
-    def call(self, call: Call, *, key: str = "k", noted: Call | None = None) -> Done:
+    def call(self, call: PrimitiveCall, *, key: str = "k", noted: PrimitiveCall | None = None) -> PrimitiveResult:
         given: dict[str, Any] = {"app": "counting", "team": "tests", "key": key, "runs": self.runs, "noted": noted}
         return do(self.deployer, self.applications, call, **given)
 
-    def undo(self, done: Done) -> Done:
+    def undo(self, done: PrimitiveResult) -> PrimitiveResult:
         assert done.inverse is not None
         return self.call(done.inverse, key="undo")
 
@@ -98,7 +100,7 @@ def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doi
     done = doing("run_workflow", workflow="sums", parameters={"count": 5})
     run = done.result["run"]
     assert doing.deployer.outputs(run, "total") == {"result": 10}
-    assert done.inverse == Call(primitive="stop_workflow", arguments={"run": run})
+    assert done.inverse == PrimitiveCall(primitive="stop_workflow", arguments={"run": run})
     assert doing.undo(done).result == {"runs": [run], "stopped": []}  # it has ended, and stays as it is
 
 
@@ -170,8 +172,12 @@ def test_a_step_is_stopped_where_nothing_else_would_end_with_it(doing: Doing) ->
     [
         ("upgrade_workflow", {"parameters": {"epochs": 9}}, {"parameters": {"epochs": 9}}),
         ("upgrade_executor", {"executor": "train", "parameters": {"epochs": 9}}, {"parameters": {"epochs": 9}}),
-        ("update_workflow_affinity", {"affinity": "cpumem"}, {"affinity": {"mode": "cpumem"}}),
-        ("update_executor_affinity", {"executor": "train", "affinity": "cpu"}, {"affinity": {"mode": "cpu"}}),
+        ("update_workflow_affinity", {"affinity": "any"}, {"affinity": {}}),
+        (
+            "update_executor_affinity",
+            {"executor": "train", "affinity": "any"},
+            {"affinity": {}},
+        ),
         ("update_workflow_resource", {"cpu": 2, "memory": "1Gi"}, {"resources": {"cpu": 2.0, "memory": "1Gi"}}),
         ("update_executor_resource", {"executor": "train", "cpu": "500m"}, {"resources": {"cpu": 0.5}}),
     ],
@@ -207,6 +213,14 @@ def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Doing) -> None:
         ("update_workflow_resource", {"workflow": "scripts"}, "nothing to change"),
         ("update_workflow_resource", {"workflow": "scripts", "cpus": 1}, "Did you mean 'cpu'"),
         ("update_executor_affinity", {"workflow": "scripts", "executor": "train", "affinity": "gpu"}, "affinity"),
+        (
+            "update_executor_affinity",
+            {"workflow": "scripts", "executor": "train", "affinity": "cpu"},
+            "not bound to cores",
+        ),
+        ("update_workflow_affinity", {"workflow": "scripts", "affinity": "cpumem"}, "not bound to cores"),
+        ("update_workflow_resource", {"workflow": "scripts", "gpu": 1}, "cannot honour resources.gpu"),
+        ("update_executor_resource", {"workflow": "scripts", "executor": "train", "gpu": 1}, "resources.gpu"),
         ("run_workflow", {"workflow": "sum"}, "Did you mean 'sums'"),
         ("run_workflow", {"workflow": "sums", "parameters": {"cuont": 1}}, "no parameter 'cuont'"),
         ("deploy_workflow", {"workflow": "sums"}, "'sums' is of type 'batch'"),

@@ -7,30 +7,31 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.agent.records import Call
+from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.records import PrimitiveCall
 from scanflow.app.service import Service
+from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.settings import Settings
-from scanflow_server.primitives.means import Done
 from scanflow_server.primitives.table import do
 from tests.unit.server.primitives.keeping import Remembered
-from tests.unit.standin import StandIn
+from tests.unit.standin import Place, StandIn
 
 
 class Doing:
     def __init__(self, deployer: EmbeddedDeployer, applications: Remembered) -> None:
         self.deployer, self.applications = deployer, applications
-        self.notes: list[Call] = []
+        self.notes: list[PrimitiveCall] = []
 
-    def __call__(self, primitive: str, noted: Call | None = None, **arguments: Any) -> Done:
-        return self.call(Call(primitive=primitive, arguments={"workflow": "serve", **arguments}), noted=noted)
+    def __call__(self, primitive: str, noted: PrimitiveCall | None = None, **arguments: Any) -> PrimitiveResult:
+        return self.call(PrimitiveCall(primitive=primitive, arguments={"workflow": "serve", **arguments}), noted=noted)
 
-    def call(self, call: Call, *, noted: Call | None = None, app: str = "mnist") -> Done:
+    def call(self, call: PrimitiveCall, *, noted: PrimitiveCall | None = None, app: str = "mnist") -> PrimitiveResult:
         return do(self.deployer, self.applications, call, app=app, team="tests", noted=noted, note=self.notes.append)
 
-    def undo(self, done: Done) -> Done:
+    def undo(self, done: PrimitiveResult) -> PrimitiveResult:
         assert done.inverse is not None
         return self.call(done.inverse)
 
@@ -52,7 +53,7 @@ def backend(tmp_path: Path) -> StandIn:
 def doing(settings: Settings, backend: StandIn) -> Doing:
     node = sf.Service(name="cnn", model="models:/mnist/1", instances=2, resources=sf.Resources(cpu=1))
     app = sf.Application(name="mnist", team="tests", workflows=[sf.Workflow(name="serve", type="online", nodes=[node])])
-    return Doing(EmbeddedDeployer(settings, services=lambda _settings, _models: backend), Remembered(app))
+    return Doing(EmbeddedDeployer(settings, backend=Place(settings, backend)), Remembered(app))
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_deploying_what_is_served_is_undone_by_cutting_it_as_it_was(served: Doin
 
 
 def test_deleting_is_undone_by_deploying_it_as_it_was_cut(served: Doing) -> None:
-    served.deployer.scale("serve", instances=4)
+    served.deployer.change("serve", ServiceChange(instances=4))
     done = served("delete_workflow")
     assert served.deployer.services() == []
     again = served("delete_workflow", noted=done.inverse)  # after a kill: it is gone, as it was to be
@@ -172,13 +173,7 @@ def test_a_version_is_tried_and_taken_back(served: Doing, backend: StandIn) -> N
     assert more.inverse is not None
     assert more.inverse.arguments["weight"] == 0.2
     served.undo(more)
-    assert backend.asked[-1] == {
-        "traffic": "models:/mnist/2",
-        "node": None,
-        "weight": 0.2,
-        "shadow": False,
-        "judgement": None,
-    }
+    assert backend.asked[-1] == {"change": ServiceChange(model="models:/mnist/2", weight=0.2, shadow=False)}
     nothing = served("update_workflow_traffic", model="models:/mnist/9", weight=0.0)
     assert (nothing.result["weight"], nothing.inverse) == (0.0, None)
 
@@ -214,7 +209,7 @@ def test_an_agent_changes_no_other_applications_service(served: Doing) -> None:
     workflow = sf.Workflow(name="serve", type="online", nodes=[node])
     served.applications = Remembered(sf.Application(name="other", team="tests", workflows=[workflow]))
     with pytest.raises(UsageError, match="is of the application 'mnist'"):
-        served.call(Call(primitive="delete_workflow", arguments={"workflow": "serve"}), app="other")
+        served.call(PrimitiveCall(primitive="delete_workflow", arguments={"workflow": "serve"}), app="other")
 
 
 def test_cores_are_shared_out_as_before_among_the_nodes_of_a_graph(served: Doing) -> None:

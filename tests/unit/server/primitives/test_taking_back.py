@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.agent.records import Call
+from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.records import PrimitiveCall
+from scanflow.backends.service_change import ServiceChange
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
 from scanflow.settings import Settings
-from scanflow_server.primitives.means import Done
 from scanflow_server.primitives.table import do
 from tests.unit.server.primitives.keeping import Remembered
 from tests.unit.server.primitives.ruled import KilledError, Ruled
+from tests.unit.standin import Place
 
 SCALING = sf.Scaling(metric="rps", target=20, min=1, max=3, polling=5.0)
 
@@ -27,7 +29,7 @@ class World:
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.backend = Ruled(folder)
-        self.deployer = EmbeddedDeployer(settings, services=lambda _settings, _models: self.backend)
+        self.deployer = EmbeddedDeployer(settings, backend=Place(settings, self.backend))
         self.wants()
 
     def wants(self, **changes: Any) -> None:
@@ -45,15 +47,17 @@ class World:
         workflow = sf.Workflow(name="serve", type="online", nodes=list(nodes), edges=edges)
         self.applications = Remembered(sf.Application(name="mnist", team="tests", workflows=[workflow]))
 
-    def does(self, primitive: str, **arguments: Any) -> Done:
-        return self.calls(Call(primitive=primitive, arguments={"workflow": "serve", **arguments}))
+    def does(self, primitive: str, **arguments: Any) -> PrimitiveResult:
+        return self.calls(PrimitiveCall(primitive=primitive, arguments={"workflow": "serve", **arguments}))
 
-    def calls(self, call: Call, *, key: str = "intent/i1", noted: Call | None = None, notes: Any = None) -> Done:
-        note: Callable[[Call], None] = [].append if notes is None else notes.append
+    def calls(
+        self, call: PrimitiveCall, *, key: str = "intent/i1", noted: PrimitiveCall | None = None, notes: Any = None
+    ) -> PrimitiveResult:
+        note: Callable[[PrimitiveCall], None] = [].append if notes is None else notes.append
         given: dict[str, Any] = {"app": "mnist", "team": "tests", "key": key, "noted": noted, "note": note}
         return do(self.deployer, self.applications, call, **given)
 
-    def takes_back(self, done: Done) -> Done:
+    def takes_back(self, done: PrimitiveResult) -> PrimitiveResult:
         assert done.inverse is not None
         return self.calls(done.inverse, key="intent/i1/revert")
 
@@ -105,12 +109,12 @@ def with_a_scaling(world: World) -> None:
 def with_a_version_that_a_person_promoted(world: World) -> None:
     world.wants(model="models:/mnist@champion")
     world.does("deploy_workflow")
-    world.deployer.promote("serve", "models:/mnist/3")
+    world.deployer.change("serve", ServiceChange(model="models:/mnist/3"))
 
 
 def with_a_version_on_trial(world: World) -> None:
     world.does("deploy_workflow")
-    world.deployer.traffic("serve", "models:/mnist/3", weight=0.25)
+    world.deployer.change("serve", ServiceChange(model="models:/mnist/3", weight=0.25))
 
 
 def with_a_graph(world: World) -> None:
@@ -174,11 +178,12 @@ def test_what_is_taken_back_is_as_it_was(
 ) -> None:
     state(world)
     if primitive in ENDS_A_TRIAL and state is with_a_version_on_trial:
-        world.deployer.traffic("serve", "models:/mnist/3", weight=0.0)
+        world.deployer.change("serve", ServiceChange(model="models:/mnist/3", weight=0.0))
     if primitive == "deploy_workflow" and state is with_a_version_that_a_person_promoted:
-        world.deployer.promote("serve", "models:/mnist/1")  # deploying again undoes that; only the cut is given back
-    before, call = world.state, Call(primitive=primitive, arguments={"workflow": "serve", **arguments})
-    notes: list[Call] = []
+        # Deploying again undoes that; only the cut is given back.
+        world.deployer.change("serve", ServiceChange(model="models:/mnist/1"))
+    before, call = world.state, PrimitiveCall(primitive=primitive, arguments={"workflow": "serve", **arguments})
+    notes: list[PrimitiveCall] = []
     try:
         if kill == "in the action":
             world.is_killed_in(lambda: world.calls(call, notes=notes))
@@ -223,7 +228,9 @@ def test_an_inverse_of_a_threshold_names_it_so_that_its_way_can_be_told(world: W
 def test_an_inverse_says_no_more_than_it_has_to(world: World) -> None:
     as_deployed(world)
     done = world.does("update_workflow_replica", instances=3)
-    assert done.inverse == Call(primitive="update_workflow_replica", arguments={"workflow": "serve", "instances": 2})
+    assert done.inverse == PrimitiveCall(
+        primitive="update_workflow_replica", arguments={"workflow": "serve", "instances": 2}
+    )
 
 
 def test_what_was_deployed_and_is_gone_by_itself_counts_as_taken_back(world: World) -> None:

@@ -1,0 +1,157 @@
+"""One SQLite file, written by one thread in groups: what is asked for in one turn of the loop is one transaction.
+
+The file is in WAL mode and not synced at each commit: what was committed survives the end of the process, however it
+comes, and the last moments may be lost with the machine's power. Idempotency keys make up for those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from scanflow.errors import UnavailableError
+from scanflow.private import private_file
+
+Statement = tuple[str, Sequence[Any]]
+_RETRY_S = 0.5
+_log = logging.getLogger(__name__)
+
+
+class GroupWriter:
+    """The only writer of a SQLite file. Everything but ``read`` is called on the loop's thread."""
+
+    def __init__(self, path: Path, schema: str, *, patience_s: float = 30.0) -> None:
+        """Open the file, and make its tables.
+
+        ``patience_s``: how long a write may fail (a full disk) before whoever waits for it is told.
+
+        Raises:
+            UnavailableError: it cannot be opened.
+        """
+        self._path = path
+        self._patience_s = patience_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="scanflow-agent-writer")
+        self._collectors: list[Callable[[], Iterable[Statement]]] = []
+        self._pending: list[Statement] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._scheduled = False
+        self._writing: asyncio.Task[None] | None = None
+        self._broken: UnavailableError | None = None
+        self.broken = asyncio.Event()
+        """Set when nothing can be written any more."""
+
+        try:
+            self._connection = sqlite3.connect(
+                private_file(path), timeout=10.0, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=NORMAL")
+            self._connection.executescript(schema)
+        except (sqlite3.Error, OSError) as error:
+            raise UnavailableError(
+                f"The agent's state in {str(path)!r} cannot be opened: {error}. Is the disk full, or not writable?"
+            ) from error
+
+    def collect(self, collector: Callable[[], Iterable[Statement]]) -> None:
+        """Ask ``collector`` for statements whenever a group is closed."""
+        self._collectors.append(collector)
+
+    def add(self, sql: str, values: Sequence[Any]) -> None:
+        """Let a statement be part of the group that is open."""
+        self._pending.append((sql, values))
+        self.touch()
+
+    def touch(self) -> None:
+        """Close the group that is open when this turn of the loop ends."""
+        if not self._scheduled and self._writing is None:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._close_group)
+
+    async def settled(self) -> None:
+        """Return when all that was added so far is committed.
+
+        Raises:
+            UnavailableError: it cannot be written.
+        """
+        if self._broken is not None:
+            raise self._broken
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self.touch()
+        await future
+
+    def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return rows as they were last committed, on a connection of its own: from any thread."""
+        connection = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=10.0)
+        try:
+            return connection.execute(sql, values).fetchall()
+        finally:
+            connection.close()
+
+    async def close(self) -> None:
+        """Commit what is left, and let go of the file."""
+        try:
+            await self.settled()
+        finally:
+            self._thread.shutdown(wait=True)
+            self._connection.close()
+
+    def _close_group(self) -> None:
+        self._scheduled = False
+        if self._writing is None:
+            group = self._pending + [one for collector in self._collectors for one in collector()]
+            waiting, self._pending, self._waiting = self._waiting, [], []
+            if group:
+                self._writing = asyncio.get_running_loop().create_task(self._write(group, waiting))
+            else:
+                _tell(waiting, None)
+
+    async def _write(self, group: list[Statement], waiting: list[asyncio.Future[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._patience_s
+        try:
+            while True:
+                try:
+                    await loop.run_in_executor(self._thread, self._commit, group)
+                    break
+                except sqlite3.Error as error:
+                    _log.warning("the agent's state cannot be written: %s", error)
+                    if loop.time() >= give_up:
+                        self._broken = UnavailableError(
+                            f"The agent's state in {str(self._path)!r} cannot be written: {error}. Make room on its "
+                            "disk; the agent starts again by itself."
+                        )
+                        self.broken.set()
+                        _tell([*waiting, *self._waiting], self._broken)
+                        return
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            self._writing = None
+        _tell(waiting, None)
+        self.touch()
+
+    def _commit(self, group: list[Statement]) -> None:
+        cursor = self._connection.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            for sql, several in groupby(group, key=lambda statement: statement[0]):
+                cursor.executemany(sql, [values for _, values in several])
+            cursor.execute("COMMIT")
+        except BaseException:
+            cursor.execute("ROLLBACK")
+            raise
+
+
+def _tell(waiting: Iterable[asyncio.Future[None]], error: UnavailableError | None) -> None:
+    for future in waiting:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)

@@ -1,0 +1,117 @@
+"""The agent's process: ``python -m scanflow_agents FOLDER``."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import stamina
+
+from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UsageError
+from scanflow.private import open_private, write_private
+from scanflow_agents.host.spec import AgentSpec, read_spec
+
+CONFIGURATION = 78
+"""The exit status of an agent that will not start until what it was given is changed (``EX_CONFIG``)."""
+
+_log = logging.getLogger("scanflow_agents")
+
+
+def main(folder: Path) -> int:
+    """Host the agent of ``folder`` until it is told to end; return the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    stamina.instrumentation.set_on_retry_hooks([])  # what is tried again is logged with its reason
+    for noisy in ("apscheduler", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        with _alone(folder):
+            return asyncio.run(_serve(folder, read_spec(folder)))
+    except ScanflowError as error:
+        _log.error("%s", error)
+        _note(folder, "failure.json", {"error": str(error), "type": type(error).__name__})
+        return CONFIGURATION if isinstance(error, UsageError) else 1
+    except Exception as error:  # noqa: BLE001 - the edge of the program: why it ended is to be found by who looks
+        _log.exception("The agent ended by a defect")
+        _note(folder, "failure.json", {"error": f"{type(error).__name__}: {error}", "type": type(error).__name__})
+        return 1
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time host the agent.
+
+    Raises:
+        AlreadyRunningError: another one does.
+    """
+    with open_private(folder / "lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AlreadyRunningError(f"The agent in {str(folder)!r} is hosted by another process already.") from error
+        yield
+
+
+async def _serve(folder: Path, spec: AgentSpec) -> int:
+    from scanflow_agents.host.assembly import build, token_of
+    from scanflow_agents.host.http_api import make_api, quiet_server
+
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+
+    def report_trouble(why: str | None) -> None:
+        try:
+            _note(folder, "ailment.json", None if why is None else {"error": why})
+        except OSError as error:  # a full disk is told by whoever writes what has to be kept
+            _log.warning("What is wrong with the agent cannot be written down: %s", error)
+
+    report_trouble(None)
+    host, closing = build(folder, spec, clock=time.time, report_trouble=report_trouble)
+    with _listener(spec.port) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = quiet_server(make_api(host, token=token_of(spec)))
+        host.start(url)
+        await host.state.writer.settled()
+        api = loop.create_task(server.serve([listener]))
+        _note(folder, "here.json", {"url": url, "pid": os.getpid()})
+        _note(folder, "failure.json", None)  # not before: while it starts, it is told why it did not start last time
+        _log.info("agent %s of %s is at %s", spec.agent, host.app, url)
+        watched = loop.create_task(host.state.writer.broken.wait())
+        ended = loop.create_task(ending.wait())
+        await asyncio.wait([ended, api, watched], return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await asyncio.wait([api], timeout=1.5)
+        for task in (watched, ended):
+            task.cancel()
+        await asyncio.wait_for(host.stop(patience_s=1.0), 2.5)
+        await closing()
+        return 0 if ending.is_set() else 1
+
+
+def _listener(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=128)
+    except OSError as error:
+        raise InvalidError(f"The port {port} cannot be listened on: {error}. Give another, or 0 for any.") from error
+
+
+def _note(folder: Path, name: str, document: Mapping[str, Any] | None) -> None:
+    """Write a document for whoever looks into the folder; None: remove it."""
+    if document is None:
+        (folder / name).unlink(missing_ok=True)
+        return
+    draft = folder / f"{name}.part"
+    write_private(draft, json.dumps(document))
+    draft.rename(folder / name)

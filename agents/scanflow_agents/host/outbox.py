@@ -1,0 +1,175 @@
+"""What strategies want, on its way to who acts on it: kept until it is delivered, in order for each strategy.
+
+A delivery is sent only after it is committed, and forgotten only after it was answered; in between it may be sent more
+than once, each time with the same key, by which the receiver knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import stamina
+
+from scanflow.errors import InternalError, ScanflowError, UnavailableError
+from scanflow_agents.host.store import AgentStore
+
+MOST_AT_ONCE = 16
+MOST_DELIVERIES = 10_000
+MOST_DEFECTS = 8
+"""How often a delivery is sent that its receiver breaks over, before it is given up so that those behind it go on."""
+
+LONGEST_PAUSE_S = 5.0
+KEPT_S = 24 * 3600.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One thing to be delivered."""
+
+    queue: str
+    """The strategy it is of: its deliveries are made in their order."""
+
+    kind: Literal["intent", "call"]
+    key: str
+    at: float
+    body: str
+    """JSON: an intent; or the agent, the sensor, ``args`` and ``kwargs`` of a call."""
+
+
+class DeliveryTransport(Protocol):
+    """Delivers."""
+
+    async def deliver(self, delivery: Delivery) -> Any:
+        """Send a delivery, and return the answer.
+
+        Raises:
+            UnavailableError, InternalError: it may be delivered later.
+            ScanflowError: it will never be.
+        """
+        ...
+
+
+class Outbox:
+    """The deliveries of one agent."""
+
+    def __init__(self, *, state: AgentStore, post: DeliveryTransport, clock: Callable[[], float]) -> None:
+        self._state, self._post, self._clock = state, post, clock
+        self._queues: dict[str, deque[tuple[int, Delivery]]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+        self.count = 0
+        """How many deliveries are not made."""
+
+        self.refused = 0
+        """How many were given up since the start."""
+
+    def start(self) -> None:
+        """Take up what was not delivered."""
+        for number, queue, kind, key, at, body in self._state.deliveries():
+            delivery = Delivery(queue=queue, kind="call" if kind == "call" else "intent", key=key, at=at, body=body)
+            self._put(number, delivery)
+
+    def send(self, deliveries: Iterable[Delivery]) -> None:
+        """Keep deliveries, and send them when they are committed."""
+        for delivery in deliveries:
+            if self.count >= MOST_DELIVERIES:
+                self._give_up(delivery, UnavailableError(f"{self.count} deliveries wait already, so no more are kept."))
+                continue
+            number = self._state.add_delivery(delivery.queue, delivery.kind, delivery.key, delivery.at, delivery.body)
+            self._put(number, delivery)
+
+    async def deliver(self, delivery: Delivery, *, patience_s: float) -> Any:
+        """Send a delivery and return its answer; None if it is still on its way after ``patience_s``.
+
+        Raises:
+            ScanflowError: it was refused.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._answers[delivery.key] = future
+        self.send([delivery])
+        try:
+            return await asyncio.wait_for(future, patience_s)
+        except TimeoutError:
+            return None
+        finally:
+            self._answers.pop(delivery.key, None)
+
+    def waiting(self, queues: Iterable[str]) -> list[Delivery]:
+        """Return what is kept of these strategies and not answered, in the order of each."""
+        return [delivery for queue in queues for _, delivery in self._queues.get(queue, ())]
+
+    async def stop(self, *, patience_s: float) -> None:
+        """Give what is being sent ``patience_s`` to be answered."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=patience_s)
+
+    def _put(self, number: int, delivery: Delivery) -> None:
+        self.count += 1
+        self._queues.setdefault(delivery.queue, deque()).append((number, delivery))
+        if delivery.queue not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._run(delivery.queue))
+            self._tasks[delivery.queue] = task
+
+    async def _run(self, queue: str) -> None:
+        deliveries = self._queues[queue]
+        try:
+            while deliveries:
+                await self._state.writer.settled()
+                number, delivery = deliveries[0]
+                await self._deliver(delivery)
+                deliveries.popleft()
+                self.count -= 1
+                self._state.delivery_done(number)
+        finally:
+            del self._tasks[queue], self._queues[queue]
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        defects = 0
+
+        def may_pass(error: Exception) -> bool:
+            nonlocal defects
+            defects += isinstance(error, InternalError)
+            _log.info("%s %s is not delivered yet: %s", delivery.kind, delivery.key, error)
+            kept = defects < MOST_DEFECTS and self._clock() - delivery.at <= KEPT_S
+            return kept and isinstance(error, UnavailableError | InternalError)
+
+        answer = None
+        try:
+            async for attempt in stamina.retry_context(
+                on=may_pass, attempts=None, timeout=None, wait_max=LONGEST_PAUSE_S, wait_jitter=0.1
+            ):
+                with attempt:
+                    async with self._at_once:
+                        answer = await self._post.deliver(delivery)
+        except ScanflowError as error:
+            self._give_up(delivery, error)
+            return
+        body = json.dumps({"key": delivery.key, "answer": answer})
+        self._state.note("decision", delivery.queue, self._clock(), body)
+        self._answer(delivery, answer, None)
+
+    def _give_up(self, delivery: Delivery, error: ScanflowError) -> None:
+        self.refused += 1
+        _log.warning("%s %s was given up: %s", delivery.kind, delivery.key, error)
+        body = {"key": delivery.key, "error": str(error), "type": type(error).__name__}
+        self._state.note("refused", delivery.queue, self._clock(), json.dumps(body))
+        self._answer(delivery, None, error)
+
+    def _answer(self, delivery: Delivery, answer: Any, error: ScanflowError | None) -> None:
+        future = self._answers.pop(delivery.key, None)
+        if future is not None and not future.done():
+            if error is None:
+                future.set_result(answer)
+            else:
+                future.set_exception(error)

@@ -1,0 +1,101 @@
+"""APScheduler's asyncio scheduler, by which sensors fire: it wakes us for due times, coalesces those that passed while
+the loop was busy, and decides by the grace which came too late. What was missed is counted in the sensors' states."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from apscheduler.events import EVENT_JOB_MISSED
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.base import BaseTrigger
+
+from scanflow_agents.host.sensor_state import TriggerState
+
+Ring = Callable[[bool], None]
+"""Is told whether what is due came too late."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_log = logging.getLogger(__name__)
+
+
+class DueTimes(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
+    """The due times of a leaf as an APScheduler trigger, which steps over all that passed to the newest one.
+
+    ``seed`` decides how far jitter moves each.
+    """
+
+    def __init__(self, leaf: TriggerState, seed: str) -> None:
+        self._leaf, self._seed = leaf, seed
+
+    def get_next_fire_time(  # pyright: ignore[reportIncompatibleMethodOverride]  # APScheduler has no types
+        self, previous_fire_time: datetime | None, now: datetime
+    ) -> datetime | None:
+        """Return the newest moment after the previous one that has passed, else the next one to come."""
+        at = now.timestamp()
+        newest = None if previous_fire_time is None else self._leaf.newest_moment(at, self._seed)
+        if newest is not None and previous_fire_time is not None and _time(newest) > previous_fire_time:
+            return _time(newest)
+        following = self._leaf.next_moment(at, self._seed)
+        return None if following is None else max(_time(following), now + timedelta(microseconds=1))
+
+
+class Scheduler(Protocol):
+    """Rings when something is due; each method is called on the loop's thread."""
+
+    def add(self, name: str, times: DueTimes, ring: Ring, *, grace_s: float) -> None:
+        """Call ``ring`` at each due time, never before it, and once when several have passed; ``grace_s``, in whole
+        seconds, is how late it may be."""
+        ...
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def look(self) -> None:
+        """Look at the clock again: it may have been set, or the machine may have slept."""
+        ...
+
+    def stop(self) -> None:
+        """Ring no more."""
+        ...
+
+
+class ApsScheduler:
+    """Alarms on APScheduler's asyncio scheduler, its jobs called on the loop itself: no thread, no task each."""
+
+    def __init__(self) -> None:
+        """Make the scheduler; nothing runs yet."""
+        self._scheduler: Any = AsyncIOScheduler(
+            timezone=UTC,
+            executors={"default": DebugExecutor()},
+            job_defaults={"coalesce": True, "max_instances": 1},
+            logger=_log,
+        )
+        _log.setLevel(logging.ERROR)  # what is missed is told by the journal
+        self._rings: dict[str, Ring] = {}
+        self._scheduler.add_listener(lambda event: self._rings[event.job_id](True), EVENT_JOB_MISSED)
+
+    def add(self, name: str, times: DueTimes, ring: Ring, *, grace_s: float) -> None:
+        self._rings[name] = ring
+        self._scheduler.add_job(
+            ring, times, args=[False], id=name, name=name, misfire_grace_time=math.ceil(grace_s), replace_existing=True
+        )
+
+    def start(self) -> None:
+        self._scheduler.start()
+
+    def look(self) -> None:
+        self._scheduler.wakeup()
+
+    def stop(self) -> None:
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+
+def _time(moment: float) -> datetime:
+    return _EPOCH + timedelta(microseconds=round(moment * 1e6))

@@ -1,0 +1,164 @@
+"""The server and the other agents, as the host speaks to them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from scanflow.agent.records import Event
+from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.transport.async_client import AsyncClient
+from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
+from scanflow_agents.host.outbox import Delivery
+
+BASE = "/api/v1"
+SEEN = "events.seen"
+MOST_REPORTED = 500
+"""How many events wait to be told; they are for people to watch by, so the oldest make room."""
+
+_log = logging.getLogger(__name__)
+
+
+class DeliveryClient:
+    """Sends deliveries: intents to the server, calls to the agents that the server knows."""
+
+    def __init__(
+        self, *, app: str, agent: str, server: AsyncClient | None, connect: Callable[[str], AsyncClient] = AsyncClient
+    ) -> None:
+        self._app, self._agent, self._server = app, agent, server
+        self._connect = connect
+        self.call_self: Callable[[str, Mapping[str, Any], str], Any] | None = None
+        """Takes a call to this very agent: the sensor's name, the body and the key."""
+
+        self._agents: dict[str, AsyncClient] = {}
+
+    async def deliver(self, delivery: Delivery) -> Any:
+        if delivery.kind == "intent":
+            return await self._connected.ask("POST", f"{BASE}/intents", delivery.body, key=delivery.key)
+        body = json.loads(delivery.body)
+        agent, sensor = body.pop("agent"), body.pop("sensor")
+        if agent == self._agent and self.call_self is not None:
+            return self.call_self(sensor, body, delivery.key)
+        to = await self._agent_at(agent)
+        try:
+            return await to.ask("POST", f"/sensors/{quote(sensor, safe='')}", body, key=delivery.key)
+        except UnavailableError:
+            # It may have been started again, on another port.
+            self._agents.pop(agent, None)
+            await to.close()
+            raise
+
+    async def here(self, url: str, pid: int) -> None:
+        """Tell the server where this agent is.
+
+        Raises:
+            ScanflowError: it does not want to know.
+        """
+        await self._connected.ask("POST", f"{self._path(self._agent)}/here", {"url": url, "pid": pid})
+
+    async def tell(self, events: list[Event]) -> None:
+        """Tell the server what happened."""
+        await self._connected.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])
+
+    async def close(self) -> None:
+        """Let go of the connections to agents."""
+        for connection in self._agents.values():
+            await connection.close()
+
+    @property
+    def _connected(self) -> AsyncClient:
+        if self._server is None:
+            raise UnavailableError("The agent was started without a server. Start it with one: scanflow up")
+        return self._server
+
+    def _path(self, agent: str) -> str:
+        return f"{BASE}/agents/{quote(self._app, safe='')}/{quote(agent, safe='')}"
+
+    async def _agent_at(self, agent: str) -> AsyncClient:
+        known = self._agents.get(agent)
+        if known is not None:
+            return known
+        try:
+            record = await self._connected.ask("GET", self._path(agent))
+        except NotFoundError as error:
+            raise UnavailableError(f"The agent {agent!r} is not known to the server yet: {error}") from error
+        url = record.get("url") if isinstance(record, dict) else None
+        if not isinstance(url, str) or not url:
+            raise UnavailableError(f"The agent {agent!r} has not said where it is yet.")
+        return self._agents.setdefault(agent, self._connect(url))
+
+
+class ServerEvents:
+    """What the server tells: see :class:`~scanflow_agents.host.event_subscriber.EventSource`."""
+
+    def __init__(self, server: AsyncClient) -> None:
+        self._server = server
+
+    async def newest(self) -> Event | None:
+        found = await self._server.ask("GET", f"{BASE}/events/newest")
+        return None if found is None else _event(json.dumps(found))
+
+    async def from_number(self, number: int) -> Event | None:
+        found = await self._server.ask("GET", f"{BASE}/events?after={number - 1}&limit=1")
+        return _event(json.dumps(found[0])) if found else None
+
+    async def stream(self, after: int, wanted: EventFilter) -> AsyncGenerator[EventBatch, None]:
+        asked: dict[str, str | int | Sequence[str]] = {"after": after, "seen": "true", "type": wanted.types}
+        if wanted.app is not None:
+            asked["app"] = wanted.app
+        async with aclosing(self._server.stream(f"{BASE}/events", asked)) as blocks:
+            async for messages in blocks:
+                events: list[Event] = []
+                seen: Event | None = None
+                try:
+                    for message in messages:
+                        if message.event == SEEN:
+                            seen = _event(message.data)
+                        else:
+                            events.append(_event(message.data))
+                except UnavailableError:
+                    yield EventBatch(events=tuple(events))  # what came before the one that cannot be read
+                    raise
+                yield EventBatch(events=tuple(events), seen=seen)
+
+
+def _event(text: str) -> Event:
+    try:
+        return Event.model_validate_json(text)
+    except ValidationError as error:
+        raise UnavailableError(
+            f"The server told of an event that this agent cannot read ({error.errors(include_url=False)[0]['msg']}): "
+            f"{text:.200}. Is it of another version? Install the same one, and restart the agent."
+        ) from error
+
+
+class EventReporter:
+    """Tells the server what happened, when it is there to listen: for people to watch, nothing depends on it."""
+
+    def __init__(self, client: DeliveryClient) -> None:
+        self._client = client
+        self._events: deque[Event] = deque(maxlen=MOST_REPORTED)
+
+    def add(self, event: Event) -> None:
+        """Keep an event to be told."""
+        self._events.append(event)
+
+    async def flush(self) -> None:
+        """Tell what is kept. What cannot be told is kept for the next time, as far as there is room."""
+        events = list(self._events)
+        if not events:
+            return
+        self._events.clear()
+        try:
+            await self._client.tell(events)
+        except UnavailableError:
+            self._events = deque([*events, *self._events], maxlen=MOST_REPORTED)
+        except ScanflowError as error:
+            _log.warning("%d events were not wanted by the server: %s", len(events), error)

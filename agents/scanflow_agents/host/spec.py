@@ -1,0 +1,83 @@
+"""What an agent's folder says to its host: ``agent.json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application
+from scanflow.app.files import load_json
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+
+
+class AgentSpec(BaseModel):
+    """One agent to be hosted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    application: dict[str, Any]
+    """The application that it belongs to, as ``scanflow.app.files`` writes it."""
+
+    source: str | None = None
+    """The file that the application came from; its folder is where the agent's own files are looked for first."""
+
+    agent: str
+    server: str | None = None
+    """``http://127.0.0.1:46666``. None: nobody is told where the agent is, and what it wants waits."""
+
+    token: str | None = None
+    port: int = Field(default=0, ge=0, le=65535)
+    """Where it listens on loopback. 0: any."""
+
+    home: str
+    """The home folder, where the embedded tracker is."""
+
+    tracker_uri: str | None = None
+    sensor_limit_s: float = Field(default=60.0, gt=0)
+    """After so long a firing is given up."""
+
+    grace_s: float = Field(default=60.0, gt=0)
+    """How late a firing may begin; later it counts as missed."""
+
+    misfire: str = Field(default="run_once", pattern="^(run_once|skip)$")
+    """What is done about what fell due while the agent was down: fire once for all of it, or only count it."""
+
+    beat_s: float = Field(default=5.0, gt=0)
+    """How often the server is told where the agent is."""
+
+    def parse(self) -> tuple[Application, Agent]:
+        """Return the application and the agent.
+
+        Raises:
+            InvalidError: the application is none.
+            NotFoundError: it has no such agent.
+        """
+        app = load_json(json.dumps(self.application))
+        names = [agent.name for agent in app.agents]
+        if self.agent not in names:
+            raise NotFoundError(
+                f"The application {app.name!r} has no agent {self.agent!r}.{did_you_mean(self.agent, names)}"
+            )
+        return app, app.agents[names.index(self.agent)]
+
+
+def read_spec(folder: Path) -> AgentSpec:
+    """Return what the folder's ``agent.json`` says.
+
+    Raises:
+        NotFoundError: there is none.
+        InvalidError: it cannot be read.
+    """
+    path = folder / "agent.json"
+    try:
+        return AgentSpec.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no {str(path)!r}. The server writes it: scanflow up") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise InvalidError(f"{str(path)!r} cannot be used: {where}: {first['msg']}.") from error

@@ -1,0 +1,216 @@
+"""What an agent must not forget, in one SQLite file: the states of its sensors, calls, deliveries, and its journal.
+
+The objects in memory are what counts while the agent runs; what changed of them in one turn of the loop is written
+together, so the file never holds half of a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from scanflow_agents.host.group_commit import GroupWriter, Statement
+from scanflow_agents.host.sensor_state import FiringRequest, SensorState
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sensor_states (name TEXT PRIMARY KEY, state TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS calls (
+    id INTEGER PRIMARY KEY, sensor TEXT NOT NULL, cause TEXT NOT NULL, at REAL NOT NULL, body TEXT NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0, UNIQUE (sensor, cause));
+CREATE TABLE IF NOT EXISTS outbox (
+    id INTEGER PRIMARY KEY, lane TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL, at REAL NOT NULL,
+    body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS journal (
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS heard (
+    id INTEGER PRIMARY KEY CHECK (id = 1), number INTEGER NOT NULL, mark TEXT NOT NULL, generation INTEGER NOT NULL,
+    listens INTEGER NOT NULL);
+"""
+SENSOR_STATES = TypeAdapter(SensorState)
+_FIRINGS = TypeAdapter(FiringRequest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPosition:
+    """How far the server's list of events was heard."""
+
+    number: int
+    """Up to this event."""
+
+    mark: str
+    """How that event was, by which the list is known again. Empty: nobody knows."""
+
+    generation: int = 0
+    """How often another list took the place of the one before, in which numbers start again."""
+
+    listens: bool = True
+    """Whether the agent listened when it was last there; where it did not, what it missed is the past."""
+
+    def key_of(self, number: int) -> str:
+        """Return by what an event is known, also among those of earlier lists."""
+        return f"{number}@{self.generation}" if self.generation else str(number)
+
+
+class AgentStore:
+    """The state of one agent, in ``FOLDER/agent.db``. Not to be opened twice: the program holds a lock."""
+
+    def __init__(
+        self, path: Path, *, most_entries: int = 50_000, most_bytes: int = 256 * 2**20, most_calls: int = 10_000
+    ) -> None:
+        """Open it, and read what is there.
+
+        ``most_entries`` and ``most_bytes``: how much the journal keeps, the newest entry in any case; ``most_calls``:
+        how many answered calls are remembered, so that one told again is not acted on again.
+
+        Raises:
+            UnavailableError: it cannot be opened.
+        """
+        self.writer = GroupWriter(path, _SCHEMA)
+        self._most_entries, self._most_bytes, self._most_calls = most_entries, most_bytes, most_calls
+        self._dirty: dict[str, SensorState] = {}
+        read = self.writer.read
+        kept = read("SELECT id, length(CAST(body AS BLOB)) FROM journal ORDER BY id")
+        self._sizes: deque[tuple[int, int]] = deque((number, size) for number, size in kept)
+        self._bytes = sum(size for _, size in self._sizes)
+        self._entries = itertools.count(self._sizes[-1][0] + 1 if self._sizes else 1)
+        self._calls = itertools.count(_next(read("SELECT max(id) FROM calls")))
+        self._letters = itertools.count(_next(read("SELECT max(id) FROM outbox")))
+        calls = read("SELECT id, sensor, cause, done FROM calls ORDER BY id")
+        self._known = {(sensor, cause): number for number, sensor, cause, _ in calls}  # the oldest first
+        self._open = {number for number, _, _, done in calls if not done}
+        row = next(iter(read("SELECT number, mark, generation, listens FROM heard")), None)
+        self.position = (
+            None if row is None else EventPosition(number=row[0], mark=row[1], generation=row[2], listens=bool(row[3]))
+        )
+        """How far events were heard. None: never."""
+
+        self.writer.collect(self._pending_writes)
+
+    # -- sensors
+
+    def sensor_states(self) -> dict[str, SensorState]:
+        """Return the states that were kept, by the sensors' names."""
+        return {
+            name: SENSOR_STATES.validate_json(state) for name, state in self.writer.read("SELECT * FROM sensor_states")
+        }
+
+    def changed(self, sensor_state: SensorState) -> None:
+        """Write the state as it is when this turn of the loop ends."""
+        self._dirty[sensor_state.sensor] = sensor_state
+        self.writer.touch()
+
+    def _pending_writes(self) -> Iterator[Statement]:
+        for name, sensor_state in self._dirty.items():
+            yield (
+                "INSERT OR REPLACE INTO sensor_states VALUES (?, ?)",
+                (name, SENSOR_STATES.dump_json(sensor_state).decode()),
+            )
+        self._dirty.clear()
+
+    # -- calls and events that fire a sensor
+
+    def add_call(self, sensor: str, firing: FiringRequest) -> None:
+        """Keep a call until it is done."""
+        number = next(self._calls)
+        self._known[sensor, firing.cause] = number
+        self._open.add(number)
+        self.writer.add(
+            "INSERT OR IGNORE INTO calls (id, sensor, cause, at, body) VALUES (?, ?, ?, ?, ?)",
+            (number, sensor, firing.cause, firing.at, _FIRINGS.dump_json(firing).decode()),
+        )
+
+    def knows_call(self, sensor: str, cause: str) -> bool:
+        """Say whether a call was taken already."""
+        return (sensor, cause) in self._known
+
+    def set_position(self, position: EventPosition) -> None:
+        """Keep how far events were heard."""
+        self.position = position
+        self.writer.add(
+            "INSERT OR REPLACE INTO heard VALUES (1, ?, ?, ?, ?)",
+            (position.number, position.mark, position.generation, position.listens),
+        )
+
+    def call_done(self, sensor: str, cause: str) -> None:
+        """Note that a call has left its sample."""
+        number = self._known.get((sensor, cause))
+        if number is not None:
+            self._open.discard(number)
+            self.writer.add("UPDATE calls SET done = 1 WHERE id = ?", (number,))
+
+    def waiting_calls(self) -> list[tuple[str, FiringRequest]]:
+        """Return the calls that were not done, in the order they came."""
+        rows = self.writer.read("SELECT sensor, body FROM calls WHERE NOT done ORDER BY id")
+        return [(sensor, _FIRINGS.validate_json(body)) for sensor, body in rows]
+
+    # -- deliveries
+
+    def add_delivery(self, queue: str, kind: str, key: str, at: float, body: str) -> int:
+        """Keep something to be delivered; return its number."""
+        number = next(self._letters)
+        self.writer.add("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", (number, queue, kind, key, at, body))
+        return number
+
+    def delivery_done(self, number: int) -> None:
+        """Forget what was delivered, or cannot be."""
+        self.writer.add("DELETE FROM outbox WHERE id = ?", (number,))
+
+    def deliveries(self) -> list[tuple[int, str, str, str, float, str]]:
+        """Return what is to be delivered, in its order: number, lane, kind, key, time and body."""
+        rows = self.writer.read("SELECT id, lane, kind, key, at, body FROM outbox ORDER BY id")
+        return [(number, queue, kind, key, at, body) for number, queue, kind, key, at, body in rows]
+
+    # -- the journal
+
+    def note(self, kind: str, subject: str, at: float, body: str) -> int:
+        """Write an entry; return its number."""
+        number = next(self._entries)
+        self.writer.add("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", (number, at, kind, subject, body))
+        size = len(body.encode("utf-8", "replace"))
+        self._sizes.append((number, size))
+        self._bytes += size
+        if self._bytes > self._most_bytes:
+            self._trim_journal()
+        return number
+
+    def journal(self, *, after: int = 0, limit: int = 1000, kind: str | None = None) -> list[dict[str, Any]]:
+        """Return entries as they were committed, the oldest first. From any thread."""
+        rows = self.writer.read(
+            "SELECT id, at, kind, subject, body FROM journal WHERE id > ? AND (? IS NULL OR kind = ?) "
+            "ORDER BY id LIMIT ?",
+            (after, kind, kind, limit),
+        )
+        return [
+            {"id": number, "at": at, "kind": kind, "subject": subject, "body": json.loads(body)}
+            for number, at, kind, subject, body in rows
+        ]
+
+    def trim(self) -> None:
+        """Forget the oldest entries of the journal, and calls long done."""
+        self._trim_journal()
+        surplus = len(self._known) - len(self._open) - self._most_calls
+        if surplus > 0:
+            done = ((key, number) for key, number in self._known.items() if number not in self._open)
+            gone = list(itertools.islice(done, surplus))
+            self.writer.add("DELETE FROM calls WHERE done AND id <= ?", (gone[-1][1],))
+            for key, _ in gone:
+                del self._known[key]
+
+    def _trim_journal(self) -> None:
+        last = 0
+        while len(self._sizes) > self._most_entries or (self._bytes > self._most_bytes and len(self._sizes) > 1):
+            last, size = self._sizes.popleft()
+            self._bytes -= size
+        if last:
+            self.writer.add("DELETE FROM journal WHERE id <= ?", (last,))
+
+
+def _next(rows: list[tuple[Any, ...]]) -> int:
+    return (rows[0][0] or 0) + 1

@@ -1,0 +1,85 @@
+"""What agents would do, asked of their code in a process of its own, which nothing is hosted in.
+
+``python -m scanflow_agents strategies FILE[:AGENT]`` tells what they declare; ``python -m scanflow_agents replay FILE
+AGENT`` reads recorded samples (JSON, a list) and tells what their strategies make of them. The answer is JSON on
+standard output, or a problem document with exit status 1; what the agents' code prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from pydantic import TypeAdapter, ValidationError
+
+from scanflow.agent.records import Sample
+from scanflow.errors import InvalidError, ScanflowError, UsageError
+from scanflow.problems import problem_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_SAMPLES: TypeAdapter[list[Sample]] = TypeAdapter(list[Sample])
+
+
+def main(words: Sequence[str]) -> int:
+    """Answer, and return the exit status."""
+    with _ours() as answer:
+        try:
+            asked = WORDS.get(words[0]) if words else None
+            if asked is None:
+                raise UsageError(f"An agent's code is asked for {' or '.join(WORDS)}, and not for {words[:1]}.")
+            json.dump(asked(words[1:]), answer)
+        except ScanflowError as error:
+            json.dump(problem_of(error)[1], answer)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+def _strategies(words: Sequence[str]) -> dict[str, Any]:
+    from scanflow.agent.formatting import strategy_documents
+    from scanflow.agent.targets import agents_of
+    from scanflow_agents.templates import load_declared
+
+    application, _, meant = agents_of(words[0] if words else None)
+    declared = [(agent.name, load_declared(application, agent)) for agent in meant]
+    found = [one for name, agent in declared for one in strategy_documents(application.name, name, agent)]
+    return {"app": application.name, "strategies": found}
+
+
+def _replay(words: Sequence[str]) -> dict[str, Any]:
+    from scanflow.agent.decide import Evaluator
+    from scanflow.agent.replay import replay
+    from scanflow.agent.targets import agents_of
+    from scanflow_agents.templates import load_declared
+
+    file, name = words
+    try:
+        samples = _SAMPLES.validate_json(sys.stdin.buffer.read())
+    except ValidationError as error:
+        raise InvalidError(f"The recorded samples cannot be read: {error.errors()[0]['msg']}.") from error
+    application, _, (agent,) = agents_of(f"{file}:{name}")
+    declared = load_declared(application, agent)
+    judges = Evaluator(declared.strategies, app=application.name, team=application.team, parameters=agent.parameters)
+    moments = [one.model_dump(mode="json") for one in replay(judges, samples)]
+    return {"app": application.name, "strategies": [one.name for one in declared.strategies], "moments": moments}
+
+
+WORDS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {"strategies": _strategies, "replay": _replay}
+"""What can be asked for."""
+
+
+@contextmanager
+def _ours() -> Iterator[TextIO]:
+    """Keep standard output for the answer: what anybody else writes there goes to standard error."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
+        os.dup2(2, 1)
+        yield answer

@@ -1,0 +1,216 @@
+"""What the built-in agents note in the knowledge base, so that nothing is looked at twice and nothing left out.
+
+Notes are tracked runs of the application with a tag ``scanflow.kind``. ``checked``: a detection was made use of, with
+the time up to which predictions were looked at. ``labels``: a file of labelled points, to learn from. ``learnt``: a
+training run that ended well, and the labels it was given, if any. A note is written after what it tells of: what was
+cut off before is done again, and doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+from scanflow.agent.context import Context
+from scanflow.agent.records import Intent
+from scanflow.agent.sensors.runs import Run, find_runs
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.records import TrackedRun
+from scanflow_agents.host.sensor_state import AHEAD_S
+from scanflow_agents.templates.control_plane import RECENT, ControlPlane, newest_runs
+
+Kind = Literal["checked", "labels", "learnt"]
+
+KIND = "scanflow.kind"
+OF_RUN = "scanflow.run"
+OF_LABELS = "scanflow.labels"
+DIGEST = "scanflow.digest"
+PREDICTIONS = f"tags.`{KIND}` = 'predictions'"
+"""Which tracked runs are recorded predictions: one for each file that a service wrote."""
+
+LABELS_FILE = "labels.json"
+
+
+def note(
+    tracker: KnowledgeBase,
+    context: Context,
+    kind: Kind,
+    *,
+    tags: Mapping[str, str],
+    metrics: Mapping[str, float] | None = None,
+    file: Path | None = None,
+) -> TrackedRun:
+    """Write a note."""
+    whole = {**tags, KIND: kind, "scanflow.agent": context.agent}
+    return tracker.log_run(context.app, context.team, name=kind, tags=whole, metrics=metrics, artifacts=file)
+
+
+def noted(
+    tracker: KnowledgeBase, context: Context, kind: Kind, clause: str = "", *, limit: int = 2 * RECENT
+) -> list[TrackedRun]:
+    """Return notes, the newest first."""
+    text = " and ".join(part for part in (f"tags.`{KIND}` = '{kind}'", clause) if part)
+    return tracker.search_runs(context.app, context.team, text, limit=limit)
+
+
+def noted_runs(tracker: KnowledgeBase, context: Context, kind: Kind) -> set[str]:
+    """Return the workflow runs that notes of a kind are about."""
+    return {one.tags[OF_RUN] for one in noted(tracker, context, kind) if OF_RUN in one.tags}
+
+
+def at_work(
+    control_plane: ControlPlane,
+    tracker: KnowledgeBase,
+    context: Context,
+    workflow: str,
+    kind: Kind,
+    *,
+    patience_s: float,
+) -> str | None:
+    """Return a run of the workflow whose outcome is not made use of yet, if there is one.
+
+    Such a run is wanted and not begun, or goes on, or has ended well and is not noted; the last counts for
+    ``patience_s`` seconds, so that one with outputs that nobody can use does not keep others back for ever.
+    """
+    known = control_plane.actions(  # before the runs are read: what is no longer wanted is then among those
+        context.app,
+        team=context.team,
+        primitive="run_workflow",
+        target=f"workflow/{workflow}",
+        states=("pending", "running"),
+    )
+    for intent in [*context.wanted(), *(one.intent for one in known)]:
+        if _begins(intent, context, workflow):
+            return f"wanted by {intent.agent}: {intent.id}"
+    runs, now = newest_runs(control_plane, context, workflow), context.clock()
+    for one in runs:
+        if one.state == "running":
+            return str(one.name)
+    ended = [one for one in runs if one.state == "succeeded" and now < one.created + (one.seconds or 0.0) + patience_s]
+    made_use_of = noted_runs(tracker, context, kind) if ended else set()
+    return next((str(one.name) for one in ended if one.name not in made_use_of), None)
+
+
+def _begins(intent: Intent, context: Context, workflow: str) -> bool:
+    return (intent.app, intent.team, intent.primitive, intent.target) == (
+        context.app,
+        context.team,
+        "run_workflow",
+        f"workflow/{workflow}",
+    )
+
+
+def checked_until(tracker: KnowledgeBase, context: Context) -> float:
+    """Return up to when predictions were looked at, in seconds since the epoch; 0: none were.
+
+    What was noted by a clock that was ahead, and is not any more, does not count: nothing would be new until it is
+    there again. What it told of is looked at once more.
+    """
+    latest = context.clock() + AHEAD_S
+    untils = (one.metrics.get("until", 0.0) for one in noted(tracker, context, "checked"))
+    return max((until for until in untils if until <= latest), default=0.0)
+
+
+def predictions(
+    tracker: KnowledgeBase,
+    context: Context,
+    *,
+    filter_string: str = PREDICTIONS,
+    nodes: Sequence[str] = (),
+    after: float,
+    until: float,
+) -> list[Run]:
+    """Return the recorded predictions of ``after < end <= until``, the oldest first."""
+    workflows = () if context.application is None else context.application.workflows
+    found = find_runs(
+        tracker,
+        context.app,
+        context.team,
+        nodes=nodes,
+        filter_string=filter_string,
+        workflows=workflows,
+        after=after,
+        until=until,
+    )
+    return sorted(found, key=lambda run: (time_of(run), run.run_id))
+
+
+def oldest(
+    runs: Sequence[Run], most: int, *, least: float = 0, size: Callable[[Run], float] = lambda _: 1
+) -> list[Run]:
+    """Return about the ``most`` oldest of runs in order, and more where those do not hold ``least`` together; never a
+    part of those that ended at one moment: what comes next is told from them by its time alone."""
+    held = accumulate(size(run) for run in runs)
+    enough = next((count for count, total in enumerate(held, start=1) if total >= least), len(runs))
+    cut = max(most, enough)
+    if len(runs) <= cut:
+        return list(runs)
+    last = time_of(runs[cut])
+    before = [run for run in runs if time_of(run) < last]
+    return before if len(before) >= enough else [run for run in runs if time_of(run) <= last]
+
+
+def time_of(run: TrackedRun) -> float:
+    """Return when a run ended, in seconds since the epoch; 0: it goes on."""
+    return 0.0 if run.ended_at is None else run.ended_at.timestamp()
+
+
+def save_labels(tracker: KnowledgeBase, context: Context, labels: Sequence[Mapping[str, Any]]) -> str:
+    """Keep labelled points as a file to learn from, once, and return the id of the tracked run that has it."""
+    kept = ("id", "run", "data", "guess", "score", "label")
+    points = sorted(({name: one.get(name) for name in kept} for one in labels), key=lambda one: str(one["id"]))
+    text = json.dumps(points, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    if known := noted(tracker, context, "labels", f"tags.`{DIGEST}` = '{digest}'", limit=1):
+        return known[0].run_id
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / LABELS_FILE
+        file.write_text(text, encoding="utf-8")
+        made = note(
+            tracker, context, "labels", tags={DIGEST: digest}, metrics={"labels": float(len(points))}, file=file
+        )
+    return made.run_id
+
+
+def learnt_ids(tracker: KnowledgeBase, context: Context, seen: dict[str, frozenset[str]]) -> set[str]:
+    """Return the ids of the labelled points that a model has learnt from.
+
+    ``seen`` keeps what was read, by tracked run: such a file never changes.
+    """
+    files = {one.tags[OF_LABELS] for one in noted(tracker, context, "learnt") if OF_LABELS in one.tags}
+    for run_id in files - set(seen):
+        seen[run_id] = frozenset(str(one["id"]) for one in read_json(tracker, run_id, LABELS_FILE))
+    return {id for run_id in files for id in seen[run_id]}
+
+
+def learnt_labels(tracker: KnowledgeBase, context: Context, run: str) -> str | None:
+    """Return the tracked run with the labels that a training run was given, if that is noted."""
+    found = noted(tracker, context, "learnt", f"tags.`{OF_RUN}` = '{run}'", limit=1)
+    return found[0].tags.get(OF_LABELS) if found else None
+
+
+def read_json(tracker: KnowledgeBase, run_id: str, name: str) -> list[dict[str, Any]]:
+    """Return the list that a file of a tracked run holds.
+
+    Raises:
+        NotFoundError: the run has no such file.
+        InvalidError: it holds something else.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        root = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name)
+        file = root if root.is_file() else next((one for one in root.rglob(Path(name).name) if one.is_file()), None)
+        if file is None:
+            raise NotFoundError(f"The tracked run {run_id!r} has no file {name!r}.")
+        try:
+            found = json.loads(file.read_bytes())
+        except ValueError as error:
+            raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} is no JSON: {error}.") from error
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} holds no list of points.")
+    return found

@@ -1,0 +1,209 @@
+"""What the agents hand to workflows, as arrays: for the steps of a detector's and a training's workflow.
+
+A detector is given the ids of tracked runs with recorded predictions, a training that of a tracked run with labels:
+
+    tracker = open_knowledge(Path("unused"), os.environ["MLFLOW_TRACKING_URI"])
+    new = collect(tracker, run_ids)  # new.x, new.ids, new.left_out
+    x, y = labelled(tracker, labels)
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow_agents.templates.bookmarks import LABELS_FILE, read_json
+
+Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
+"""Makes what a file recorded of one input, (n, ...), into samples (m, ...) of one shape. What cannot be made into one
+becomes NaN, or a ``ValueError`` for the file as a whole."""
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PredictionData:
+    """Recorded predictions."""
+
+    x: NDArray[Any]
+    """(n, ...): what was sent to the service."""
+
+    ids: list[str]
+    """(n,): ``RUN:ROW``, unlike any other's."""
+
+    left_out: tuple[str, ...] = ()
+    """What did not fit, a line for each file: which, how many of its predictions, and why."""
+
+    n_left_out: int = 0
+    """So many predictions that is; a file that cannot be read counts as one."""
+
+
+def collect(
+    tracker: KnowledgeBase, run_ids: Sequence[str], *, input_name: str | None = None, prepare: Prepare | None = None
+) -> PredictionData:
+    """Return the inputs of recorded predictions, in the order of the runs.
+
+    A service may take one thing in several forms, and its recorder keeps each as it came. Files that do not fit the
+    others are left out and told, as are samples that are not finite: one odd request must not keep the others from
+    being looked at. Of several shapes, that of the most predictions is kept.
+
+    Args:
+        tracker: The knowledge base.
+        run_ids: Tracked runs, each with one file that a service's recorder wrote.
+        input_name: Which input of the service. None: the only one.
+        prepare: Makes the forms alike, as the service's own transformer does. None: they are taken as they came.
+
+    Raises:
+        NotFoundError: the one run, or its file, is not there.
+        InvalidError: there are none, or none can be used.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    left: dict[str, str] = {}
+    count, problems = 0, list[NotFoundError | InvalidError]()
+    for run_id in dict.fromkeys(run_ids):
+        try:
+            found[run_id] = _part(arrays_of(tracker, run_id), run_id, input_name, prepare)
+        except (NotFoundError, InvalidError) as error:
+            left[run_id], count = str(error), count + 1
+            problems.append(error)
+    common = _most_common(found)
+    xs: list[NDArray[Any]] = []
+    ids: list[str] = []
+    for run_id, part in found.items():
+        if part.shape[1:] != common:
+            left[run_id] = f"{run_id!r}: all {len(part)}, of the shape {part.shape[1:]}; most are {common}"
+            count += len(part)
+            continue
+        rows = np.flatnonzero(_finite(part))
+        if missing := len(part) - len(rows):
+            left[run_id] = f"{run_id!r}: {missing} of {len(part)}, with values that are not finite, or none of its kind"
+            count += missing
+        xs.append(part[rows])
+        ids += [f"{run_id}:{row}" for row in rows]
+    if not ids:
+        if len(problems) == len(left) == 1:
+            raise problems[0]
+        raise InvalidError(_nothing(list(left.values())))
+    return PredictionData(x=np.concatenate(xs), ids=ids, left_out=tuple(left.values()), n_left_out=count)
+
+
+def labelled(tracker: KnowledgeBase, run_id: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the labelled points of a tracked run that the planner made: samples (n, ...) and labels (n,).
+
+    Labels that are all numbers, or all texts, stay so. Else, as where a person mistyped one, all are texts: words as
+    they are, the others as JSON has them.
+
+    Raises:
+        NotFoundError: a run, or its file, is not there.
+        InvalidError: it has no points, or they are not where they say.
+    """
+    points = read_json(tracker, run_id, LABELS_FILE)
+    if not points:
+        raise InvalidError(f"The tracked run {run_id!r} has no labelled points.")
+    files: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for point in points:
+        data = point.get("data") or {}
+        if "tracked" not in data or "at" not in data:
+            raise InvalidError(f"The point {point.get('id')!r} does not say where it is: data.tracked and data.at.")
+        files[str(data["tracked"]), str(data.get("file", "picked.npz"))].append(point)
+    xs: list[NDArray[Any]] = []
+    ys: list[Any] = []
+    for (tracked, name), some in sorted(files.items()):
+        x = arrays_of(tracker, tracked, name=name)["x"]
+        at = [int(point["data"]["at"]) for point in some]
+        if min(at) < 0 or max(at) >= len(x):
+            raise InvalidError(f"The file {name!r} of {tracked!r} has {len(x)} points, and number {max(at)} is asked.")
+        xs.append(x[at])
+        ys += [point["label"] for point in some]
+    return np.concatenate(xs), _labels(ys)
+
+
+def arrays_of(tracker: KnowledgeBase, run_id: str, *, name: str | None = None) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a tracked run's ``.npz`` file: the one named, or the only one.
+
+    Raises:
+        NotFoundError: the run is not there, or has no such file.
+        InvalidError: the file cannot be read.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        root = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name or "")
+        found = [root] if root.is_file() else sorted(root.rglob(name or "*.npz"))
+        if len(found) != 1:
+            raise NotFoundError(f"The tracked run {run_id!r} has {len(found)} files {name or '*.npz'}; one is needed.")
+        try:
+            with np.load(found[0], allow_pickle=False) as held:
+                return {key: held[key] for key in held.files}
+        except (OSError, ValueError) as error:
+            raise InvalidError(f"The file {found[0].name!r} of {run_id!r} cannot be read: {error}.") from error
+
+
+def _labels(values: Sequence[Any]) -> NDArray[Any]:
+    """Return labels as an array (n,) that a file can hold: no objects, and no ``true`` that became 1."""
+    if len({type(one) for one in values}) == 1 and isinstance(values[0], bool | int | float | str):
+        found = np.asarray(values)
+        if found.dtype != object:  # as numbers are that no computer counts with
+            return found
+    return np.asarray([one if isinstance(one, str) else json.dumps(one) for one in values])
+
+
+def _part(arrays: dict[str, NDArray[Any]], run_id: str, name: str | None, prepare: Prepare | None) -> NDArray[Any]:
+    """Return what a file recorded of an input, prepared.
+
+    Raises:
+        InvalidError: it has no such input, or one that cannot be used.
+    """
+    part = _input(arrays, run_id, name)
+    if prepare is not None:
+        try:
+            part = prepare(part)
+        except ValueError as error:
+            raise InvalidError(f"The predictions of {run_id!r} cannot be prepared: {error}") from error
+    if part.ndim == 0:
+        raise InvalidError(f"The predictions of {run_id!r} are one value without an axis.")
+    return part
+
+
+def _most_common(parts: dict[str, NDArray[Any]]) -> tuple[int, ...]:
+    """Return the shape of the most predictions; of equals, the one met first."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for part in parts.values():
+        counts[part.shape[1:]] += len(part)
+    return max(counts, key=lambda shape: counts[shape], default=())
+
+
+def _finite(part: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which samples hold finite values alone, (n,)."""
+    if part.dtype.kind not in "fc":
+        return np.ones(len(part), dtype=np.bool_)
+    return np.asarray(np.isfinite(part).all(axis=tuple(range(1, part.ndim))), dtype=np.bool_)
+
+
+def _nothing(left: Sequence[str]) -> str:
+    if not left:
+        return "There are no predictions to look at: the list of runs is empty, or their files are."
+    rest = f"\n- and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    named = "\n".join(f"- {line}" for line in left[:_NAMED])
+    return (
+        f"None of the predictions in {len(left)} files can be looked at. Recorded is what was sent, before any "
+        f"component had it: where that has several forms, have collect(prepare=...) make them alike.\n{named}{rest}"
+    )
+
+
+def _input(arrays: dict[str, NDArray[Any]], run_id: str, name: str | None) -> NDArray[Any]:
+    inputs = {key.removeprefix("input:"): value for key, value in arrays.items() if key.startswith("input:")}
+    if name is None and len(inputs) != 1:
+        raise InvalidError(f"The predictions of {run_id!r} have {len(inputs)} inputs. Name one: {sorted(inputs)}")
+    wanted = next(iter(inputs)) if name is None else name
+    if wanted not in inputs:
+        raise InvalidError(f"The predictions of {run_id!r} have no input {wanted!r}.{did_you_mean(wanted, inputs)}")
+    return inputs[wanted]

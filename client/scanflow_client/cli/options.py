@@ -1,0 +1,134 @@
+"""What commands share: their options, and where they do their work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scanflow.errors import InvalidError, ScanflowError, UnavailableError, did_you_mean
+
+if TYPE_CHECKING:
+    from scanflow.deployer import Deployer
+    from scanflow.settings import Settings
+    from scanflow.transport import ServerClient
+
+__all__ = [
+    "JsonOption", "LimitOption", "ParameterOption", "RunArgument", "ServiceArgument", "TargetArgument", "deployer",
+    "one_of_choices", "parse_parameters", "parse_value", "server",
+]  # fmt: skip
+
+
+def _complete_runs(incomplete: str) -> list[str]:
+    return _complete(incomplete, lambda where: [one.name for one in where.runs(limit=50)])
+
+
+def _complete_services(incomplete: str) -> list[str]:
+    return _complete(incomplete, lambda where: [one.name for one in where.services()])
+
+
+def _complete(incomplete: str, names: Any) -> list[str]:
+
+    try:
+        return [name for name in ("@latest", *names(deployer())) if name.startswith(incomplete)]
+    except ScanflowError:  # a shell that completes a word is no place for errors
+        return []
+
+
+TargetArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[APP[:WORKFLOW]]", help="A Python or YAML file. Default: app.py or scanflow.yaml here."),
+]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="[RUN]", help="A run's name; @latest is the newest.", autocompletion=_complete_runs)
+]
+ServiceArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The service: its workflow's name.", autocompletion=_complete_services),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
+ParameterOption = Annotated[
+    list[str] | None,
+    typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Set a parameter: epochs=3, or train.epochs=3."),
+]
+
+
+def deployer() -> Deployer:
+    """Return where commands do their work: a server if one is named or up, else this process."""
+    from scanflow.settings import Settings
+
+    settings = Settings.from_environment()
+    if (url := _address(settings)) is not None:
+        from scanflow.deployer import RemoteDeployer
+
+        return RemoteDeployer(url, settings.token_for(url))
+    from scanflow.deployer import EmbeddedDeployer
+
+    return EmbeddedDeployer(settings)
+
+
+def server() -> ServerClient:
+    """Return the server that is named or up.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    from scanflow.settings import Settings
+    from scanflow.transport import ServerClient
+
+    settings = Settings.from_environment()
+    url = _address(settings)
+    if url is None:
+        raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
+    return ServerClient(url, token=settings.token_for(url))
+
+
+def _address(settings: Settings) -> str | None:
+    """Return the address of the server that the settings name, else of the one of the home folder that is up."""
+    if settings.url is not None:
+        return settings.url
+    from scanflow.deployer.remote_home import read_up
+
+    found = read_up(settings.home)
+    return found.server.url if found is not None and found.server.is_alive() else None
+
+
+def parse_parameters(words: Sequence[str] | None) -> dict[str, Any]:
+    """Return ``["epochs=3", "name=cnn"]`` as values.
+
+    Raises:
+        InvalidError: a word has no ``=``.
+    """
+
+    found: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise InvalidError(f"The parameter {word!r} cannot be read. Write it as name=value, such as epochs=3.")
+        found[name] = parse_value(text)
+    return found
+
+
+def parse_value(text: str) -> Any:
+    """Return JSON as its value, other text (``NaN`` too) as it is."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def one_of_choices(value: str, known: Sequence[str], option: str) -> str:
+    """Return ``value`` if it is one of the known words.
+
+    Raises:
+        InvalidError: it is not; the message names the option and the nearest word.
+    """
+
+    if value not in known:
+        raise InvalidError(f"{option} {value!r} is not known.{did_you_mean(value, known)}")
+    return value

@@ -1,0 +1,339 @@
+"""``scanflow up`` and ``down``: the server and MLflow's beside it, on loopback, below one home folder.
+
+What is started is detached, and recorded with its start time, so that exactly that is stopped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scanflow.deployer.remote_home import Up, UpProcess, forget_up, read_up, up_file, write_up
+from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
+from scanflow.home_token import ensure_home_token, home_token
+from scanflow.knowledge.step_environment import tracker_place
+from scanflow.private import open_home, open_private, private_folder
+from scanflow.processes.daemon import Daemon
+from scanflow.processes.locks import is_locked, try_lock
+from scanflow.processes.ports import forget_ports, next_port
+from scanflow.settings import Settings
+from scanflow.transport import ServerClient, is_reachable, path_of
+from scanflow_client.shutdown import AgentShutdown
+
+__all__ = ["DownResult", "UpResult", "down", "free_port", "look", "up"]
+
+HOST = "127.0.0.1"
+PORT = 46666
+"""Of the server, unless another is given; if it is taken, the next free one."""
+
+READY_S = 30.0
+"""The longest that the server may take to be ready; it takes about two seconds."""
+
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL."""
+
+ENDS_S = GRACE_S + 10.0
+"""The longest that ``down`` waits for one process to be gone."""
+
+AGENT_S = 20.0
+"""The longest that one request to the server may take."""
+
+AGENTS_END_S = 15.0
+"""The longest that agents may take to stop; the server kills them after 10 s."""
+
+TELL_AFTER_S = 3.0
+"""After so long ``down`` says what it waits for."""
+
+_PORTS_TRIED = 100
+_POLL_S = 0.05
+_SHOWN_LINES = 12
+_LOG_BYTES = 16 * 2**20
+_ANOTHER = (
+    "their server was not started by scanflow up, so it is left alone. Its process is recorded in {lock!r}. Stop them "
+    "through it, with its address in SCANFLOW_URL: scanflow agents APP --stop"
+)
+_NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpResult:
+    """The outcome of ``up``."""
+
+    up: Up
+    server: bool
+    """Whether this call started the server; else it was up before."""
+
+    tracker: bool
+    notes: list[str] = field(default_factory=list)
+    """Hints for people: another port, a tracker elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownResult:
+    """The outcome of ``down``."""
+
+    stopped: list[str]
+    left: list[str]
+    """What still runs, and why."""
+
+    running: list[str] = field(default_factory=list)
+    """The agents that should have stopped and still run."""
+
+
+def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> UpResult:
+    """Start the server and the tracker, unless they are up, and return when the server is ready.
+
+    Raises:
+        MissingExtraError: the server's libraries are not installed.
+        UsageError: the port is taken, or the server is up on another.
+        UnavailableError: it did not become ready; the end of its log is in the message.
+    """
+    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"The server needs {', '.join(missing)}, which cannot be imported here. Install it: "
+            "pip install 'scanflow[server]'"
+        )
+    home = settings.home.expanduser().absolute()
+    ensure_home_token(home)
+    with _only_one(home):
+        before = read_up(home)
+        server = before.server if before is not None and before.server.is_alive() else None
+        notes: list[str] = []
+        fresh = server is None
+        if server is None:
+            server = _start_server(home, _server_port(home, port, before, notes))
+        elif port is not None and port != server.port:
+            raise UsageError(f"The server is up on port {server.port} already. Stop it first: scanflow down")
+        old = (
+            before.tracker if before is not None and before.tracker is not None and before.tracker.is_alive() else None
+        )
+        found = Up(server=server, tracker=old, started=before.started if before and not fresh else time.time())
+        write_up(home, found)
+        _wait_until_ready(found.server, settings)
+        begun = _start_tracker(home, settings, before, found, notes) if tracker and old is None else None
+        if begun is not None:
+            found = found.model_copy(update={"tracker": begun})
+            write_up(home, found)
+        return UpResult(up=found, server=fresh, tracker=begun is not None, notes=notes)
+
+
+def down(settings: Settings, *, tell: Callable[[str], None] = lambda _text: None) -> DownResult:
+    """Stop what ``up`` started: the agents through the server, then the server and the tracker; nothing else.
+
+    Agents outlive a server that is killed, and only the server stops them for good: it is started again for that. An
+    agent that the server cannot stop is signalled; one that lives even so is left for the next ``down``.
+
+    Args:
+        settings: Of the home.
+        tell: Called with what is waited for, if that takes long.
+
+    Raises:
+        UnavailableError: the home cannot be used, or another ``up`` or ``down`` is using it.
+    """
+    home = settings.home.expanduser().absolute()
+    with _only_one(home):
+        found, agents = read_up(home), AgentShutdown(home)
+        server = found.server if found is not None and found.server.is_alive() else None
+        lock = up_file(home).with_name("lock")
+        another = server is None and is_locked(lock)
+        if server is None and not another and agents.living():
+            server = _start_to_stop(home, settings, found, agents)
+        if server is not None:
+            agents.request(_server(server.url, settings))
+            agents.wait(AGENTS_END_S, tell=tell, tell_after_s=TELL_AFTER_S)
+        stopped = []
+        # The processes that drive runs and serve models outlive it on purpose.
+        if server is not None and server.end(patience_s=ENDS_S):
+            stopped.append(f"the server at {server.url} (process {server.pid})")
+        if not another:  # after the server, which would start them again
+            agents.kill(ENDS_S)
+        tracker = None if found is None else found.tracker
+        if tracker is not None and tracker.end(patience_s=ENDS_S):
+            stopped.append(f"the tracker at {tracker.url} (process {tracker.pid})")
+        if another:
+            return DownResult(stopped=stopped, left=agents.left_to(_ANOTHER.format(lock=str(lock))))
+        done = DownResult(stopped=[*agents.stopped, *stopped], left=agents.left, running=agents.running)
+        if not done.running:
+            forget_up(home)
+        with suppress(UnavailableError):  # they expire in some seconds
+            forget_ports(home)
+        return done
+
+
+def look(settings: Settings) -> dict[str, Any]:
+    """Return what is up: of the server named by the settings, else of the one of the home folder."""
+    found = None if settings.url else read_up(settings.home)
+    if settings.url is None and (found is None or not found.server.is_alive()):
+        return {"up": False, "server": None, "tracker": None, "status": None}
+    url = settings.url or (found.server.url if found else "")
+    ready, words = _server(url, settings).is_ready()
+    pid = found.server.pid if found else None
+    told: dict[str, Any] = {
+        "up": True,
+        "server": {"url": url, "pid": pid, "ready": ready, "reason": None if ready else words},
+        "tracker": None,
+        "status": None,
+    }
+    if found is not None and found.tracker is not None:
+        alive = found.tracker.is_alive()
+        told["tracker"] = {
+            "url": found.tracker.url,
+            "pid": found.tracker.pid,
+            "alive": alive,
+            "ready": alive and is_reachable(f"{found.tracker.url}/health"),
+            "log": found.tracker.log,
+        }
+    try:
+        told["status"] = _server(url, settings).get(path_of("status"))
+    except UnavailableError as error:
+        told["server"] |= {"ready": False, "reason": str(error)}
+    return told
+
+
+def _server(url: str, settings: Settings) -> ServerClient:
+    """Return the server of the home, by the home's own token, or the one that the settings name."""
+    token = settings.token_for(url) if settings.url else home_token(settings.home)
+    return ServerClient(url, token=token, timeout_s=AGENT_S)
+
+
+def _server_port(home: Path, wanted: int | None, before: Up | None, notes: list[str]) -> int:
+    if wanted is not None:
+        if next_port(wanted, tried=1, host=HOST, whose=home) is None:
+            raise UsageError(f"The port {wanted} is taken by another program. Name a free one, or none: scanflow up")
+        return wanted
+    usual = PORT if before is None else before.server.port  # who speaks to it expects it where it was
+    port = free_port(home, usual)
+    if port != usual:
+        notes.append(f"Port {usual} is taken by another program, so it listens on {port}.")
+    return port
+
+
+def _start_server(home: Path, port: int) -> UpProcess:
+    return _start(["scanflow_server"], home, "server", port)
+
+
+def _start_to_stop(home: Path, settings: Settings, found: Up | None, agents: AgentShutdown) -> UpProcess | None:
+    """Start a server that stops the agents which outlived the one before; None: it cannot be started."""
+    process: UpProcess | None = None
+    try:
+        process = _start_server(home, _server_port(home, None, found, []))
+        write_up(home, Up(server=process, tracker=None if found is None else found.tracker, started=time.time()))
+        _wait_until_ready(process, settings)
+    except ScanflowError as error:
+        agents.server_failed(error)
+        if process is not None:
+            process.end(patience_s=ENDS_S)
+        return None
+    return process
+
+
+def _wait_until_ready(process: UpProcess, settings: Settings) -> None:
+    server = _server(process.url, settings)
+    give_up = time.monotonic() + READY_S
+    while True:
+        ready, words = server.is_ready()
+        if ready:
+            if (other := _other_there(server, process)) is None:
+                return
+            words = other
+        if not process.is_alive():
+            raise UnavailableError(f"The server exited as soon as it was started. {_end_of(process.log)}")
+        if time.monotonic() > give_up:
+            raise UnavailableError(
+                f"The server is not ready after {READY_S:.0f} s: {words} Look again: scanflow status. "
+                f"{_end_of(process.log)}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _other_there(server: ServerClient, process: UpProcess) -> str | None:
+    """Return an error if another process answers at the address: another home's may have been there first."""
+    try:
+        pid = server.get(path_of("status")).get("pid")
+    except ScanflowError as error:
+        return f"What answers at {process.url} does not say which process it is: {error}"
+    return None if pid == process.pid else f"The process {pid} answers at {process.url}, not {process.pid}."
+
+
+def _start_tracker(home: Path, settings: Settings, before: Up | None, found: Up, notes: list[str]) -> UpProcess | None:
+    place = tracker_place(home, settings.tracker_uri)
+    if place.artifact_root is None:
+        notes.append("The tracker is a server already, which SCANFLOW_TRACKER_URI names; none was started.")
+        return None
+    if importlib.util.find_spec("mlflow") is None:
+        notes.append("There is no tracker: MLflow is not installed. Install it: pip install 'scanflow[local]'")
+        return None
+    usual = found.server.port + 1 if before is None or before.tracker is None else before.tracker.port
+    port = free_port(home, usual)
+    return _start(["scanflow_client.mlflow_server", str(port)], home, "tracker", port)
+
+
+def _start(command: Sequence[str], home: Path, name: str, port: int) -> UpProcess:
+    log = up_file(home).with_name(f"{name}.log")
+    private_folder(log.parent)
+    if log.exists() and log.stat().st_size > _LOG_BYTES:
+        log.replace(log.with_suffix(".old.log"))
+    folder = log.parent / "daemons" / name
+    environment = _environment(home, port, os.environ)
+    daemon = Daemon(folder)
+    daemon.start([sys.executable, "-m", *command], log=log, environment=environment, grace_s=GRACE_S)
+    return UpProcess(folder=folder, pid=daemon.pid or 0, port=port, url=f"http://{HOST}:{port}", log=str(log))
+
+
+def _environment(home: Path, port: int, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return this process' variables, except the address of a server: that is the one being started."""
+    kept = {name: value for name, value in inherited.items() if name != "SCANFLOW_URL"}
+    place = {"SCANFLOW_SERVER_HOST": HOST, "SCANFLOW_SERVER_PORT": str(port)}
+    return kept | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+
+
+def free_port(home: Path, first: int) -> int:
+    """Return a free port, from ``first`` on, and reserve it for the home until it is used.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    port = next_port(first, tried=_PORTS_TRIED, host=HOST, whose=home)
+    if port is not None:
+        return port
+    raise UnavailableError(f"No port from {first} to {first + _PORTS_TRIED - 1} is free. Name one: scanflow up --port")
+
+
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
+    """Let one ``up`` or ``down`` at a time use a home folder."""
+    path = up_file(home).with_name("up.lock")
+    try:
+        private_folder(open_home(path.parent.parent) / path.parent.name)
+        file = open_private(path, "a+", encoding="ascii")
+    except OSError as error:
+        raise UnavailableError(
+            f"{str(path.parent)!r} cannot be used: {error.strerror}. Fix it, or name another home."
+        ) from error
+    import fcntl
+
+    with file:
+        give_up = time.monotonic() + READY_S * 2
+        while not try_lock(file.fileno(), fcntl.LOCK_EX):
+            if time.monotonic() > give_up:
+                raise UnavailableError("Another 'scanflow up' or 'down' is using this home. Wait for it, or stop it.")
+            time.sleep(_POLL_S)
+        yield
+
+
+def _end_of(log: str) -> str:
+    try:
+        with Path(log).open(encoding="utf-8", errors="replace") as file:
+            lines = deque(file, maxlen=_SHOWN_LINES)
+    except OSError:
+        return f"There is no log at {log!r}."
+    return f"The end of its log, {log!r}:\n{''.join(lines).rstrip()}"

@@ -1,0 +1,1 @@
+"""``scanflow demo``: the MNIST tutorial, driven from a trained model to a promoted one."""

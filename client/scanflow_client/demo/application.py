@@ -1,0 +1,87 @@
+"""The demo's application: the MNIST tutorial's own, wherever it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.application import Application
+from scanflow.backends.records import RunRecord
+from scanflow.backends.service_records import ServiceRecord
+from scanflow.errors import InternalError, MissingExtraError, NotFoundError, did_you_mean
+from scanflow.loading import load_application
+from scanflow.settings import Settings
+
+__all__ = ["load_demo", "next_commands", "report_path", "traffic_program"]
+
+_NAMED_DATA = ("digits", "mnist")
+_NEEDS = ("tensorflow", "sklearn", "mlflow", "fastapi", "sqlalchemy", "apscheduler")
+
+
+def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path, dict[str, Any], Path | None]:
+    """Return the application, its file, the parameters that make it use ``data``, and the file of drifted digits.
+
+    Raises:
+        MissingExtraError: what it needs is not installed.
+        NotFoundError: ``data`` is neither a known name nor a file, or ``drifted`` is no file.
+    """
+    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"The demo trains with TensorFlow and runs agents, and {', '.join(missing)} cannot be imported here. "
+            "Install them: pip install 'scanflow[local,tensorflow,server,agents]'"
+        )
+    application, path, _ = load_application(str(_tutorials() / "mnist" / "loop.py"))
+    corrupted = None if drifted is None else drifted.expanduser().absolute()
+    if corrupted is not None and not corrupted.is_file():
+        raise NotFoundError(f"There is no file {str(drifted)!r} with drifted digits. Leave it out to have them made.")
+    if data not in _NAMED_DATA:
+        file = Path(data).expanduser().absolute()
+        if not file.is_file():
+            raise NotFoundError(f"There is no file {data!r}, and no such data.{did_you_mean(data, _NAMED_DATA)}")
+        data = str(file)
+    return application, path, {"load-data.data": data}, corrupted
+
+
+def traffic_program(source: Path, served: ServiceRecord, drifted: Path | None) -> tuple[Path, list[str]]:
+    """Return the tutorial's program that sends digits to a service, and its arguments."""
+    more = [] if drifted is None else ["--drifted_path", str(drifted)]
+    arguments = ["--url", served.url, "--app", served.app, "--team", served.team, "--rate", "1", *more]
+    return source.with_name("traffic.py"), arguments
+
+
+def report_path(asked: Path | None, record: RunRecord) -> Path:
+    """Return the path of the report: as asked, else in the home folder."""
+    if asked is not None:
+        return asked.expanduser().absolute()
+    return Settings.from_environment().home.expanduser().absolute() / "reports" / f"{record.name}.html"
+
+
+def next_commands(record: RunRecord, source: Path, *, kept: bool = False) -> list[str]:
+    """Return the commands that show more after the demo; ``kept``: the service and the agents still run."""
+    tracker = Settings.from_environment().home.expanduser().absolute() / "tracker"
+    on_path = shutil.which("scanflow") is not None
+    first = [] if on_path else [f"  first      export PATH={Path(sys.executable).parent}:$PATH"]
+    always = [
+        f"  training   scanflow show {record.name}",
+        f"  in MLflow  mlflow ui --backend-store-uri sqlite:///{tracker / 'mlflow.db'}",
+    ]
+    running = [
+        "  reasons    scanflow why",
+        "  agents     scanflow agents mnist",
+        "  service    scanflow services serve",
+        "  stop       scanflow agents mnist --stop; scanflow delete serve; scanflow down",
+    ]
+    stopped = [f"  keep it    scanflow demo --keep  (this time the demo stopped what {source.name} started)"]
+    return ["", *first, *always, *(running if kept else stopped)]
+
+
+def _tutorials() -> Path:
+    """Return the folder of the tutorials: inside the package of a wheel, beside it in a checkout."""
+    for folder in (Path(__file__).parents[1] / "tutorials", Path(__file__).parents[3] / "tutorials"):
+        if (folder / "mnist" / "loop.py").is_file():
+            return folder
+    raise InternalError("The tutorials were not installed with scanflow.")

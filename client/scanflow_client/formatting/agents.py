@@ -1,0 +1,249 @@
+"""Agents, their strategies and actions, and the labels they ask for, as lines and tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from scanflow.agent.formatting import called
+from scanflow.agent.messages import SensorReport
+from scanflow.agent.records import Action, Intent
+from scanflow.app.quantities import format_duration
+from scanflow.masking import masked
+from scanflow_client.formatting.table import Screen, Table
+from scanflow_client.formatting.text import ago, as_json, clock, duration, optional, shorten
+
+if TYPE_CHECKING:
+    from scanflow.agent.catalogue import Primitive
+
+__all__ = [
+    "AgentStatus", "action_line", "action_status", "actions_table", "agents_screen", "approvals_table", "journal_line",
+    "labels_table", "primitives_table", "strategies_table", "trigger_text",
+]  # fmt: skip
+
+_PENDING = {
+    "act": "about to start",
+    "approve": "waiting for approval",
+    "queue": "queued",
+    "suggest": "suggested",
+}
+
+
+class AgentStatus(BaseModel):
+    """An agent as the server lists it, with what the agent itself reports of its sensors."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    app: str
+    team: str = ""
+    state: str
+    url: str | None = None
+    pid: int | None = None
+    started: float | None = None
+    restarts: int = 0
+    error: str | None = None
+    """Why it fails, as the server reports it."""
+
+    sensors: tuple[SensorReport, ...] | None = None
+    """None: it was not asked or did not answer."""
+
+    problem: str | None = None
+    """Why it did not answer."""
+
+    @property
+    def full_name(self) -> str:
+        """Return ``APP:AGENT``."""
+        return f"{self.app}:{self.name}"
+
+
+def agents_screen(agents: Sequence[AgentStatus], *, detailed: bool, now: float | None = None) -> Screen:
+    """Return a table of agents, with ``detailed`` a table of each one's sensors, and their errors."""
+    if not agents:
+        return ["No agents. Start an application's: scanflow agents --start app.py"]
+    heads = ("agent", "application", "state", "since", "restarts", "sensors", "last firing", "missed", "errors")
+    screen: list[str | Table] = [Table(heads, [_agent_row(one) for one in agents])]
+    for one in agents if detailed else ():
+        if one.sensors:
+            columns = ("sensor", "fires", "fired", "last", "next", "missed", "errors")
+            moment = time.time() if now is None else now
+            screen += [
+                "",
+                f"{one.full_name}, at {one.url}",
+                Table(columns, [_sensor_row(s, moment) for s in one.sensors]),
+            ]
+    for one in agents:
+        screen += [f"{one.full_name} fails: {one.error}"] if one.error is not None else []
+        screen += [f"{one.full_name} did not report its sensors: {one.problem}"] if one.problem is not None else []
+    return screen if detailed else [*screen, f"Show one: scanflow agents {agents[0].full_name}"]
+
+
+def trigger_text(trigger: Mapping[str, Any]) -> str:
+    """Return a trigger in words: ``every 1 h``, ``cron 0 * * * *``, ``on run.failed (workflow=training)``."""
+    match trigger:
+        case {"kind": "interval", "seconds": int() | float() as seconds}:
+            return f"every {format_duration(seconds)}"
+        case {"kind": "date", "when": when}:
+            return f"at {when}"
+        case {"kind": "cron", "expression": expression}:
+            zone = trigger.get("timezone", "UTC")
+            return f"cron {expression}" + ("" if zone == "UTC" else f" in {zone}")
+        case {"kind": "call"}:
+            return "on a call"
+        case {"kind": "event", "type": type}:
+            matched = ", ".join(f"{name}={value}" for name, value in (trigger.get("match") or {}).items())
+            return f"on {type}" + (f" ({matched})" if matched else "")
+        case {"kind": "all_of" | "any_of" as kind, "triggers": [*inner]}:
+            return f"{kind[:3]} of: {'; '.join(trigger_text(one) for one in inner)}"
+    return str(trigger.get("kind", "unknown"))
+
+
+def journal_line(entry: Mapping[str, Any]) -> str:
+    """Return an entry of an agent's journal on one line: time, kind, sensor or strategy, details."""
+    kind = str(entry["kind"])
+    return f"{clock(entry['at'])}  {kind:<8}  {entry['subject']}  {shorten(_details(kind, entry['body']))}".rstrip()
+
+
+def strategies_table(strategies: Iterable[Mapping[str, Any]]) -> Table:
+    """Return a table of strategies."""
+    return Table(
+        ("agent", "strategy", "when", "if", "then", "autonomy", "cool-down", "budget"),
+        [
+            (
+                one["agent"],
+                one["name"],
+                f"{one['sensor']} ({trigger_text(one['when'])})",
+                one["if"] or "always",
+                "; ".join(one["then"]),
+                one["autonomy"],
+                duration(one["cool_down_s"]),
+                "-" if one["budget"] is None else f"{one['budget']} in {format_duration(one['budget_window_s'])}",
+            )
+            for one in strategies
+        ],
+    )
+
+
+def primitives_table(catalogue: Iterable[Primitive]) -> Table:
+    """Return a table of primitives; ``[...]`` marks optional parameters."""
+    rows = [
+        (
+            one.name,
+            one.layer,
+            one.kind,
+            ", ".join(each.name if each.required else f"[{each.name}]" for each in one.parameters),
+            one.what.replace("``", ""),
+        )
+        for one in catalogue
+    ]
+    return Table(("primitive", "layer", "kind", "parameters", "what it does"), rows)
+
+
+def action_status(action: Action) -> str:
+    """Return the status of an action in a few words."""
+    if action.state == "pending":
+        return _PENDING.get(action.decision.verdict, "pending")
+    return "only observed" if action.state == "observed" else action.state
+
+
+def action_line(action: Action) -> str:
+    """Return one line on an action: id, call, target, status, reason."""
+    why = f"by {action.reverted_by}" if action.state == "reverted" else _reason(action)
+    call = f"{_call(action.intent)} on {action.intent.target}"
+    return f"{action.id}  {call}: {action_status(action)}. {shorten(why)}".rstrip()
+
+
+def actions_table(actions: Iterable[Action]) -> Table:
+    """Return a table of actions, requested or done."""
+    return Table(
+        ("action", "when", "by", "primitive", "on", "status", "reason"),
+        [
+            (*_who(one), one.intent.primitive, one.intent.target, action_status(one), shorten(_reason(one)))
+            for one in actions
+        ],
+    )
+
+
+def approvals_table(actions: Iterable[Action]) -> Table:
+    """Return a table of actions that wait for approval."""
+    return Table(
+        ("action", "when", "by", "requests", "on", "rule"),
+        [
+            (*_who(one), shorten(_call(one.intent)), one.intent.target, shorten(one.intent.rule or "always"))
+            for one in actions
+        ],
+    )
+
+
+def labels_table(labels: Iterable[Mapping[str, Any]]) -> Table:
+    """Return a table of the labelling queue: id, application, the model's prediction, its score, run, data."""
+    rows = [
+        (
+            str(one["id"]),
+            str(one["app"]),
+            "-" if one.get("guess") is None else as_json(one["guess"]),
+            "-" if one.get("score") is None else f"{one['score']:.4g}",
+            optional(one.get("run")),
+            shorten(", ".join(f"{name}={as_json(value)}" for name, value in (one.get("data") or {}).items())),
+        )
+        for one in labels
+    ]
+    return Table(("id", "application", "prediction", "score", "run", "data"), rows)
+
+
+def _agent_row(one: AgentStatus) -> tuple[str, ...]:
+    head = (one.name, one.app, one.state, ago(one.started), str(one.restarts))
+    if one.sensors is None:
+        return (*head, "-", "-", "-", "-")
+    last = max((each.last for each in one.sensors if each.last is not None), default=None)
+    missed, errors = sum(each.missed for each in one.sensors), sum(each.errors for each in one.sensors)
+    return (*head, str(len(one.sensors)), ago(last), str(missed), str(errors))
+
+
+def _sensor_row(one: SensorReport, now: float) -> tuple[str, ...]:
+    return (
+        one.name,
+        trigger_text(one.trigger),
+        str(one.fired),
+        ago(one.last, now=now),
+        "-" if one.next is None else f"in {format_duration(max(0.0, one.next - now))}",
+        str(one.missed),
+        str(one.errors),
+    )
+
+
+def _details(kind: str, body: Any) -> str:
+    match kind, body:
+        case "sample", {"error": str() as error}:
+            return f"failed: {error}"
+        case "sample", {"value": value, "cause": cause}:
+            return f"{shorten(as_json(value))} ({cause})"
+        case "intent", {"primitive": primitive, "target": target}:
+            call = called(str(primitive), masked(body.get("arguments") or {}))
+            return f"{call} on {target}, by the rule: {body.get('rule') or 'always'}"
+        case "call", {"agent": agent, "sensor": sensor}:
+            return called(f"{agent}.{sensor}", masked(body.get("kwargs") or {}), body.get("args") or ())
+        case "decision", {"answer": {"verdict": verdict, "reason": reason}}:
+            return f"{verdict}: {reason}"
+        case "decision", {"answer": {"sample": sample}}:
+            return f"accepted, as the sample {sample}"
+        case "missed", {"reason": reason, "count": count}:
+            return f"{count} ({reason})"
+        case (("error" | "refused"), {"error": str() as error}):
+            return error
+    return as_json(body)
+
+
+def _call(intent: Intent) -> str:
+    return called(intent.primitive, masked(intent.arguments))
+
+
+def _who(action: Action) -> tuple[str, str, str]:
+    return action.id, ago(action.intent.at), f"{action.intent.agent}/{action.intent.strategy}"
+
+
+def _reason(action: Action) -> str:
+    return action.error if action.error is not None else action.decision.reason

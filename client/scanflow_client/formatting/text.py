@@ -1,0 +1,104 @@
+"""Amounts, times and marks as people read them."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import Any
+
+from scanflow.app.quantities import format_duration
+from scanflow.printable import one_line
+
+__all__ = [
+    "MARKS", "ago", "as_json", "clock", "counted", "duration", "format_bytes", "latency", "optional", "percent",
+    "shorten", "value_lines",
+]  # fmt: skip
+
+MARKS = {
+    "succeeded": "✓", "failed": "✗", "skipped": "–", "stopped": "■", "running": "●", "pending": "·",
+    "interrupted": "!", "reused": "≡", "ready": "✓", "starting": "·", "degraded": "!", "backup": "!", "idle": "–",
+    "unsupervised": "?", "draining": "·", "waiting": "↻",
+}  # fmt: skip
+"""One sign for each state of a run, a task, a service or an instance."""
+
+SHORT = 160
+"""Most characters of free text in a table or a line."""
+
+MAX_VALUE_LINES = 12
+MAX_VALUE_WIDTH = 400
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def format_bytes(size: float) -> str:
+    """Return an amount of memory with one digit: ``"1.2 GiB"``."""
+    unit = "B"
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``"1 step"``, ``"2 steps"`` or ``"3 strategies"``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def ago(when: float | None, *, now: float | None = None) -> str:
+    """Return how long ago a moment was: ``"3 min ago"``; ``"-"`` for None."""
+    if when is None:
+        return "-"
+    seconds = max(0.0, (time.time() if now is None else now) - when)
+    for limit, size, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds // size:.0f} {unit} ago"
+    return f"{seconds // 86400:.0f} d ago"
+
+
+def clock(at: float) -> str:
+    """Return a moment in local time: ``"2026-01-31 06:00:00"``."""
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration, ``"-"`` for none or zero."""
+    return format_duration(seconds) if seconds else "-"
+
+
+def latency(seconds: float | None) -> str:
+    """Return a latency with three digits: ``"12.3 ms"``; ``"-"`` for None."""
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else format_duration(seconds)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share from 0 to 1 as a percentage; ``"-"`` for None."""
+    return "-" if share is None else f"{share:.{digits}%}"
+
+
+def optional(value: object) -> str:
+    """Return a value as text; ``"-"`` for None and for empty text."""
+    return "-" if value is None or value == "" else str(value)
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON on one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def shorten(text: str, limit: int = SHORT) -> str:
+    """Return free text on one line of at most ``limit`` characters."""
+    return one_line(text, limit)
+
+
+def value_lines(value: Any) -> list[str]:
+    """Return a value as JSON, indented where it is long, in at most 12 lines of at most 400 characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    lines = [text] if len(text) <= SHORT else json.dumps(value, ensure_ascii=False, default=str, indent=2).splitlines()
+    if len(lines) > MAX_VALUE_LINES:
+        left = len(lines) - MAX_VALUE_LINES + 1
+        lines = [*lines[: MAX_VALUE_LINES - 1], f"... {counted(left, 'line')} more; all of it: scanflow output --json"]
+    return [line if len(line) <= MAX_VALUE_WIDTH else line[: MAX_VALUE_WIDTH - 1] + "…" for line in lines]

@@ -1,0 +1,222 @@
+"""A machine drawn with letters: sockets, nodes, caches, cores with their siblings, and the instances on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from string import ascii_letters
+from typing import TypeVar
+
+from scanflow.placement.cpulist import format_cpus
+from scanflow.placement.place import Grant
+from scanflow.placement.topology import Core, Topology
+from scanflow_client.formatting.text import counted, format_bytes
+
+__all__ = [
+    "FORBIDDEN", "FREE", "Cell", "Line", "Occupant", "Panel", "draw", "labels", "legend", "placement_lines", "summary",
+]  # fmt: skip
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+FREE, FORBIDDEN, SEVERAL = "·", "×", "+"
+GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """An instance, or several on the same CPUs, and the letter that stands for it."""
+
+    label: str
+    name: str
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A piece of a line. ``mark``: the letter of whoever sits there; empty for what is only text."""
+
+    text: str
+    mark: str = ""
+
+
+Line = tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One socket: what it is, and the lines that draw it."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+
+def labels() -> Iterator[str]:
+    """Yield ``a`` to ``z``, ``A`` to ``Z``, ``aa``, ``ab`` and so on."""
+    yield from ascii_letters
+    for first, second in product(ascii_letters, repeat=2):
+        yield first + second
+
+
+def summary(topology: Topology) -> list[str]:
+    """Return what the machine is, and what this process may use of it."""
+    memory = [node.memory_bytes for node in topology.nodes if node.memory_bytes]
+    parts = [
+        counted(len(topology.sockets), "socket"),
+        counted(len(topology.nodes), "NUMA node"),
+        counted(len(topology.cores), "core"),
+    ]
+    if topology.threads_per_core > 1:
+        parts.append(f"{counted(len(topology.cpus), 'CPU')} (up to {topology.threads_per_core} siblings a core)")
+    if memory:
+        parts.append(format_bytes(sum(memory)))
+    lines = [f"{topology.title or 'A machine'}: {', '.join(parts)}"]
+    usable, count = topology.effective_cpus, topology.effective_count
+    if usable == topology.cpus and count == len(usable):
+        lines.append(f"All of it may be used: {counted(count, 'CPU')}.")
+    else:
+        reasons = []
+        if usable != topology.cpus:
+            reasons.append(f"affinity mask or cpuset: CPUs {format_cpus(usable)}")
+        if topology.quota is not None:
+            reasons.append(f"CPU quota: {topology.quota:g}")
+        lines.append(f"May be used: {counted(count, 'CPU')} ({'; '.join(reasons)}).")
+    if topology.memory_limit_bytes is not None:
+        lines.append(f"Memory limit: {format_bytes(topology.memory_limit_bytes)}.")
+    if topology.offline:
+        lines.append(f"Switched off: CPUs {format_cpus(topology.offline)}.")
+    if slow := [cpu for core in topology.cores if core.tier for cpu in core.cpus]:
+        lines.append(f"Slower cores: CPUs {format_cpus(slow)}.")
+    return lines
+
+
+def legend(topology: Topology, occupants: Sequence[Occupant]) -> str:
+    """Return what the marks mean, of those that are in the drawing."""
+    seats = _labels_by_cpu(occupants)
+    meanings = [f"{FREE} free"] if set(topology.effective_cpus) - set(seats) else []
+    if topology.effective_cpus != topology.cpus:
+        meanings.append(f"{FORBIDDEN} not for this process")
+    if any(len(sitting) > 1 for sitting in seats.values()):
+        meanings.append(f"{SEVERAL} several")
+    stacked = " A column is a core, its siblings one below the other." if topology.threads_per_core > 1 else ""
+    bars = " Cores between bars share an L3." if _several_l3(topology) else ""
+    told = f"{'  '.join(meanings)}." if meanings else ""
+    return f"{told}{stacked}{bars}".strip()
+
+
+def placement_lines(occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]) -> list[str]:
+    """Return what the letters stand for, and why planned instances would be placed there."""
+    letters = {one.cpus: one.label for one in occupants}
+    planned = {grant.cpus for grant in grants}
+    lines = [f"{one.label}  {one.name}: CPUs {format_cpus(one.cpus)}" for one in occupants if one.cpus not in planned]
+    return lines + [f"{letters[grants[n - 1].cpus]}  {reason}" if n else reason for n, reason in enumerate(reasons)]
+
+
+def draw(topology: Topology, occupants: Sequence[Occupant], *, width: int) -> list[Panel]:
+    """Return a panel for each socket, its lines at most ``width`` wide where a cache's cores can be broken."""
+    seats = {cpu: sitting[0] if len(sitting) == 1 else SEVERAL for cpu, sitting in _labels_by_cpu(occupants).items()}
+    digits = len(str(max(topology.cpus)))
+    wide = max([1, *(len(occupant.label) for occupant in occupants)])
+
+    def cell(cpu: int | None) -> Cell:
+        if cpu is None:
+            return Cell(" " * (digits + wide))
+        free = FREE if cpu in topology.effective_cpus else FORBIDDEN
+        mark = seats.get(cpu, free)
+        return Cell(f"{cpu:>{digits}}{mark:<{wide}}", mark)
+
+    panels = []
+    for socket in topology.sockets:
+        cores = [core for core in topology.ordered_cores if core.socket == socket]
+        lines: list[Line] = []
+        nodes = _by(cores, lambda core: topology.node_of[core.cpus[0]].id)
+        for node, own in nodes.items():
+            if len(nodes) > 1:
+                lines.append((Cell(_node_title(topology, node)),))
+            lines += _rows(topology, own, cell, width=width, cell_width=digits + wide)
+        title = _socket_title(topology, socket, cores, list(nodes))
+        panels.append(Panel(title, tuple(lines)))
+    if empty := [node for node in topology.nodes if not node.cpus]:
+        lines = [(Cell(_node_title(topology, node.id)),) for node in empty]
+        panels.append(Panel("memory without CPUs", tuple(lines)))
+    return panels
+
+
+def _rows(
+    topology: Topology, cores: Sequence[Core], cell: Callable[[int | None], Cell], *, width: int, cell_width: int
+) -> Iterator[Line]:
+    """Draw cores as columns: the caches side by side while they fit, a large one broken where it does not."""
+    most = max(1, (width + 1) // (cell_width + 1))
+    groups = [
+        group[first : first + most]
+        for group in _by(cores, lambda core: topology.cache_group(core.cpus[0], 3)).values()
+        for first in range(0, len(group), most)
+    ]
+    row: list[list[Core]] = []
+    used = 0
+    for group in groups:
+        size = len(group) * (cell_width + 1) + 2
+        if row and used + size - 3 > width:
+            yield from _draw_row(row, cell)
+            row, used = [], 0
+        row.append(group)
+        used += size
+    if row:
+        yield from _draw_row(row, cell)
+
+
+def _draw_row(row: Sequence[Sequence[Core]], cell: Callable[[int | None], Cell]) -> Iterator[Line]:
+    threads = max(len(core.cpus) for group in row for core in group)
+    for turn in range(threads):
+        line: list[Cell] = []
+        for place, group in enumerate(row):
+            if place:
+                line.append(Cell(" │"))
+            cells = [cell(core.cpus[turn] if turn < len(core.cpus) else None) for core in group]
+            line += chain.from_iterable((Cell(" "), one) for one in cells)
+        yield tuple(line[1:])
+
+
+def _socket_title(topology: Topology, socket: int, cores: Sequence[Core], nodes: Sequence[int]) -> str:
+    parts = [f"socket {socket}", counted(len(cores), "core")]
+    if len(nodes) == 1:
+        parts.insert(1, _node_title(topology, nodes[0]))
+    own = {cpu for core in cores for cpu in core.cpus}
+    caches = [cache for cache in topology.caches if cache.level == 3 and own & set(cache.cpus)]
+    if caches:
+        sizes = {cache.size_bytes for cache in caches}
+        size = next(iter(sizes)) if len(sizes) == 1 else None
+        number = "L3" if len(caches) == 1 else f"{len(caches)} L3"
+        parts.append(number if size is None else f"{number} of {format_bytes(size)}")
+    return " · ".join(parts)
+
+
+def _node_title(topology: Topology, number: int) -> str:
+    node = next(one for one in topology.nodes if one.id == number)
+    spread = len({topology.core_of[cpu].socket for cpu in node.cpus}) > 1
+    amount = (
+        ""
+        if node.memory_bytes is None
+        else f" ({format_bytes(node.memory_bytes) if node.memory_bytes else 'no memory'})"
+    )
+    return f"{'part of ' if spread else ''}node {number}{amount}"
+
+
+def _several_l3(topology: Topology) -> bool:
+    homes = [topology.core_of[cache.cpus[0]].socket for cache in topology.caches if cache.level == 3]
+    return len(homes) > len(set(homes))
+
+
+def _labels_by_cpu(occupants: Iterable[Occupant]) -> Mapping[int, list[str]]:
+    seats: dict[int, list[str]] = {}
+    for occupant in occupants:
+        for cpu in occupant.cpus:
+            seats.setdefault(cpu, []).append(occupant.label)
+    return seats
+
+
+def _by(cores: Iterable[Core], key: Callable[[Core], _Key]) -> dict[_Key, list[Core]]:
+    found: dict[_Key, list[Core]] = {}
+    for core in cores:
+        found.setdefault(key(core), []).append(core)
+    return found

@@ -1,0 +1,58 @@
+"""``python -m scanflow_client.mlflow_server PORT``: MLflow's server over the tracker of the home folder, on loopback.
+
+The database is made whole beforehand, by the one function that all of scanflow makes it with: MLflow's server would
+make it in fifty steps, seen by the runs that begin meanwhile. Then this process becomes MLflow's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path, tracker_place
+from scanflow.settings import Settings
+
+__all__ = ["command", "environment", "main"]
+
+_OTHERS = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+
+
+def command(port: int) -> list[str]:
+    """Return the command of MLflow's server. Addresses may hold a password, so they are no part of it."""
+    return [
+        *(sys.executable, "-m", "mlflow", "server"),
+        *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        # Clients write artifacts to the folder themselves, as the embedded tracker's do; the server shows them.
+        "--no-serve-artifacts",
+    ]
+
+
+def environment(place: TrackerPlace, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of MLflow's server."""
+    kept = {name: value for name, value in inherited.items() if name not in _OTHERS}
+    root = {} if place.artifact_root is None else {"MLFLOW_DEFAULT_ARTIFACT_ROOT": place.artifact_root.as_uri()}
+    own = {
+        "MLFLOW_BACKEND_STORE_URI": place.tracking_uri,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes more, for what is not used here
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+    return kept | root | own
+
+
+def main(words: Sequence[str]) -> None:
+    """Make the database if there is none, and become MLflow's server on the port in ``words``."""
+    os.umask(0o077)  # what it keeps is nobody else's
+    settings = Settings.from_environment()
+    place = tracker_place(settings.home.expanduser(), settings.tracker_uri)
+    path = sqlite_path(place.tracking_uri)
+    if path is not None and place.artifact_root is not None and not path.exists():
+        from scanflow.knowledge.mlflow.database import make_database
+
+        make_database(path, place.artifact_root)
+    os.execve(sys.executable, command(int(words[0])), environment(place, os.environ))  # noqa: S606  no shell is wanted
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,175 @@
+"""Requests for predictions as they are given on a command line, and responses as they are printed."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote
+
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from scanflow.deployer import Deployer
+    from scanflow.transport import Answer, Reply
+
+__all__ = ["PredictRequest", "read_request", "response_lines", "send"]
+
+_SELDON = frozenset({"data", "binData", "strData", "jsonData"})
+_NUMPY = b"\x93NUMPY"
+_ZIP = b"PK\x03\x04"
+_FLOATS = frozenset({"FP16", "FP32", "FP64"})
+_JSON = {"content-type": "application/json"}
+_MOST_SHOWN = 1000  # numbers of one output that are written out for a person
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictRequest:
+    """Exactly one of these is set."""
+
+    inputs: Any = None
+    """Rows: an array, a list, or a mapping of input names to these."""
+
+    message: Mapping[str, Any] | None = None
+    """A whole request of the Open Inference Protocol, or a message of Seldon's."""
+
+    raw: bytes | None = None
+
+
+def read_request(*, file: str | None, data: str | None, npy: Path | None, stdin: BinaryIO) -> PredictRequest:
+    """Return the request: JSON, an array of NumPy's, or bytes.
+
+    Raises:
+        UsageError: no input is given, or several.
+        NotFoundError: there is no such file.
+        InvalidError: it cannot be read.
+    """
+    given = [one for one in (file, data, npy) if one is not None]
+    if len(given) > 1:
+        raise UsageError("Several inputs are given. Keep one: a file, --data or --npy.")
+    if data is not None:
+        return _of_json(data, "--data")
+    if npy is not None:
+        return PredictRequest(inputs=_array(_bytes(npy), str(npy)))
+    if file is None and stdin.isatty():
+        raise UsageError("No input is given. Give rows: --data '[[1, 2, 3]]', a file, or - for standard input.")
+    if file is None or file == "-":
+        return _of_bytes(stdin.read(), "standard input")
+    path = Path(file)
+    content = _bytes(path)
+    return _of_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _of_bytes(content, file)
+
+
+def send(
+    deployer: Deployer, name: str, request: PredictRequest, *, node: str | None, dtype: str | None, seldon: bool
+) -> Answer | dict[str, Any] | bytes:
+    """Return a service's response: arrays for arrays, a document for a document, bytes for bytes."""
+    if seldon or (request.message is not None and _SELDON & request.message.keys()):
+        reply = _post(deployer, name, "/api/v1.0/predictions", json.dumps(_seldon(request)).encode(), _JSON)
+        return _document(reply.content)
+    path = f"/v2/models/{quote(node or name, safe='')}/infer"
+    if request.message is not None:
+        return _document(_post(deployer, name, path, json.dumps(request.message).encode(), _JSON).content)
+    if request.raw is not None:
+        wanted = {"content-type": "application/octet-stream", "accept": "application/octet-stream, application/json"}
+        reply = _post(deployer, name, path, request.raw, wanted)
+        is_json = "json" in reply.headers.get("content-type", "")
+        return _document(reply.content) if is_json else reply.content
+    if dtype is None and not hasattr(request.inputs, "dtype"):
+        dtype = _declared(deployer, name, node)  # what is typed says nothing of its type: 1 may be meant as 1.0
+    return deployer.predict(name, request.inputs, node=node, dtype=dtype)
+
+
+def _post(deployer: Deployer, name: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+    with deployer.connect(name) as client:
+        reply: Reply = client.post(path, body, headers)
+        return reply
+
+
+def _declared(deployer: Deployer, name: str, node: str | None) -> str | None:
+    """Return the floating-point type that a service declares for all its inputs; None: it has no such type."""
+    with deployer.connect(name) as client:
+        inputs = client.document(f"/v2/models/{node or name}").get("inputs")
+    kinds = {str(one.get("datatype")) for one in inputs or ()}
+    return kinds.pop() if len(kinds) == 1 and kinds <= _FLOATS else None
+
+
+def response_lines(answer: Answer | Mapping[str, Any], *, as_json: bool) -> list[str]:
+    """Return a response as lines for people, or as JSON."""
+    if isinstance(answer, Mapping):
+        return [json.dumps(answer, indent=2)]
+    outputs = {name: _plain(array) for name, array in answer.outputs.items()}
+    if as_json:
+        return [json.dumps({"outputs": outputs, "instance": answer.instance, "revision": answer.revision})]
+    lines = []
+    for name, array in answer.outputs.items():
+        lines.append(f"{name}  {array.dtype} {array.shape}")
+        lines.append(str(array) if array.size > _MOST_SHOWN else json.dumps(outputs[name]))
+    return [*lines, f"from instance {answer.instance}, revision {answer.revision}"]
+
+
+def _seldon(request: PredictRequest) -> Mapping[str, Any]:
+    if request.message is not None:
+        return request.message
+    if request.raw is not None:
+        return {"binData": base64.b64encode(request.raw).decode()}
+    inputs = request.inputs
+    if isinstance(inputs, Mapping):
+        raise InvalidError("Seldon's protocol takes one input. Give a list of rows, or leave out --seldon.")
+    return {"data": {"ndarray": inputs.tolist() if hasattr(inputs, "tolist") else inputs}}
+
+
+def _of_bytes(content: bytes, source: str) -> PredictRequest:
+    if content.startswith((_NUMPY, _ZIP)) and (content.startswith(_NUMPY) or source.endswith(".npz")):
+        return PredictRequest(inputs=_array(content, source))
+    if content.lstrip()[:1] in {b"[", b"{"}:
+        try:
+            return _of_json(content.decode(), source)
+        except (UnicodeDecodeError, InvalidError):
+            pass  # it only began like JSON
+    return PredictRequest(raw=content)
+
+
+def _of_json(text: str, source: str) -> PredictRequest:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidError(f"{source} is not JSON: {error}. Write rows, such as '[[1, 2, 3]]'.") from error
+    if isinstance(found, dict) and (_SELDON & found.keys() or _are_tensors(found.get("inputs"))):
+        return PredictRequest(message=found)
+    return PredictRequest(inputs=found)
+
+
+def _are_tensors(inputs: Any) -> bool:
+    return isinstance(inputs, list) and bool(inputs) and all(isinstance(one, dict) for one in inputs)
+
+
+def _array(content: bytes, source: str) -> Any:
+    from scanflow.transport.tensors import load_arrays
+
+    return load_arrays(io.BytesIO(content), source)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {str(path)!r}. Write rows with --data '[[1, 2, 3]]', or -.") from error
+    except OSError as error:
+        raise InvalidError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    found = json.loads(content)
+    return found if isinstance(found, dict) else {"answer": found}
+
+
+def _plain(array: Any) -> Any:
+    """Return an array as JSON can hold it; bytes become text."""
+    if array.dtype.kind == "O":
+        return [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in array.ravel()]
+    return array.tolist()

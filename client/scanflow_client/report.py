@@ -1,0 +1,76 @@
+"""What an application's agents did, as a page: from the server's events to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from scanflow.agent.records import Event
+from scanflow.errors import NotFoundError, UnavailableError, UsageError, did_you_mean
+from scanflow.reports.loop_events import TYPES, loop_events, versions_of
+from scanflow.reports.page import loop_report
+from scanflow.transport import ServerClient, path_of
+
+__all__ = ["loop_events_so_far", "report_page", "write_report"]
+
+_AT_ONCE = 1000
+
+
+def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
+    """Write what an application's agents did, as far as the server keeps it, and return the file.
+
+    Args:
+        server: Where the agents report.
+        app: The application. None: the only one.
+        folder: Where the file goes, named as the application.
+
+    Raises:
+        NotFoundError: no agent, or none of that application, has done anything.
+        UsageError: several applications have agents, and none of them is named.
+        UnavailableError: the server does not answer, or the file cannot be written.
+    """
+    told = loop_events_so_far(server)
+    apps = sorted({event.app for event in told})
+    if not apps:
+        raise NotFoundError("No agent has told of anything yet. See which are at work: scanflow agents")
+    if app is None and len(apps) > 1:
+        raise UsageError(f"Agents of {', '.join(apps)} are at work. Name one: scanflow events --report --app {apps[0]}")
+    name = app or apps[0]
+    if name not in apps:
+        raise NotFoundError(f"No agent of {name!r} has told of anything yet.{did_you_mean(name, apps)}")
+    path = folder / f"{name}.html"
+    page = report_page(name, [event for event in told if event.app == name])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UnavailableError(f"The report cannot be written to {str(path)!r}: {error.strerror}.") from error
+    return path
+
+
+def loop_events_so_far(server: ServerClient) -> list[Event]:
+    """Return the events that belong to the story of any loop, in the order told."""
+    return sorted((event for type in TYPES for event in _listed(server, type)), key=lambda event: event.id)
+
+
+def report_page(app: str, told: list[Event]) -> str:
+    """Return the page. The version history is of the model that was judged last; where there are others, it says so."""
+    models = list(dict.fromkeys(event.subject for event in reversed(told) if event.type == "model.judged"))
+    names = [subject.removeprefix("model/") for subject in models]
+    others = f"The version history is of {names[0]}. Also judged: {', '.join(names[1:])}." if names[1:] else ""
+    return loop_report(
+        title=f"The loop of {app}",
+        events=loop_events(told, app=app),
+        versions=versions_of(told, model=names[0] if names else None),
+        lead=others,
+    )
+
+
+def _listed(server: ServerClient, type: str) -> Iterator[Event]:
+    last = 0
+    while True:
+        found = server.get(path_of("events"), after=last, type=type, limit=_AT_ONCE)
+        yield from (Event.model_validate(one) for one in found)
+        if len(found) < _AT_ONCE:
+            return
+        last = int(found[-1]["id"])

@@ -1,0 +1,48 @@
+"""Where an application's files are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scanflow.app.application import Application
+from scanflow.app.executor import Target
+from scanflow.app.workflow import Workflow
+from scanflow.loading import find_file
+
+__all__ = ["AppFiles"]
+
+
+class AppFiles:
+    """Where an application's files are found."""
+
+    def __init__(self, app: Application, workflow: Workflow) -> None:
+        self.app_dir = Path(app.app_dir)
+        self._workflow = workflow.name
+
+    def folders(self, node: str) -> list[Path]:
+        """Where a node's files may lie: the application's folder, then the prototype's ``workflows/<node>`` layouts."""
+        below = self.app_dir / "workflows"
+        names = dict.fromkeys([node, node.replace("-", "_")])
+        return [
+            self.app_dir,
+            *(below / name for name in names),
+            *(below / self._workflow / name for name in names),
+            below / self._workflow,
+        ]
+
+    def find(self, name: str, node: str) -> Path:
+        """Return a node's file.
+
+        Raises:
+            NotFoundError: it is in none of the folders.
+        """
+        return find_file(name, self.folders(node))
+
+    def function_file(self, target: Target, node: str) -> Path | None:
+        """Return the file that a function is loaded from; None if it is found by module, or has no file."""
+        module = target.partition(":")[0]
+        if not module.endswith(".py"):
+            return None
+        plain = getattr(target.call, "function", target.call)
+        own = getattr(plain, "__globals__", {}).get("__file__")
+        return Path(own).resolve() if own else self.find(module, node)

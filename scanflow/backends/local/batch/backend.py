@@ -1,0 +1,388 @@
+"""The embedded backend itself: runs, resumed, spun, stopped and looked at, below one home folder."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.application import Application
+from scanflow.app.plan import Plan, plan_workflow
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.batch.definition import Definition, check_supported, ignored_fields
+from scanflow.backends.local.batch.engine import RunEngine
+from scanflow.backends.local.batch.journal import Journal, JournalRun
+from scanflow.backends.local.batch.launch import Launcher
+from scanflow.backends.local.batch.pickles import home_key
+from scanflow.backends.local.batch.values import Outputs
+from scanflow.backends.local.layout import Home, RunFolder
+from scanflow.backends.local.log_files import FileLogs
+from scanflow.backends.port import Environment, RunDefinition, Stream
+from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
+from scanflow.backends.schedule import Budget
+from scanflow.backends.tasks import inputs_of_spin, only_step, with_pending
+from scanflow.disk import disk_error
+from scanflow.errors import AlreadyRunningError, NotFoundError, UsageError, did_you_mean
+from scanflow.names import RunName, StepName
+from scanflow.placement.available_cpus import this_machine
+from scanflow.private import open_home, private_folder
+from scanflow.processes.locks import is_locked, only_driver
+from scanflow.processes.shims import stop_attempt
+from scanflow.settings import Settings
+
+__all__ = ["LocalBackend"]
+
+
+class LocalBackend:
+    """Runs batch workflows on this machine. It holds nothing open between calls; any process may call for any run."""
+
+    def __init__(self, settings: Settings, *, rng: random.Random | None = None) -> None:
+        self._settings = settings
+        self._home = Home(settings.home.expanduser().absolute())
+        self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
+
+    def enter(
+        self,
+        app: Application,
+        workflow: Workflow,
+        *,
+        parameters: Mapping[str, Any],
+        source: Path | None,
+        name: RunName | None = None,
+    ) -> RunRecord:
+        """Check and enter a run, and leave it to :meth:`drive`, by any process. Idempotent by name.
+
+        Raises:
+            InvalidError: another run has that name.
+        """
+        self.check(app, workflow)
+        definition = Definition.of(app, workflow, parameters=parameters)
+        with self._journal() as journal:
+            run = self._enter(journal, app, workflow, definition, source, name=name)
+            with _disk_errors(folder := _folder(run).path):
+                private_folder(folder)
+            return self._complete(journal, run)
+
+    def free_name(self) -> RunName:
+        """Return a name for a run that none has at this moment."""
+        with self._journal() as journal:
+            return journal.free_name(self._rng)
+
+    def give_up(self, name: str, why: str) -> RunRecord:
+        """Note that a run which nobody drives has failed, and why; nothing of it runs on."""
+        with self._journal() as journal:
+            run = journal.run(name)
+            if self._state(run.record) == "interrupted":
+                self._stop_leftover_tasks(journal, run)
+                journal.set_run(run, "failed", seconds=run.record.seconds, error=why)
+            return self._complete(journal, journal.run(name))
+
+    def check(self, app: Application, workflow: Workflow) -> None:
+        """Refuse at once what would fail later: a field that cannot be honoured here, a file that is not there.
+
+        Raises:
+            UnsupportedError: names the field.
+            NotFoundError: names the file and where it was looked for.
+        """
+        check_supported(workflow)
+        self._launcher(RunFolder(self._home.path), app, workflow, lambda _: {}).check()
+
+    def plan(self, app: Application, workflow: Workflow) -> Plan:
+        """Check a workflow, and return what running it would do and take."""
+        self.check(app, workflow)
+        machine = this_machine()
+        return plan_workflow(
+            workflow, machine_cores=self._settings.slots or machine.cores, machine_memory_bytes=machine.memory_bytes
+        )
+
+    def drive(
+        self,
+        name: str,
+        *,
+        app: Application | None = None,
+        workflow: Workflow | None = None,
+        environment: Environment,
+        observe: Observer,
+    ) -> RunRecord:
+        """Go on with a run where it stands: finished tasks are kept, running ones adopted, failed ones run again.
+
+        ``app`` and ``workflow`` are what its file says now; None: go on with what it was started with.
+
+        Raises:
+            AlreadyRunningError: somebody drives it at this moment.
+        """
+        with self._journal() as journal:
+            run = journal.run(name)
+            definition = Definition.model_validate_json(run.definition)
+            if app is None or workflow is None:
+                app, workflow = definition.read()
+            else:
+                if definition.spun:
+                    workflow = only_step(workflow, definition.spun, definition.parameters)
+                definition = Definition.of(app, workflow, parameters=definition.parameters, spun=definition.spun)
+            self.check(app, workflow)
+            if self._state(run.record) == "running":
+                raise AlreadyRunningError(
+                    f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
+                )
+            journal.redefine(run, definition.model_dump_json())
+            folder, name, began = _folder(run), run.record.name, time.monotonic()
+            launcher = self._launcher(folder, app, workflow, environment, run=name, only=definition.spun)
+            with _disk_errors(folder.path, then=f"scanflow resume {name}"):
+                private_folder(folder.path)
+                with only_driver(folder.lock, name):
+                    journal.set_run(run, "running", seconds=run.record.seconds)
+                    observe(
+                        RunStarted(
+                            run=name,
+                            steps=len(workflow.nodes),
+                            kept=sum(task.state == "succeeded" for task in journal.tasks(run).values()),
+                            ignored=ignored_fields(workflow),
+                        ).with_details(folder=str(folder.path))
+                    )
+                    launcher.keep_functions()
+                    state = self._engine(journal, run, workflow, launcher, observe).drive()
+                    journal.set_run(run, state, seconds=(run.record.seconds or 0.0) + time.monotonic() - began)
+            record = self._complete(journal, journal.run(name))
+        observe(RunEnded(run=record.name, record=record))
+        return record
+
+    def check_spin(
+        self, past: str, step: str, *, app: Application, workflow: Workflow, parameters: Mapping[str, Any]
+    ) -> None:
+        """Refuse what :meth:`enter_spin` would."""
+        cut = only_step(workflow, step, parameters)
+        self.check(app, cut)
+        with self._journal() as journal:
+            found = journal.run(past)
+            inputs_of_spin(cut, step, found.record.name, journal.tasks(found).values())
+
+    def enter_spin(
+        self,
+        past: str,
+        step: str,
+        *,
+        app: Application,
+        workflow: Workflow,
+        parameters: Mapping[str, Any],
+        source: Path | None,
+        name: RunName | None = None,
+    ) -> RunRecord:
+        """Enter a run of one step or task, and leave it to :meth:`drive`. See :meth:`enter`."""
+        cut = only_step(workflow, step, parameters)
+        self.check(app, cut)
+        definition = Definition.of(app, cut, parameters=parameters, spun=StepName(step))
+        with self._journal() as journal:
+            before = journal.run(past)
+            inputs = inputs_of_spin(cut, step, before.record.name, journal.tasks(before).values())
+            chosen = name or journal.free_name(self._rng)
+            folder, past_folder = RunFolder(self._home.runs_of(app.name, app.team) / chosen), _folder(before)
+            with _disk_errors(folder.path):
+                # The folder first: once the run is entered, whoever drives it must find its inputs.
+                private_folder(folder.outputs)
+                for other in {record.step for record in inputs if record.state == "succeeded"}:
+                    if not (folder.outputs / other).is_symlink():
+                        (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
+                if past_folder.functions.is_dir():
+                    shutil.copytree(past_folder.functions, folder.functions, dirs_exist_ok=True)
+            tasks = [record.model_copy(update={"origin": before.record.name}) for record in inputs]
+            run = self._enter(journal, app, cut, definition, source, name=chosen, tasks=tasks)
+            return self._complete(journal, run)
+
+    def stop(self, name: str) -> RunRecord:
+        """Stop a run: its steps are asked to end, and it can be resumed. A run nobody drives is stopped here."""
+        with self._journal() as journal:
+            run = journal.run(name)
+            state = self._state(run.record)
+            if state in {"succeeded", "failed", "stopped"}:
+                raise UsageError(f"The run {run.record.name!r} has {state} already; there is nothing to stop.")
+            journal.request_stop(run)
+            if state == "interrupted":
+                self._stop_leftover_tasks(journal, run)
+            return self._complete(journal, journal.run(run.record.name))
+
+    def show(self, name: str) -> RunRecord:
+        """Return a run with its tasks; ``@latest`` is the newest."""
+        with self._journal() as journal:
+            return self._complete(journal, journal.run(name))
+
+    def follow(self, name: str, since: int = -1) -> tuple[RunRecord, int]:
+        """Return a run with only the tasks that changed after ``since``, and what to pass next time."""
+        with self._journal() as journal:
+            run = journal.run(name)
+            # The state first: what ends between the two looks is then seen once more.
+            state = self._shown(run.record)
+            tasks, last = journal.changed_tasks(run, since)
+            return state.model_copy(update={"tasks": tuple(tasks)}), last
+
+    def _task_ended(self, name: str, task: str) -> bool:
+        """Say whether nothing more will be written by a task for now."""
+        with self._journal() as journal:
+            run = journal.run(name)
+            record = journal.task(run, task)
+            return self._state(run.record) != "running" or (record is not None and record.state != "running")
+
+    def definition(self, name: str) -> RunDefinition:
+        """Return what a run is made of."""
+        with self._journal() as journal:
+            run = journal.run(name)
+        found = Definition.model_validate_json(run.definition)
+        app, workflow = found.read()
+        return RunDefinition(app, workflow, found.parameters)
+
+    def runs(
+        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
+        with self._journal() as journal:
+            found = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
+            return [self._shown(record) for record in found]
+
+    def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the named outputs of a step in a run, or of one task (``train.3``); of a fanned-out step, a list in
+        the order of its items.
+
+        Raises:
+            NotFoundError: no such run, or the step did not finish in it.
+        """
+        record = self.show(name)
+        tasks = [task for task in record.tasks if step in {task.step, task.task}]
+        if not tasks or any(task.state != "succeeded" for task in tasks):
+            done = {task.step for task in record.tasks if task.state == "succeeded"}
+            raise NotFoundError(
+                f"The step {step!r} has no outputs in the run {record.name!r}.{did_you_mean(step, done)}"
+            )
+        folder = RunFolder(Path(record.folder))
+        key = home_key(self._home.path)
+        found = [dict(Outputs(folder.outputs_of(task.task), key)) for task in tasks]
+        return found[0] if step == tasks[0].task else found
+
+    def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
+        """Return a reader of what a task wrote, in its last attempt unless another is named.
+
+        Raises:
+            NotFoundError: no such run, or the task never began in it.
+        """
+        record = self.show(name)
+        known = {one.task: one for one in record.tasks}
+        found = known.get(StepName(task))
+        if found is None or not found.attempts:
+            reused = f" Its outputs came from {found.origin!r}." if found is not None and found.origin else ""
+            began = [one.task for one in record.tasks if one.attempts]
+            hint = "" if reused else did_you_mean(task, began)
+            raise NotFoundError(f"The run {record.name!r} has no log of {task!r}.{reused}{hint}")
+        folder = RunFolder(Path(record.folder)).attempt(found.task, attempt or found.attempts)
+        files = [(one, folder / f"{one}.log") for one in ("stdout", "stderr") if stream in {one, "both"}]
+        return FileLogs(lambda: (files, self._task_ended(record.name, task)))
+
+    def _enter(
+        self,
+        journal: Journal,
+        app: Application,
+        workflow: Workflow,
+        definition: Definition,
+        source: Path | None,
+        *,
+        name: RunName | None = None,
+        tasks: Sequence[TaskRecord] = (),
+    ) -> JournalRun:
+        return journal.create_run(
+            app=app.name,
+            team=app.team,
+            workflow=workflow.name,
+            parent=self._home.runs_of(app.name, app.team),
+            source=None if source is None else str(source),
+            definition=definition.model_dump_json(),
+            rng=self._rng,
+            name=name,
+            tasks=tasks,
+        )
+
+    def _engine(
+        self, journal: Journal, run: JournalRun, workflow: Workflow, launcher: Launcher, observe: Observer
+    ) -> RunEngine:
+        machine = this_machine()
+        cores = self._settings.slots or machine.cores
+        return RunEngine(
+            journal=journal,
+            run=run,
+            workflow=workflow,
+            launcher=launcher,
+            budget=Budget(cores, machine.memory_bytes),
+            workers=cores,
+            observe=observe,
+        )
+
+    def _launcher(
+        self,
+        folder: RunFolder,
+        app: Application,
+        workflow: Workflow,
+        tracking: Environment,
+        *,
+        run: RunName = RunName(""),  # noqa: B008  a text
+        only: StepName | None = None,
+    ) -> Launcher:
+        return Launcher(
+            home=self._home,
+            run=run,
+            folder=folder,
+            app=app,
+            workflow=workflow,
+            tracking=tracking,
+            max_fan_out=self._settings.max_fan_out,
+            only=only,
+        )
+
+    def _stop_leftover_tasks(self, journal: Journal, run: JournalRun) -> None:
+        folder = _folder(run)
+        with only_driver(folder.lock, run.record.name):
+            for record in journal.tasks(run).values():
+                if record.state == "running":
+                    attempt = folder.attempt(record.task, record.attempts)
+                    if (attempt / "alive").exists():
+                        stop_attempt(attempt)
+            journal.set_run(run, "stopped", seconds=run.record.seconds)
+
+    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Return a run with all its tasks, those of steps that were never reached included."""
+        _, workflow = Definition.model_validate_json(run.definition).read()
+        tasks = with_pending(workflow, journal.tasks(run).values())
+        return self._shown(run.record).model_copy(update={"tasks": tasks})
+
+    def _shown(self, record: RunRecord) -> RunRecord:
+        state = self._state(record)
+        return record if state == record.state else record.model_copy(update={"state": state})
+
+    def _state(self, record: RunRecord) -> RunState:
+        if record.state == "running" and not is_locked(RunFolder(Path(record.folder)).lock):
+            return "interrupted"
+        return record.state
+
+    @contextmanager
+    def _journal(self) -> Iterator[Journal]:
+        with _disk_errors(self._home.path):
+            journal = Journal(open_home(self._home.path) / self._home.journal.name)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+def _folder(run: JournalRun) -> RunFolder:
+    return RunFolder(Path(run.record.folder))
+
+
+@contextmanager
+def _disk_errors(folder: Path, then: str = "") -> Iterator[None]:
+    """Turn what a disk says no to into our error; the run stands as the journal has it, and can be resumed."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ConnectionError | InterruptedError):
+            raise
+        raise disk_error(error, folder, then=then) from error

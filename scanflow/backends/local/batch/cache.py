@@ -1,0 +1,70 @@
+"""When a step need not run again: a key over all that its outcome depends on, and copies of what it left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+import cloudpickle
+
+__all__ = ["cache_key", "copy_outputs", "digest_path"]
+
+_BLOCK = 1 << 20
+
+
+def cache_key(
+    *, code: Path | bytes, name: str, parameters: Mapping[str, Any], requirements: str, version: str, outputs: Path
+) -> str:
+    """Return the key of a task: its own file, its parameters, the content of the files it is handed, its requirements.
+
+    Other files that its code imports are not looked at; ``cache="v2"`` is there for a change in those.
+    """
+    own_code = hashlib.sha256(code).hexdigest() if isinstance(code, bytes) else digest_path(code)
+    described = [2, name, own_code, _stable(parameters, outputs), requirements, version]
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def digest_path(path: Path) -> str:
+    """Return a digest of a file's bytes, or of every file below a folder with its name; ``missing`` if there is
+    none."""
+    if path.is_dir():
+        inner = [(str(file.relative_to(path)), digest_path(file)) for file in sorted(path.rglob("*")) if file.is_file()]
+        return hashlib.sha256(json.dumps(inner).encode()).hexdigest()
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except FileNotFoundError:
+        return "missing"
+    return digest.hexdigest()
+
+
+def copy_outputs(source: Path, target: Path) -> None:
+    """Copy what a task left into another run: whole, or not at all."""
+    unfinished = target.with_name(f"{target.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        shutil.copytree(source, unfinished, symlinks=True)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    shutil.rmtree(target, ignore_errors=True)
+    unfinished.rename(target)
+
+
+def _stable(value: Any, outputs: Path) -> Any:
+    """Return a value whose text is the same in every run: files of a run stand for their content, not their place."""
+    if isinstance(value, PurePath) or (isinstance(value, str) and value.startswith(f"{outputs}/")):
+        return {"$file": digest_path(Path(value))}
+    if isinstance(value, Mapping):
+        return {str(key): _stable(inner, outputs) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_stable(inner, outputs) for inner in value]
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return {"$pickle": hashlib.sha256(cloudpickle.dumps(value)).hexdigest()}

@@ -1,0 +1,393 @@
+"""The loop that drives one run: start what may start, wait for what ends, decide what follows.
+
+It is level-triggered. What it knows it takes from the journal and the attempts' folders, so a run that was cut short
+at any instant is driven on by calling it again: tasks that finished are kept, attempts that still run are adopted, an
+attempt of which nobody knows whether it began is settled by who claims it first (see ``shim.py``).
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.executor import Executor
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.batch.cache import copy_outputs
+from scanflow.backends.local.batch.function_threads import FunctionOutcome, captured_streams, run_function
+from scanflow.backends.local.batch.journal import Journal, JournalRun
+from scanflow.backends.local.batch.launch import Launcher, Python, can_fork
+from scanflow.backends.local.batch.outcomes import failed_function, failed_process, refused, task_record
+from scanflow.backends.local.environments import Patience, is_ready, make_environment
+from scanflow.backends.local.layout import RunFolder
+from scanflow.backends.records import (
+    EnvironmentReady,
+    Observer,
+    RunState,
+    TaskEnded,
+    TaskRecord,
+    TaskStarted,
+    Waiting,
+)
+from scanflow.backends.schedule import Budget, Share, StepProgress
+from scanflow.disk import disk_error
+from scanflow.errors import ScanflowError
+from scanflow.names import StepName
+from scanflow.private import private_folder
+from scanflow.processes.shims import Exit, Shims, stop_attempt
+
+__all__ = ["RunEngine"]
+
+WARM_IMPORTS = "scanflow.backends.local.batch.warm_imports"
+STOP_POLL_S = 0.5  # how soon a request to stop, made by another process, is seen
+
+
+@dataclass(slots=True)
+class _Task:
+    """One task on its way."""
+
+    name: StepName
+    node: Executor
+    item: Any
+    share: Share
+    attempt: int = 0
+    failures: int = 0
+    """Failed attempts of this drive."""
+
+    key: str | None = None
+    """Its cache key, once it is known, if its step is cached."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step whose tasks are known."""
+
+    node: Executor
+    width: int
+    left: int
+
+
+class RunEngine:
+    """Drives one run in the calling thread. Made for one drive."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        run: JournalRun,
+        workflow: Workflow,
+        launcher: Launcher,
+        budget: Budget,
+        workers: int,
+        observe: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal, self._run, self._workflow = journal, run, workflow
+        self._launcher, self._budget, self._workers = launcher, budget, workers
+        self._observe, self._clock = observe, clock
+        self._folder = RunFolder(Path(run.record.folder))
+        self._known: Mapping[StepName, TaskRecord] = journal.tasks(run)
+        self._progress = StepProgress(workflow.parents)
+        self._steps: dict[str, _Step] = {}
+        self._queue: deque[_Task] = deque()
+        self._retries: list[tuple[float, int, _Task]] = []
+        self._parked: dict[Path, list[_Task]] = {}
+        self._running: dict[Path, _Task] = {}
+        self._threads: dict[StepName, _Task] = {}
+        self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._patience = Patience()
+        self._failed = self._stopping = False
+        self._next_poll = 0.0
+
+    def drive(self) -> RunState:
+        """Go on until nothing is left to do, and return how the run ended."""
+        with ExitStack() as stack:
+            warm = any(can_fork(node) for node in self._workflow.steps)
+            self._shims = stack.enter_context(Shims(warm=WARM_IMPORTS if warm else None))
+            self._shims.warm_up()
+            self._pool = stack.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="scanflow-step"))
+            if any(node.in_process for node in self._workflow.steps):
+                self._log_to = stack.enter_context(captured_streams())
+            while self._advance():
+                try:
+                    self._wait()
+                except KeyboardInterrupt:
+                    if self._stopping:
+                        raise  # the second Ctrl-C: leave the steps to run on; resume will adopt them
+                    self._stop()
+        if self._stopping:
+            return "stopped"
+        return "succeeded" if self._progress.finished else "failed"
+
+    def _advance(self) -> bool:
+        """Start all that may start; say whether there is anything to wait for."""
+        while not (self._failed or self._stopping):
+            while (step := self._progress.next_ready()) is not None:
+                self._open(step)
+            self._requeue_due()
+            if not (self._queue and self._budget.take(self._queue[0].share)):
+                break
+            self._begin(self._queue.popleft())  # one at a time: a task found in the cache makes others ready at once
+        busy = bool(self._running or self._threads or self._parked)
+        return busy or (not (self._failed or self._stopping) and bool(self._retries or self._queue))
+
+    def _wait(self) -> None:
+        now = self._clock()
+        due = self._retries[0][0] - now if self._retries else STOP_POLL_S
+        for folder, exit_ in self._shims.wait(max(0.0, min(due, STOP_POLL_S))):
+            self._process_ended(self._running.pop(folder), folder, exit_)
+        while not self._done.empty():
+            self._done.get()()
+        if now >= self._next_poll and not self._stopping:
+            self._next_poll = now + STOP_POLL_S
+            if self._journal.stop_requested(self._run):
+                self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._patience.cancel()
+        for folder in self._running:
+            stop_attempt(folder)
+
+    # From a ready step to its tasks
+
+    def _open(self, step: str) -> None:
+        node = self._workflow.by_name[step]
+        assert isinstance(node, Executor)
+        try:
+            if self._progress.must_skip(step) or not self._launcher.condition_holds(node):
+                self._skip(node)
+                return
+            tasks = self._launcher.tasks_of(node)
+        except ScanflowError as error:
+            self._steps[step] = _Step(node, 1, 1)
+            self._end(_Task(StepName(step), node, None, Share()), task_record(step, StepName(step), refused(error)))
+            return
+        self._steps[step] = _Step(node, len(tasks), len(tasks))
+        share = Share(node.resources.cores or 1.0, node.resources.memory_bytes or 0)
+        if not tasks:
+            self._progress.end(step, "ran")
+        for name, item in tasks:
+            self._enter(_Task(name, node, item, share))
+
+    def _skip(self, node: Executor) -> None:
+        self._launcher.skipped(node.name)
+        record = TaskRecord(task=StepName(node.name), step=node.name, state="skipped")
+        if self._known.get(record.task) != record:
+            self._journal.set_task(self._run, record)
+        self._observe(TaskEnded(run=self._run.record.name, record=record, width=1))
+        self._progress.end(node.name, "skipped")
+
+    def _enter(self, task: _Task) -> None:
+        """Put a task where it stands: finished before, still running, or to be started."""
+        known = self._known.get(task.name)
+        task.attempt = known.attempts if known else 0
+        if known is not None and known.state == "succeeded":
+            self._count_off(task)
+        elif known is not None and known.state == "running" and not task.node.in_process:
+            self._adopt(task)
+        else:
+            self._queue.append(task)
+
+    def _adopt(self, task: _Task) -> None:
+        folder = self._folder.attempt(task.name, task.attempt)
+        exit_ = self._shims.adopt(folder) if (folder / "alive").exists() else Exit(None, reason="void")
+        if exit_ is not None and not exit_.succeeded:
+            self._queue.append(task)  # it failed before somebody asked to go on: going on means to run it again
+            return
+        self._budget.hold(task.share)
+        if exit_ is not None:
+            self._process_ended(task, folder, exit_)
+            return
+        self._running[folder] = task
+        self._started(task, adopted=True)
+
+    # From a task to an attempt
+
+    def _begin(self, task: _Task) -> None:
+        try:
+            parameters = self._launcher.parameters(task.node, task.item)
+            python = self._launcher.python(task.node)
+            if python.requirements is not None and not is_ready(python.path):
+                self._park(task, python)
+                return
+            if task.node.cache and self._reuse(task, parameters, python):
+                return
+            task.attempt += 1
+            began = TaskRecord(
+                task=task.name, step=task.node.name, state="running", attempts=task.attempt, began=time.time()
+            )
+            self._journal.set_task(self._run, began)
+            if task.node.in_process:
+                self._begin_in_thread(task, parameters)
+            else:
+                folder = self._launcher.prepare(task.node, task.name, task.attempt, parameters, python)
+                self._running[folder] = task
+                self._shims.start(folder)
+        except ScanflowError as error:
+            self._budget.give_back(task.share)
+            self._end(task, task_record(task.node.name, task.name, refused(error), attempts=task.attempt))
+            return
+        self._started(task)
+
+    def _begin_in_thread(self, task: _Task, parameters: Mapping[str, Any]) -> None:
+        function = self._launcher.function(task.node)
+        outputs = self._launcher.clean_outputs(task.name, task.attempt)
+        logs = self._folder.attempt(task.name, task.attempt)
+        private_folder(logs)
+        self._threads[task.name] = task
+
+        def work() -> None:
+            outcome = run_function(
+                function,
+                parameters,
+                who=f"Step {task.node.name!r}",
+                output_dir=outputs,
+                log_folder=logs,
+                log_to=self._log_to,
+                key=self._launcher.key,
+            )
+            self._hand_in(lambda: self._thread_ended(task, outcome))
+
+        self._pool.submit(work)
+
+    def _park(self, task: _Task, python: Python) -> None:
+        """Set a task aside until its environment is made; tasks of other environments go on meanwhile."""
+        self._budget.give_back(task.share)
+        first = python.path not in self._parked
+        self._parked.setdefault(python.path, []).append(task)
+        if not first:
+            return
+        self._observe(Waiting(run=self._run.record.name, what=f"the environment of {task.node.name}"))
+        began = self._clock()
+
+        def work() -> None:
+            error: ScanflowError | None = None
+            try:
+                make_environment(python.path, python.requirements or (), base=python.base, patience=self._patience)
+            except ScanflowError as caught:
+                error = caught
+            except OSError as caught:
+                error = disk_error(caught, python.path, then=f"scanflow resume {self._run.record.name}")
+            self._hand_in(lambda: self._unpark(python.path, self._clock() - began, error))
+
+        self._pool.submit(work)
+
+    def _unpark(self, python: Path, seconds: float, error: ScanflowError | None) -> None:
+        tasks = self._parked.pop(python)
+        if error is None:
+            what = f"the environment of {tasks[0].node.name}"
+            self._observe(EnvironmentReady(run=self._run.record.name, what=what, seconds=seconds))
+            self._queue.extendleft(reversed(tasks))
+            return
+        for task in tasks if not self._stopping else ():
+            self._end(task, task_record(task.node.name, task.name, refused(error), attempts=task.attempt))
+
+    def _reuse(self, task: _Task, parameters: Mapping[str, Any], python: Python) -> bool:
+        task.key = self._launcher.cache_key(task.node, parameters, python)
+        found = self._journal.cached(task.key)
+        if found is None or not found[1].is_dir():
+            return False
+        origin, folder = found
+        target = self._folder.outputs_of(task.name)
+        private_folder(target.parent)
+        try:
+            copy_outputs(folder, target)
+        except OSError:  # a pipe among them, or a disk that is full: the step says better than we what is wrong
+            return False
+        self._budget.give_back(task.share)
+        self._end(
+            task,
+            TaskRecord(
+                task=task.name,
+                step=task.node.name,
+                state="succeeded",
+                seconds=0.0,
+                origin=origin,
+                attempts=task.attempt,
+            ),
+        )
+        return True
+
+    # From an attempt's end to what follows
+
+    def _process_ended(self, task: _Task, folder: Path, exit_: Exit) -> None:
+        self._budget.give_back(task.share)
+        if exit_.reason == "void" or (exit_.reason == "stopped" and not self._stopping):
+            # It never began, or it was stopped before this drive: neither is a failure of its own.
+            if not self._stopping:
+                self._queue.appendleft(task)
+            return
+        failure = None if exit_.succeeded else failed_process(exit_, folder, task.node.timeout_s)
+        self._attempt_ended(task, task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_))
+
+    def _thread_ended(self, task: _Task, outcome: FunctionOutcome) -> None:
+        del self._threads[task.name]
+        self._budget.give_back(task.share)
+        failure = None if outcome.error is None else failed_function(outcome.error)
+        self._attempt_ended(
+            task, task_record(task.node.name, task.name, failure, attempts=task.attempt, seconds=outcome.seconds)
+        )
+
+    def _attempt_ended(self, task: _Task, record: TaskRecord) -> None:
+        retry = task.node.retry
+        if record.state == "failed" and task.failures < retry.limit and not (self._stopping or self._failed):
+            task.failures += 1
+            wait_s = retry.wait_s(task.failures)
+            heapq.heappush(self._retries, (self._clock() + wait_s, id(task), task))
+            self._journal.set_task(self._run, record)
+            self._observe(self._ended_event(record, retry_in_s=wait_s))
+            return
+        if record.state == "succeeded" and task.key is not None:
+            self._journal.remember(task.key, self._run.record.name, self._folder.outputs_of(task.name))
+        self._end(task, record)
+
+    def _end(self, task: _Task, record: TaskRecord) -> None:
+        """Note how a task ended, for good."""
+        self._journal.set_task(self._run, record)
+        if record.state == "succeeded":
+            self._count_off(task)
+        elif record.state == "failed":
+            self._failed = True
+        self._observe(self._ended_event(record))
+
+    def _count_off(self, task: _Task) -> None:
+        step = self._steps[task.node.name]
+        step.left -= 1
+        if step.left == 0:
+            self._progress.end(step.node.name, "ran")
+
+    def _requeue_due(self) -> None:
+        while self._retries and self._retries[0][0] <= self._clock():
+            self._queue.append(heapq.heappop(self._retries)[2])
+
+    def _hand_in(self, result: Callable[[], None]) -> None:
+        """Give the driving thread something to do; called by the others."""
+        self._done.put(result)
+        self._shims.wake()
+
+    def _started(self, task: _Task, *, adopted: bool = False) -> None:
+        width = self._steps[task.node.name].width
+        self._observe(
+            TaskStarted(
+                run=self._run.record.name,
+                task=task.name,
+                step=task.node.name,
+                width=width,
+                attempt=task.attempt,
+                adopted=adopted,
+            )
+        )
+
+    def _ended_event(self, record: TaskRecord, *, retry_in_s: float | None = None) -> TaskEnded:
+        step = self._steps[record.step]
+        return TaskEnded(
+            run=self._run.record.name, record=record, width=step.width, left=step.left, retry_in_s=retry_in_s
+        )

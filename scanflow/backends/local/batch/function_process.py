@@ -1,0 +1,76 @@
+"""A function step's own process: loads the function, calls it, keeps what it returned.
+
+Run as ``python call.py <request>`` where the step has an environment of its own, and in a fork of the warm shim
+elsewhere.
+
+What the function raises is left to the interpreter: its traceback goes to the step's standard error, its exit code is
+1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FunctionRequest", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRequest:
+    """Which function to call, and with what."""
+
+    name: str
+    """``file.py:name`` or ``package.module:name``."""
+
+    who: str
+    """The step, for messages."""
+
+    file: str | None
+    """The function's file; None: found by its module, or in ``by_value``."""
+
+    by_value: str | None
+    """A signed pickle of the function, for those that no file defines."""
+
+    path: list[str] | None
+    """Where modules are looked for; None: where this interpreter looks, which has an environment of its own."""
+
+    parameters: Any
+    """As ``values.encode`` wrote them into the folder of this request."""
+
+    key: str
+    """What pickles of this home are signed with, in hexadecimal digits."""
+
+    def write(self, file: Path) -> None:
+        """Keep the request where :func:`main` reads it."""
+        from scanflow.private import write_private
+
+        write_private(file, json.dumps(asdict(self)))
+
+
+def main(request_path: str) -> None:
+    """Do what the request asks for."""
+    request_file = Path(request_path)
+    request = FunctionRequest(**json.loads(request_file.read_text(encoding="utf-8")))
+    # Nothing beside this file may be imported by accident, so its folder (the first entry) must go in either case.
+    sys.path[:] = sys.path[1:] if request.path is None else request.path
+    from scanflow.app.steps import check_parameters, check_result
+    from scanflow.backends.local.batch.pickles import read_pickle
+    from scanflow.backends.local.batch.values import decode, write_result
+    from scanflow.loading import load_function
+
+    key = bytes.fromhex(request.key)
+    if request.by_value:
+        function = read_pickle(Path(request.by_value), key)
+    else:
+        function = load_function(request.name, Path(request.file) if request.file else None)
+    parameters = check_parameters(function, decode(request.parameters, request_file.parent, key), who=request.who)
+    result = function(**parameters)
+    write_result(check_result(function, result, who=request.who), Path(os.environ["SCANFLOW_OUTPUT_DIR"]), key)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

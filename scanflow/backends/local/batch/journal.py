@@ -1,0 +1,295 @@
+"""The journal of the embedded backend: which runs and tasks there are, and how they stand, in one SQLite file.
+
+It says what was decided; how an attempt ended is in its own folder (see ``shim.py``), so nothing here is needed to
+know it. Every change is one transaction in write-ahead mode: a process may be killed at any instant, and many may
+write.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scanflow.backends.records import RunRecord, RunState, TaskRecord
+from scanflow.disk import disk_error
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.failures import Failure
+from scanflow.names import RunName, StepName, make_run_name
+from scanflow.private import private_file, private_folder
+
+__all__ = ["Journal", "JournalRun"]
+
+BUSY_TIMEOUT_S = 30.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    app TEXT NOT NULL,
+    team TEXT NOT NULL,
+    workflow TEXT NOT NULL,
+    state TEXT NOT NULL,
+    created REAL NOT NULL,
+    seconds REAL,
+    folder TEXT NOT NULL,
+    source TEXT,
+    definition TEXT NOT NULL,
+    error TEXT,
+    stop_requested INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS tasks (
+    run INTEGER NOT NULL REFERENCES runs (id),
+    task TEXT NOT NULL,
+    step TEXT NOT NULL,
+    state TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    began REAL,
+    seconds REAL,
+    exit_code INTEGER,
+    cpu_s REAL,
+    max_rss_bytes INTEGER,
+    origin TEXT,
+    failure TEXT,
+    change INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (run, task)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cache (
+    key TEXT PRIMARY KEY,
+    run TEXT NOT NULL,
+    folder TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS runs_of ON runs (app, team, workflow);
+CREATE INDEX IF NOT EXISTS changes_of ON tasks (run, change);
+PRAGMA user_version = 3;
+"""
+_VERSION = 3
+_ADD_CHANGE = "ALTER TABLE tasks ADD COLUMN change INTEGER NOT NULL DEFAULT 0;"
+"""What a journal of version 1 or 2 lacks."""
+
+_TASK = tuple(TaskRecord.model_fields)
+_WRITE_TASK = f"""
+INSERT OR REPLACE INTO tasks (run, {", ".join(_TASK)}, change) VALUES (
+    :run, {", ".join(f":{name}" for name in _TASK)}, (SELECT coalesce(max(change), 0) + 1 FROM tasks WHERE run = :run)
+)
+"""  # noqa: S608 - our own columns' names
+
+
+class JournalRun:
+    """A run as the journal keeps it: its record, and what is needed to go on with it."""
+
+    def __init__(self, id: int, record: RunRecord, definition: str) -> None:
+        self.id = id
+        self.record = record
+        self.definition = definition
+
+
+class Journal:
+    """One process' connection to the journal. Not for several threads."""
+
+    def __init__(self, path: Path) -> None:
+        private_folder(path.parent)
+        self._path = path
+        with _translated(path):
+            self._db = sqlite3.connect(private_file(path), timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            try:
+                self._prepare()
+            except sqlite3.Error:
+                self._db.close()
+                raise
+
+    def _prepare(self) -> None:
+        self._db.row_factory = sqlite3.Row
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        if self._version() < _VERSION:
+            with self.together():
+                columns = {row["name"] for row in self._db.execute("PRAGMA table_info(tasks)")}
+                if columns and "change" not in columns:
+                    self._db.execute(_ADD_CHANGE)
+                for statement in _SCHEMA.split(";"):
+                    self._db.execute(statement)
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def _rows(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
+        with _translated(self._path):
+            return self._db.execute(sql, values).fetchall()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make the changes inside one transaction: all of them are kept, or none."""
+        with _translated(self._path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def create_run(
+        self,
+        *,
+        app: str,
+        team: str,
+        workflow: str,
+        parent: Path,
+        source: str | None,
+        definition: str,
+        rng: random.Random,
+        name: RunName | None = None,
+        tasks: Sequence[TaskRecord] = (),
+    ) -> JournalRun:
+        """Enter a new run, with the tasks it begins with, under a name that no other run of this home has.
+
+        With a name it may be asked for again: the run is entered once.
+
+        Raises:
+            InvalidError: another run has that name.
+        """
+        with self.together():
+            if name is not None and (known := self._named(name)) is not None:
+                if (known["definition"], known["source"]) != (definition, source):
+                    raise InvalidError(f"There is a run {name!r} already. Choose another name.")
+                return JournalRun(known["id"], _run_record(known), known["definition"])
+            chosen = name or self.free_name(rng)
+            entered = self._db.execute(
+                "INSERT INTO runs (name, app, team, workflow, state, created, folder, source, definition)"
+                " VALUES (?, ?, ?, ?, 'running', ?, ?, ?, ?)",
+                (chosen, app, team, workflow, time.time(), str(parent / chosen), source, definition),
+            )
+            for record in tasks:
+                self._db.execute(_WRITE_TASK, _task_row(entered.lastrowid, record))
+        return self.run(chosen)
+
+    def free_name(self, rng: random.Random) -> RunName:
+        """Return a name that no run of this home has at this moment."""
+        name = make_run_name(rng)
+        while self._named(name) is not None:
+            name = RunName(f"{make_run_name(rng)}-{rng.randrange(10**6)}")
+        return name
+
+    def run(self, name: str) -> JournalRun:
+        """Return a run; ``@latest`` is the newest, ``@latest-1`` the one before.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        with _translated(self._path):
+            row = self._latest(name) if name.startswith("@latest") else self._named(name)
+            if row is None:
+                names = [
+                    known["name"] for known in self._db.execute("SELECT name FROM runs ORDER BY id DESC LIMIT 200")
+                ]
+                if not names:
+                    raise NotFoundError("There is no run yet. Start one: scanflow run app.py")
+                hint = did_you_mean(name, names) if len(names) > 12 else f" Runs: {', '.join(names)}."
+                raise NotFoundError(f"There is no run {name!r}.{hint} See them all: scanflow runs")
+        return JournalRun(row["id"], _run_record(row), row["definition"])
+
+    def runs(
+        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
+        named = {"app": app, "team": team, "workflow": workflow}
+        given = {column: value for column, value in named.items() if value is not None}
+        which = f" WHERE {' AND '.join(f'{column} = :{column}' for column in given)}" if given else ""
+        query = f"SELECT * FROM runs{which} ORDER BY id DESC LIMIT :limit"  # noqa: S608 - our own columns' names
+        return [_run_record(row) for row in self._rows(query, {**given, "limit": limit})]
+
+    def set_run(
+        self, run: JournalRun, state: RunState, *, seconds: float | None = None, error: str | None = None
+    ) -> None:
+        """Record how a run stands; back to running also takes back a request to stop."""
+        self._rows(
+            "UPDATE runs SET state = ?, seconds = ?, error = ?,"
+            " stop_requested = CASE WHEN ? = 'running' THEN 0 ELSE stop_requested END WHERE id = ?",
+            (state, seconds, error, state, run.id),
+        )
+
+    def redefine(self, run: JournalRun, definition: str) -> None:
+        """Replace what a run goes on with."""
+        self._rows("UPDATE runs SET definition = ? WHERE id = ?", (definition, run.id))
+
+    def request_stop(self, run: JournalRun) -> None:
+        """Ask whoever drives the run to stop it."""
+        self._rows("UPDATE runs SET stop_requested = 1 WHERE id = ?", (run.id,))
+
+    def stop_requested(self, run: JournalRun) -> bool:
+        """Say whether somebody asked for the run to be stopped."""
+        return bool(self._rows("SELECT stop_requested FROM runs WHERE id = ?", (run.id,))[0][0])
+
+    def set_task(self, run: JournalRun, record: TaskRecord) -> None:
+        """Record how a task stands."""
+        self._rows(_WRITE_TASK, _task_row(run.id, record))
+
+    def tasks(self, run: JournalRun) -> dict[StepName, TaskRecord]:
+        """Return the tasks of a run that were ever more than pending."""
+        rows = self._rows("SELECT * FROM tasks WHERE run = ?", (run.id,))
+        return {StepName(row["task"]): _task_record(row) for row in rows}
+
+    def task(self, run: JournalRun, name: str) -> TaskRecord | None:
+        """Return one task of a run; None: it was never more than pending."""
+        rows = self._rows("SELECT * FROM tasks WHERE run = ? AND task = ?", (run.id, name))
+        return _task_record(rows[0]) if rows else None
+
+    def changed_tasks(self, run: JournalRun, since: int) -> tuple[list[TaskRecord], int]:
+        """Return the tasks that changed after ``since``, in the order of their last changes, and what to ask next."""
+        rows = self._rows("SELECT * FROM tasks WHERE run = ? AND change > ? ORDER BY change", (run.id, since))
+        return [_task_record(row) for row in rows], rows[-1]["change"] if rows else since
+
+    def cached(self, key: str) -> tuple[RunName, Path] | None:
+        """Return which run produced outputs under this key, and where they are."""
+        rows = self._rows("SELECT run, folder FROM cache WHERE key = ?", (key,))
+        return (RunName(rows[0]["run"]), Path(rows[0]["folder"])) if rows else None
+
+    def remember(self, key: str, run: RunName, folder: Path) -> None:
+        """Keep where the outputs for a key are."""
+        self._rows("INSERT OR REPLACE INTO cache (key, run, folder) VALUES (?, ?, ?)", (key, run, str(folder)))
+
+    def _latest(self, name: str) -> sqlite3.Row | None:
+        back = name.removeprefix("@latest").removeprefix("-") or "0"
+        if not back.isdecimal():
+            raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
+        row: sqlite3.Row | None = self._db.execute(
+            "SELECT * FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?", (int(back),)
+        ).fetchone()
+        return row
+
+    def _named(self, name: str) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = self._db.execute("SELECT * FROM runs WHERE name = ?", (name,)).fetchone()
+        return row
+
+
+def _run_record(row: sqlite3.Row) -> RunRecord:
+    return RunRecord.model_validate(dict(row))
+
+
+def _task_row(run: int | None, record: TaskRecord) -> dict[str, Any]:
+    failure = None if record.failure is None else record.failure.model_dump_json()
+    return {**dict(record), "run": run, "failure": failure}
+
+
+def _task_record(row: sqlite3.Row) -> TaskRecord:
+    failure = row["failure"]
+    return TaskRecord.model_validate(
+        {**dict(row), "failure": Failure.model_validate_json(failure) if failure else None}
+    )
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours: they come from outside (a full disk, a lock, a damaged file)."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise disk_error(error, path) from error

@@ -1,0 +1,275 @@
+"""Everything between "this task may start" and "it has started", but for the waiting."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from scanflow.app.application import Application
+from scanflow.app.executor import Executor, Target
+from scanflow.app.steps import check_parameters
+from scanflow.app.workflow import Workflow
+from scanflow.backends.app_files import AppFiles
+from scanflow.backends.local.batch import function_process
+from scanflow.backends.local.batch.cache import cache_key
+from scanflow.backends.local.batch.commands import script_command, step_environment
+from scanflow.backends.local.batch.pickles import home_key, read_pickle, write_pickle
+from scanflow.backends.local.batch.values import Outputs, encode
+from scanflow.backends.local.environments import environment_python, normalised
+from scanflow.backends.local.layout import Home, RunFolder
+from scanflow.backends.outputs import pick_output
+from scanflow.backends.parameters import items_of, resolve_parameters
+from scanflow.backends.port import Environment
+from scanflow.backends.tasks import split_task, task_name
+from scanflow.errors import InternalError, NotFoundError
+from scanflow.loading import load_function
+from scanflow.names import RunName, StepName
+from scanflow.private import private_folder
+from scanflow.processes.shims import Spec, attempt_folder
+
+__all__ = ["Launcher", "Python", "can_fork"]
+
+SEEN_OUTPUTS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The interpreter a step runs with."""
+
+    path: Path
+    requirements: tuple[str, ...] | None = None
+    """What its environment must hold; None: it is this process' own."""
+
+    base: Path = Path()
+    """Where relative paths in the requirements start from."""
+
+
+def can_fork(node: Executor) -> bool:
+    """Say whether a step may be a fork of the warm spawner: a function, with this very interpreter, as it was
+    started."""
+    changed = any(name.startswith(("PYTHON", "LD_")) for name in node.env)  # read when an interpreter starts
+    # Elsewhere (macOS), system libraries do not survive a fork without an exec.
+    own = node.target is not None and not node.in_process
+    return own and node.requirements is None and not changed and sys.platform == "linux"
+
+
+class Launcher:
+    """Prepares the tasks of one run. It reads earlier outputs and writes attempt folders; it starts nothing."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        run: RunName,
+        folder: RunFolder,
+        app: Application,
+        workflow: Workflow,
+        tracking: Environment,
+        max_fan_out: int,
+        only: StepName | None = None,
+    ) -> None:
+        self._home, self._run, self._folder = home, run, folder
+        self._app, self._workflow, self._tracking = app, workflow, tracking
+        self._files = AppFiles(app, workflow)
+        self._max_fan_out, self._only = max_fan_out, only
+        self._widths: dict[str, int | None] = {}
+        self._skipped: set[str] = set()
+        self._pythons: dict[str, Python] = {}
+        self._outputs = lru_cache(maxsize=SEEN_OUTPUTS)(self._read_outputs)
+
+    @cached_property
+    def key(self) -> bytes:
+        """What pickles of this home are signed with."""
+        return home_key(self._home.path)
+
+    def skipped(self, step: str) -> None:
+        """Note that a step was skipped, so that references to it give None."""
+        self._skipped.add(step)
+
+    def tasks_of(self, node: Executor) -> list[tuple[StepName, Any]]:
+        """Return a step's tasks, each with its item; remembers how many, for those that use its outputs.
+
+        Raises:
+            InvalidError: its list is not one, or too long.
+        """
+        items = items_of(
+            node,
+            lookup=self._lookup,
+            output_dir=self._workflow.output_dir,
+            outputs=self._folder.outputs,
+            at_most=self._max_fan_out,
+        )
+        self._widths[node.name] = None if items is None else len(items)
+        if items is None:
+            return [(task_name(node.name, None), None)]
+        tasks = [(task_name(node.name, index), item) for index, item in enumerate(items)]
+        if self._only is None or split_task(self._only)[1] is None or split_task(self._only)[0] != node.name:
+            return tasks
+        if chosen := [task for task in tasks if task[0] == self._only]:
+            return chosen
+        raise NotFoundError(f"The step {node.name!r} has {len(tasks)} tasks, from {node.name}.0: no {self._only!r}.")
+
+    def condition_holds(self, node: Executor) -> bool:
+        """Say whether a step's ``when`` is true, or it has none."""
+        if node.when is None:
+            return True
+        left = node.when.left
+        return node.when.holds(self._lookup(left.step or "", left.output))
+
+    def parameters(self, node: Executor, item: Any) -> dict[str, Any]:
+        """Return a task's parameters with the values they have now."""
+        return resolve_parameters(
+            node, item=item, lookup=self._lookup, output_dir=self._workflow.output_dir, outputs=self._folder.outputs
+        )
+
+    def python(self, node: Executor) -> Python:
+        """Return the interpreter a step needs, the same for all its tasks; its environment may not be there yet."""
+        if node.name not in self._pythons:
+            self._pythons[node.name] = self._find_python(node)
+        return self._pythons[node.name]
+
+    def _find_python(self, node: Executor) -> Python:
+        if node.requirements is None:
+            return Python(Path(sys.executable))
+        if isinstance(node.requirements, str):
+            file = self._files.find(node.requirements, node.name)
+            lines, base = file.read_text(encoding="utf-8").splitlines(), file.parent
+        else:
+            lines, base = list(node.requirements), self._files.app_dir
+        wanted = normalised(lines, with_runtime=node.target is not None)
+        return Python(environment_python(self._home.environments, wanted), wanted, base)
+
+    def cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> str:
+        """Return the key under which this task's outputs are kept."""
+        version = node.cache if isinstance(node.cache, str) else ""
+        code, name = self._code(node)
+        return cache_key(
+            code=code,
+            name=name,
+            parameters=parameters,
+            requirements="\n".join(python.requirements or ()),
+            version=version,
+            outputs=self._folder.outputs,
+        )
+
+    def prepare(
+        self, node: Executor, task: StepName, attempt: int, parameters: Mapping[str, Any], python: Python
+    ) -> Path:
+        """Write the folder of an attempt in a process of its own, ready to be started."""
+        outputs = self.clean_outputs(task, attempt)
+        folder = self._folder.attempt(task, attempt)
+        private_folder(folder)
+        request = None
+        if node.target is None:
+            mainfile = self._files.find(node.mainfile or "", node.name)
+            argv = script_command(mainfile, parameters, python=python.path, who=f"Executor {node.name!r}")
+        else:
+            request, file = folder / "request.json", self._files.function_file(node.target, node.name)
+            by_value = self._kept(node.target)
+            function_process.FunctionRequest(
+                name=str(node.target),
+                who=f"Step {node.name!r}",
+                file=str(file) if file else None,
+                by_value=str(by_value) if by_value else None,
+                # An environment of the step's own has its own packages.
+                path=None if python.requirements is not None else [entry or str(Path.cwd()) for entry in sys.path],
+                parameters=encode(dict(parameters), folder, self.key),
+                key=self.key.hex(),
+            ).write(request)
+            argv = [str(python.path), function_process.__file__, str(request)]
+        env = step_environment(
+            self._app, self._workflow, node, run=self._run, task=task, outputs=outputs, tracking=self._tracking
+        )
+        by_fork = str(request) if request and can_fork(node) else None
+        cwd = str(self._files.app_dir)
+        return attempt_folder(folder, Spec(argv=argv, cwd=cwd, request=by_fork, env=env, timeout_s=node.timeout_s))
+
+    def clean_outputs(self, task: StepName, attempt: int) -> Path:
+        """Return a task's output folder, without what an earlier attempt left there."""
+        outputs = self._folder.outputs_of(task)
+        if attempt > 1:
+            shutil.rmtree(outputs, ignore_errors=True)
+        private_folder(outputs)
+        return outputs
+
+    def check(self) -> None:
+        """Look for every file that the workflow's steps name, so that a missing one is known before anything runs.
+
+        Raises:
+            NotFoundError: one is missing.
+            InvalidError: a step's parameters are not what its function takes, or its requirements cannot be read.
+        """
+        for node in self._workflow.steps:
+            if node.target is None:
+                self._files.find(node.mainfile or "", node.name)
+            elif (call := node.target.call) is not None:
+                check_parameters(call, node.parameters, who=f"Step {node.name!r}")
+            else:
+                self._files.function_file(node.target, node.name)
+            self.python(node)
+
+    def keep_functions(self) -> None:
+        """Keep by value what the running program or notebook defines itself, so that later processes have it too."""
+        for node in self._workflow.steps:
+            if (file := self._by_value(node.target)) is not None and node.target is not None and node.target.call:
+                private_folder(file.parent)
+                unfinished = file.with_suffix(".part")
+                write_pickle(unfinished, getattr(node.target.call, "function", node.target.call), self.key)
+                unfinished.replace(file)
+
+    def function(self, node: Executor) -> Callable[..., Any]:
+        """Return the function of a step that runs in this process."""
+        target = node.target
+        if target is None:
+            raise InternalError(f"The step {node.name!r} is not a function.")
+        if target.call is not None:
+            return target.call
+        if (kept := self._kept(target)) is not None:
+            function: Callable[..., Any] = read_pickle(kept, self.key)
+            return function
+        return load_function(str(target), self._files.function_file(target, node.name))
+
+    def _by_value(self, target: Target | None) -> Path | None:
+        module, _, name = (target or "").partition(":")
+        return self._folder.functions / f"{name}.pickle" if module == "__main__" else None
+
+    def _kept(self, target: Target) -> Path | None:
+        file = self._by_value(target)
+        if file is not None and not file.exists():
+            raise NotFoundError(
+                f"The function {str(target)!r} was defined by a program or notebook that is gone. "
+                "Run the workflow again from there."
+            )
+        return file
+
+    def _code(self, node: Executor) -> tuple[Path | bytes, str]:
+        if node.target is None:
+            return self._files.find(node.mainfile or "", node.name), node.mainfile or ""
+        file = self._files.function_file(node.target, node.name)
+        if file is not None:
+            return file, str(node.target)
+        function = self.function(node)
+        plain = getattr(function, "function", function)
+        own = None if plain.__module__ == "__main__" else getattr(sys.modules.get(plain.__module__), "__file__", None)
+        return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
+
+    def _lookup(self, step: str, output: str) -> Any:
+        if step in self._skipped:
+            return None
+        width = self._widths.get(step)
+        if width is None:
+            return pick_output(self._outputs(task_name(step, None)), output, step)
+        return [pick_output(self._outputs(task_name(step, index)), output, step) for index in range(width)]
+
+    def _read_outputs(self, task: StepName) -> Outputs:
+        folder = self._folder.outputs_of(task)
+        if not folder.exists():
+            raise NotFoundError(f"The outputs of {split_task(task)[0]!r} are gone: {str(folder)!r}. Start a new run.")
+        return Outputs(folder, self.key)

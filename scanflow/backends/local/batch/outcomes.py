@@ -1,0 +1,90 @@
+"""How a task's end is told: from an exit record, a traceback or a refusal to one record."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from scanflow.app.quantities import format_duration
+from scanflow.backends.records import TaskRecord, TaskState
+from scanflow.errors import ScanflowError
+from scanflow.failures import Failure, failure_from_text
+from scanflow.names import StepName
+from scanflow.processes.shims import Exit
+
+__all__ = ["failed_function", "failed_process", "refused", "task_record"]
+
+TAIL_BYTES = 65_536  # of standard error; a traceback is at its end
+_OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
+
+
+def failed_process(exit_: Exit, folder: Path, timeout_s: float | None) -> Failure:
+    """Return why an attempt in a process of its own failed."""
+    text = _tail(folder / "stderr.log")
+    if exit_.reason == "lost" and (shim_error := _tail(folder / "shim.error")):
+        text = shim_error
+    return failure_from_text(text, summary=_summary(exit_, timeout_s), own_folder=_OWN_FOLDER)
+
+
+def failed_function(trace: str) -> Failure:
+    """Return why a function in this process failed."""
+    return failure_from_text(trace, summary="raised", own_folder=_OWN_FOLDER)
+
+
+def refused(error: ScanflowError) -> Failure:
+    """Return why a task could not even be started."""
+    return Failure(summary="could not start", cause=str(error))
+
+
+def task_record(
+    step: str,
+    task: StepName,
+    failure: Failure | None,
+    *,
+    attempts: int = 0,
+    exit_: Exit | None = None,
+    seconds: float | None = None,
+) -> TaskRecord:
+    """Return the record of an ended task: succeeded without a failure, stopped where it was asked to end."""
+    state: TaskState = "succeeded" if failure is None else "failed"
+    if exit_ is None:
+        began = None if seconds is None else time.time() - seconds
+        return TaskRecord(
+            task=task, step=step, state=state, attempts=attempts, began=began, seconds=seconds, failure=failure
+        )
+    cpu_s = None if exit_.user_s is None or exit_.system_s is None else exit_.user_s + exit_.system_s
+    return TaskRecord(
+        task=task,
+        step=step,
+        state="stopped" if exit_.reason == "stopped" else state,
+        attempts=attempts,
+        began=exit_.began,
+        seconds=exit_.seconds,
+        exit_code=exit_.exit_code,
+        cpu_s=cpu_s,
+        max_rss_bytes=exit_.max_rss_bytes,
+        failure=failure,
+    )
+
+
+def _summary(exit_: Exit, timeout_s: float | None) -> str:
+    if exit_.reason == "timeout":
+        return f"timed out after {format_duration(timeout_s or exit_.seconds or 0)}"
+    if exit_.reason == "stopped":
+        return "stopped"
+    if exit_.reason == "lost":
+        return "lost: its shim was killed, so nobody saw how it ended"
+    if exit_.signal is not None:
+        hint = ", as the kernel does when memory runs out" if exit_.signal == signal.SIGKILL else ""
+        return f"ended by {signal.Signals(exit_.signal).name}{hint}"
+    return f"exit code {exit_.exit_code}"
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""

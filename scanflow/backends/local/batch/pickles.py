@@ -1,0 +1,74 @@
+"""Pickles that this home's runner wrote, and no others: each begins with a signature by the home's own key.
+
+Loading a pickle runs what it says. A step, or whoever hands its output folder on, can put any file there, so only what
+carries the signature is loaded.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import pickle
+import secrets
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from scanflow.errors import InvalidError
+from scanflow.private import write_private
+
+__all__ = ["home_key", "read_pickle", "write_pickle"]
+
+_SIGNATURE_BYTES = 32
+
+
+def home_key(home: Path) -> bytes:
+    """Return the key of a home folder; the first call makes it."""
+    path = home / "pickle.key"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        write_private(draft, secrets.token_bytes(_SIGNATURE_BYTES))
+        try:
+            os.link(draft, path)
+        except FileExistsError:  # another process was first
+            pass
+        finally:
+            draft.unlink()
+        return path.read_bytes()
+
+
+def write_pickle(file: Path, value: Any, key: bytes) -> None:
+    """Write a value, signed.
+
+    Raises:
+        InvalidError: it cannot be pickled.
+    """
+    try:
+        content = cloudpickle.dumps(value)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InvalidError(
+            f"A {type(value).__name__} cannot be kept: {error}. Write a file and return its path."
+        ) from error
+    write_private(file, hmac.digest(key, content, "sha256") + content)
+
+
+def read_pickle(file: Path, key: bytes) -> Any:
+    """Return what :func:`write_pickle` wrote.
+
+    Raises:
+        InvalidError: it was not signed with this key, or is not there.
+    """
+    try:
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+            signature, content = opened.read(_SIGNATURE_BYTES), opened.read()
+    except OSError as error:
+        raise InvalidError(f"{str(file)!r} cannot be read: {error.strerror}. Run the step again.") from error
+    if not hmac.compare_digest(signature, hmac.digest(key, content, "sha256")):
+        raise InvalidError(
+            f"{str(file)!r} is not loaded: loading a pickle runs code, and this one was not written by a run of this "
+            "home. Run the step again, or let it write a file of another format and return its path."
+        )
+    return pickle.loads(content)  # noqa: S301  signed with the key of this home

@@ -1,0 +1,167 @@
+"""Values between steps, on disk: JSON where they are plain, pickles where they are not, paths that survive a move.
+
+A task's output folder holds ``.outputs/<name>``, one JSON file for each named output; what a function returned is named
+``result``. Inside, ``{"$path": ...}`` is a path, relative to the output folder where it lies in it; ``{"$pickle":
+...}`` is a signed file beside it (see ``pickles.py``); ``{"$value": ...}`` is a user's own mapping that looks like one
+of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from scanflow import outputs as marks
+from scanflow.backends.local.batch.pickles import read_pickle, write_pickle
+from scanflow.backends.outputs import RESULT
+from scanflow.disk import disk_error
+from scanflow.errors import InvalidError
+from scanflow.outputs import OUTPUTS_FOLDER, write_output
+
+__all__ = ["Outputs", "as_argument", "decode", "encode", "write_result"]
+
+LONGEST_ARGUMENT = 120_000  # Linux takes 131,072 bytes in one argument
+_PICKLE = re.compile(r"\.\d{1,9}\.pickle")
+
+
+def write_result(value: Any, folder: Path, key: bytes) -> None:
+    """Keep what a function returned as the output ``result`` of the task whose output folder this is."""
+    write_output(folder, RESULT, json.dumps(encode(value, folder, key)))
+
+
+class Outputs(Mapping[str, Any]):
+    """The named outputs that a task left, each read when it is looked up. Text that is not JSON (a shell's ``echo
+    good``) is that text."""
+
+    def __init__(self, folder: Path, key: bytes) -> None:
+        self._folder, self._key = folder, key
+        self._names, self._seen = _names(folder / OUTPUTS_FOLDER), dict[str, Any]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> Any:
+        """Return one output.
+
+        Raises:
+            InvalidError: it is neither JSON nor text, or holds what may not be loaded.
+        """
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._seen:
+            self._seen[name] = self._read(name)
+        return self._seen[name]
+
+    def _read(self, name: str) -> Any:
+        content = _read_file(self._folder / OUTPUTS_FOLDER / name)
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidError(
+                f"The output {name!r} is neither JSON nor text: its byte {error.start} is no UTF-8. "
+                "Write a file into the output folder, and name its path."
+            ) from error
+        try:
+            return decode(json.loads(text), self._folder, self._key)
+        except json.JSONDecodeError:
+            return text.rstrip("\n")
+        except RecursionError as error:
+            raise InvalidError(f"The output {name!r} is nested too deeply. Write a file, and name its path.") from error
+
+
+def encode(value: Any, folder: Path, key: bytes) -> Any:
+    """Return ``value`` as JSON can hold it; what it cannot is pickled into ``folder``."""
+    return marks.encode(value, folder, lambda other: {marks.PICKLE: _pickle(other, folder / OUTPUTS_FOLDER, key)})
+
+
+def decode(value: Any, folder: Path, key: bytes) -> Any:
+    """Return what :func:`encode` was given; ``folder`` is where that output lies now.
+
+    A mark that :func:`encode` would not have made is a value like any other.
+
+    Raises:
+        InvalidError: a pickle is not one that a run of this home wrote.
+    """
+    if isinstance(value, list):
+        return [decode(inner, folder, key) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    inner = next(iter(value.values()), None)
+    if marks.is_mark(value):
+        if marks.VALUE in value and isinstance(inner, dict):
+            return {name: decode(one, folder, key) for name, one in inner.items()}
+        if marks.PATH in value and isinstance(inner, str) and (path := _path(inner, folder)) is not None:
+            return path
+        if marks.PICKLE in value and isinstance(inner, str) and _PICKLE.fullmatch(inner):
+            return read_pickle(folder / OUTPUTS_FOLDER / inner, key)
+    return {name: decode(one, folder, key) for name, one in value.items()}
+
+
+def as_argument(value: Any, *, who: str) -> str:
+    """Return a parameter's value as one word of a command line: text as it is, anything else as JSON.
+
+    Raises:
+        InvalidError: it cannot be written as text, or is longer than a command line takes.
+    """
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, str):
+        text = value
+    else:
+        try:
+            text = json.dumps(value, default=_path_text)
+        except TypeError as error:
+            raise InvalidError(
+                f"{who} is a {type(value).__name__}, which a script cannot be given. Give it a file."
+            ) from error
+    if len(text.encode()) > LONGEST_ARGUMENT:
+        raise InvalidError(
+            f"{who} is {len(text):,} characters long; a command line takes {LONGEST_ARGUMENT:,}. Give it a file's path."
+        )
+    return text
+
+
+def _path_text(value: object) -> str:
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def _names(outputs: Path) -> list[str]:
+    """Return which files are there. A link, a pipe or a folder was not written as an output, wherever it leads."""
+    if outputs.is_symlink() or not outputs.is_dir():
+        return []
+    with os.scandir(outputs) as entries:
+        return sorted(one.name for one in entries if one.is_file(follow_symlinks=False) and one.name[0] != ".")
+
+
+def _path(text: str, folder: Path) -> Path | None:
+    """Return the path that a step named: inside its own folder, or whole; None: it is neither."""
+    path = PurePath(text)
+    return None if "\0" in text or (".." in path.parts and not path.is_absolute()) else folder / path
+
+
+def _read_file(file: Path) -> bytes:
+    try:
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+            return opened.read() if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else b""
+    except OSError as error:
+        raise disk_error(error, file) from error
+
+
+def _pickle(value: Any, outputs: Path, key: bytes) -> str:
+    outputs.mkdir(0o700, parents=True, exist_ok=True)
+    name = f".{sum(1 for _ in outputs.glob('.*.pickle'))}.pickle"
+    write_pickle(outputs / name, value, key)
+    return name

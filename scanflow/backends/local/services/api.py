@@ -1,0 +1,362 @@
+"""Services on this machine, as a deployer asks for them. It holds nothing open: any process may ask for any service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from scanflow.app.application import Application
+from scanflow.app.plan import Plan
+from scanflow.app.serving import Serving
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.layout import Home
+from scanflow.backends.local.log_files import FileLogs
+from scanflow.backends.local.services.control.rollout import (
+    Watcher,
+    wait_until_gone,
+    wait_until_reported,
+    wait_until_settled,
+)
+from scanflow.backends.local.services.control.start import ensure_supervisor
+from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
+from scanflow.backends.local.services.spec import changes
+from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
+from scanflow.backends.local.services.spec.service_spec import Fetch, ServiceSpec
+from scanflow.backends.local.services.state.desired import DesiredState, read_desired, taken_ports
+from scanflow.backends.local.services.state.desired import change as change_stored
+from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
+from scanflow.backends.local.services.state.report import record_of
+from scanflow.backends.local.services.supervisor.attempts import newest
+from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_records import (
+    Explanation,
+    Progress,
+    ServiceObserver,
+    ServiceRecord,
+    Shape,
+)
+from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError, did_you_mean
+from scanflow.processes.files import locked
+from scanflow.processes.ports import choose_port
+from scanflow.settings import Settings
+
+__all__ = ["LocalServices"]
+
+TIMEOUT_S = 600.0
+
+
+class LocalServices:
+    """The services below one home folder."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        fetch: Fetch,
+        remember: Callable[[str, int, Shape], None],
+        recall: Callable[[str, int], Shape | None],
+        log_predictions: str | None = None,
+        program: tuple[str, ...] = ("-m", "scanflow_serving"),
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Work below ``settings.home``.
+
+        Args:
+            settings: which home.
+            fetch: downloads the version of a model that a registry address names.
+            remember: keeps a shape with a model version.
+            recall: returns the shape that was kept.
+            log_predictions: ``module:function`` that takes a file of predictions to the tracker, called by the recorder
+                as ``function(home=…, tracker_uri=…, app=…, team=…, service=…, file=…, metrics=…, tags=…)``. None: no
+                predictions are recorded.
+            program: what instances run.
+            timeout_s: longest that a change is waited for.
+        """
+        self._settings = settings
+        self._home = Home(settings.home.expanduser().absolute())
+        self._folders = ServicesHome(self._home.path / "services")
+        self._remember, self._recall, self._fetch = remember, recall, fetch
+        self._log_predictions, self._program, self._timeout_s = log_predictions, program, timeout_s
+        self._builder = ServiceSpecBuilder(self._home, self._folders, fetch)
+
+    def check(self, app: Application, workflow: Workflow) -> None:
+        """Refuse at once what would fail later: a field that cannot be honoured, a missing file, too many cores.
+
+        Raises:
+            UsageError: says what it is.
+        """
+        self._builder.check(app, workflow, None)
+
+    def plan(self, app: Application, workflow: Workflow) -> Plan:
+        """Check a workflow, and return where its instances would be placed beside the other services."""
+        from scanflow.backends.local.services.planning import plan_online
+
+        self.check(app, workflow)
+        return plan_online(self._home.path, workflow)
+
+    def deploy(
+        self,
+        app: Application,
+        workflow: Workflow,
+        *,
+        source: Path | None = None,
+        sizing: Sizing | None = None,
+        port: int | None = None,
+        key: str | None = None,
+        observe: ServiceObserver = lambda _: None,
+        timeout_s: float | None = None,
+    ) -> ServiceRecord:
+        """Start a service, or change it to this definition; return it once that is in effect.
+
+        Raises:
+            UsageError: it cannot be; what served before serves on.
+            UnavailableError: it takes too long; it goes on.
+        """
+        shape = None if sizing is None else changed_shape(shape_of(workflow), sizing)
+        self._builder.check(app, workflow, shape)
+        folder = self._folders.service(workflow.name)
+        self._check_owner(folder, app, workflow)
+        watcher = Watcher(folder, observe)
+
+        def tell(text: str) -> None:
+            observe(Progress(service=workflow.name, text=text))
+
+        def deployed(before: DesiredState | None) -> DesiredState:
+            if before is not None and key in before.changes:
+                return before
+            return self._deployed(before, folder, made, app, workflow, port).with_key(key)
+
+        made = self._builder.definition(app, workflow, source=source, shape=shape, tell=tell)
+        with locked(self._folders.lock):
+            after = change_stored(folder, deployed)
+        assert after is not None
+        generation = after.generation if key is None else after.changes[key]
+        record = wait_until_settled(folder, generation, watcher, timeout_s or self._timeout_s)
+        self._keep_shapes(after.definition, tell)
+        return record
+
+    def _check_owner(self, folder: ServiceFolder, app: Application, workflow: Workflow) -> None:
+        desired = read_desired(folder)
+        if desired is not None and not desired.deleted:
+            own = desired.definition
+            if (own.app, own.team) != (app.name, app.team):
+                raise InvalidError(
+                    f"A service {workflow.name!r} is deployed already, by the application {own.app!r} of team "
+                    f"{own.team!r}. Rename this workflow, or delete that one: scanflow delete {workflow.name}"
+                )
+        elif desired is not None:
+            raise UnavailableError(f"The service {workflow.name!r} is being deleted. Try again in a moment.")
+
+    def _deployed(
+        self,
+        before: DesiredState | None,
+        folder: ServiceFolder,
+        made: ServiceSpec,
+        app: Application,
+        workflow: Workflow,
+        port: int | None,
+    ) -> DesiredState:
+        """Return what is wanted with a deployment in it: of a new service, or of one that is there."""
+        serving = workflow.serving or Serving()
+        recorder = self._recorder(folder, app, serving)
+        if before is None or before.settled == 0:
+            taken = taken_ports(self._folders, workflow.name)
+            generation = 1 if before is None else before.generation + 1
+            asked = port or serving.port
+            if before is not None and asked in {None, before.port}:
+                http = before.port
+            else:
+                http = choose_port(asked, host="127.0.0.1", taken=taken, what="HTTP")
+            grpc = None
+            if before is not None and serving.grpc_port in {None, before.grpc_port} and before.grpc_port:
+                grpc = before.grpc_port
+            elif serving.grpc_port != 0:
+                grpc = choose_port(serving.grpc_port, host="127.0.0.1", taken={*taken, http}, what="gRPC")
+            return DesiredState(
+                name=workflow.name,
+                port=http,
+                grpc_port=grpc,
+                created=time.time(),
+                generation=generation,
+                definition=_numbered(made, generation),
+                recorder=recorder,
+                program=self._program,
+            )
+        asked = port or serving.port
+        if asked not in {None, before.port}:
+            raise UsageError(
+                f"The service {before.name!r} listens on port {before.port}, which its callers know; it cannot move to "
+                f"{asked}. Delete it first: scanflow delete {before.name}"
+            )
+        kept = before.definition.with_unseen_of(made)
+        if kept is not None:
+            changed = before.requested(kept, replaces=False)
+        else:
+            changed = before.requested(_numbered(made, before.generation + 1), replaces=True)
+        return changed.model_copy(update={"recorder": recorder, "program": self._program})
+
+    def _recorder(self, folder: ServiceFolder, app: Application, serving: Serving) -> tuple[str, ...]:
+        if serving.record <= 0 or app.tracker is None or self._log_predictions is None:
+            return ()
+        given = {
+            "home": str(self._home.path),
+            "app": app.name,
+            "team": app.team,
+            "tracker_uri": app.tracker.uri or self._settings.tracker_uri,
+            "service": folder.path.name,
+        }
+        module = "scanflow.backends.local.services.recorder"
+        return (sys.executable, "-m", module, str(folder.recorded), self._log_predictions, json.dumps(given))
+
+    # Looking
+
+    def services(self) -> list[ServiceRecord]:
+        """Return all services, by name, as they stand. Nothing is started by that."""
+        found = []
+        for name in self._folders.names():
+            try:
+                found.append(self._record(self._folders.service(name)))
+            except NotFoundError:
+                continue  # deleted while we looked
+        return found
+
+    def service(self, name: str) -> ServiceRecord:
+        """Return one service; its supervisor is started if there is none.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        folder = self._folder(name)
+        if self.ensure(name):
+            wait_until_reported(folder)
+        return self._record(folder)
+
+    def ensure(self, name: str) -> bool:
+        """Make sure that a service has a supervisor; say whether it had none."""
+        folder = self._folder(name)
+        desired = read_desired(folder)
+        return desired is not None and not desired.hopeless and ensure_supervisor(folder)
+
+    def explain(self, name: str) -> Explanation:
+        """Return the last decision on the number of instances, with what it was made from."""
+        folder = self._folder(name)
+        if self.ensure(name):
+            wait_until_reported(folder)
+        state = read_observed(folder)
+        if state is None or state.explanation is None:
+            raise UnavailableError(f"The supervisor of {name!r} has not looked at it yet. Try again in a moment.")
+        return state.explanation
+
+    def logs(self, name: str, instance: str | None = None) -> FileLogs:
+        """Return a reader of what the instances, or one of them, wrote; ``supervisor`` is one when named.
+
+        Raises:
+            NotFoundError: there is no such service or instance.
+        """
+        return FileLogs(lambda: (self._log_files(name, instance), False))
+
+    def _log_files(self, name: str, instance: str | None) -> list[tuple[str, Path]]:
+        folder = self._folder(name)
+        if instance == "supervisor":
+            return [("supervisor", folder.log)]
+        found = dict(newest(folder))
+        if instance is not None and instance not in found:
+            raise NotFoundError(f"{name!r} has no instance {instance!r}.{did_you_mean(instance, found)}")
+        chosen = found if instance is None else {instance: found[instance]}
+        return [(one, path / log) for one, path in chosen.items() for log in ("stdout.log", "stderr.log")]
+
+    def client(self, name: str) -> None:
+        """Return nothing: callers connect to the address in the service's record."""
+
+    # Changing
+
+    def change(
+        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = lambda _: None
+    ) -> ServiceRecord:
+        """Change a service while it serves. See :class:`~scanflow.backends.port.OnlineBackend`."""
+        folder = self._folder(name)
+        files = None if change.model is None else self._fetch(change.model)
+
+        def changed(found: DesiredState | None) -> DesiredState:
+            if found is None or found.deleted:
+                raise NotFoundError(f"The service {name!r} was deleted meanwhile.")
+            if key in found.changes:
+                return found
+            if found.hopeless or not found.settled:
+                raise UsageError(f"The service {name!r} is not deployed yet. Deploy it first: scanflow deploy")
+            return changes.applied(found, change, files, self._recalled, self._builder.complete).with_key(key)
+
+        watcher = Watcher(folder, observe)
+        after = change_stored(folder, changed)
+        assert after is not None
+        generation = after.generation if key is None else after.changes[key]
+        record = wait_until_settled(folder, generation, watcher, self._timeout_s)
+        self._keep_shapes(after.definition, lambda text: observe(Progress(service=name, text=text)))
+        return record
+
+    def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 120.0) -> None:
+        """End a service, and remove all that there is of it.
+
+        Raises:
+            UsageError: another service has it for its backup.
+        """
+        folder = self._folder(name)
+        for other in self.services():
+            if other.backup == name:
+                raise UsageError(
+                    f"{name!r} is the backup of {other.name!r}. Delete that first: scanflow delete {other.name}"
+                )
+        watcher = Watcher(folder, observe)
+        change_stored(folder, lambda found: None if found is None else found.model_copy(update={"deleted": True}))
+        wait_until_gone(folder, watcher, timeout_s)
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+    def _recalled(self, model: str, version: int) -> Shape | None:
+        try:
+            return self._recall(model, version)
+        except ScanflowError:
+            return None  # the registry is away: the shape that we know ourselves is as good
+
+    def _keep_shapes(self, definition: ServiceSpec, tell: Callable[[str], None]) -> None:
+        """Keep with each model version how it is served; a registry that does not answer fails no change."""
+        for revision in definition.revisions:
+            for model in (node.model for node in revision.nodes if node.model is not None):
+                try:
+                    self._remember(model.name, model.version, definition.shape)
+                except ScanflowError as error:
+                    tell(f"the shape was not kept with models:/{model.name}/{model.version}: {error}")
+
+    def _folder(self, name: str) -> ServiceFolder:
+        folder = self._folders.service(name)
+        if not folder.desired.exists():
+            names = self._folders.names()
+            if not names:
+                raise NotFoundError("There is no service yet. Start one: scanflow deploy app.py")
+            raise NotFoundError(f"There is no service {name!r}.{did_you_mean(name, names)}")
+        return folder
+
+    def _record(self, folder: ServiceFolder) -> ServiceRecord:
+        desired = read_desired(folder)
+        if desired is None:
+            raise NotFoundError(f"There is no service {folder.path.name!r}.")
+        state = read_observed(folder)
+        if state is None or (not desired.settled and state.record.generation < desired.generation):
+            # Nothing that was seen before holds of the first deployment, or of another try at it.
+            return record_of(desired, folder, count=desired.definition.shape.instances)
+        record = state.record
+        if not is_current(folder, state) and not is_supervised(folder) and not desired.hopeless:
+            return record.model_copy(update={"state": "unsupervised"})
+        return record
+
+
+def _numbered(made: ServiceSpec, generation: int) -> ServiceSpec:
+    """Return a definition as that of a generation of its own."""
+    only = made.settled_on(made.current, generation)
+    current = only.revisions[0]
+    named = type(current)(id=f"r{generation}", nodes=current.nodes)
+    return only.changed(deployment=generation, revisions=(named,))

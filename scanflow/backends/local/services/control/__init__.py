@@ -1,0 +1,1 @@
+"""How processes speak to a supervisor and to instances."""

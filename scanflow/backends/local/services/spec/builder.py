@@ -1,0 +1,139 @@
+"""From an application to a service's definition on this machine: files found, models fetched, cores counted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from scanflow.app.application import Application
+from scanflow.app.quantities import format_memory
+from scanflow.app.scaling import Scaling
+from scanflow.app.serving import Serving
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.environments import (
+    SERVING_RUNTIME,
+    Patience,
+    environment_python,
+    is_ready,
+    make_environment,
+    normalised,
+)
+from scanflow.backends.local.layout import Home
+from scanflow.backends.local.services.grants import grants_of_others, planned, threads_of
+from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.spec.service_spec import (
+    Fetch,
+    ServiceSpec,
+    check_supported,
+    fingerprint,
+    nodes_of,
+    requirements_of,
+)
+from scanflow.backends.service_records import Shape
+from scanflow.backends.shapes import shape_of
+from scanflow.errors import InvalidError, UsageError
+from scanflow.placement.available_cpus import this_machine
+from scanflow.placement.sysfs import read_topology
+from scanflow.wire import ModelFiles, Revision
+
+__all__ = ["ServiceSpecBuilder"]
+
+
+class ServiceSpecBuilder:
+    """Makes definitions for one home."""
+
+    def __init__(self, home: Home, services: ServicesHome, fetch: Fetch) -> None:
+        self._home, self._services, self._fetch = home, services, fetch
+
+    def check(self, app: Application, workflow: Workflow, shape: Shape | None) -> None:
+        """Refuse what would fail later.
+
+        Raises:
+            UsageError: a field that cannot be honoured, a missing file, a thread variable beyond the cores, more cores
+                than there are.
+        """
+        if workflow.type != "online":
+            raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
+        check_supported(app, workflow)
+        serving = workflow.serving or Serving()
+        if serving.record > 0 and app.tracker is None:
+            raise InvalidError(
+                f"Workflow {workflow.name!r} records predictions, and its application has no tracker to record them in."
+                " Give it one: tracker=sf.Tracker()"
+            )
+        nodes_of(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
+        requirements_of(app, workflow)
+        self._fitted(workflow.name, shape or shape_of(workflow), _scaling(workflow), dict(serving.env))
+
+    def definition(
+        self,
+        app: Application,
+        workflow: Workflow,
+        *,
+        source: Path | None,
+        shape: Shape | None,
+        tell: Callable[[str], None],
+    ) -> ServiceSpec:
+        """Return the definition, its models fetched and its environment made."""
+        serving = workflow.serving or Serving()
+        scaling = _scaling(workflow)
+        env = dict(serving.env)
+        return ServiceSpec(
+            app=app.name,
+            team=app.team,
+            workflow=workflow.name,
+            source=None if source is None else str(source),
+            app_dir=str(Path(app.app_dir).resolve()),
+            code=fingerprint(Path(app.app_dir).resolve()),
+            deployment=1,
+            serves=1,
+            shape=self._fitted(workflow.name, shape or shape_of(workflow), scaling, env),
+            revisions=(Revision(id="r1", nodes=nodes_of(app, workflow, self._fetch)),),
+            scaling=scaling,
+            serving=serving,
+            tracker_uri=app.tracker.uri if app.tracker else None,
+            python=str(self._python(app, workflow, tell)),
+            aliases=tuple(
+                one.name
+                for one in app.workflows
+                if one.type == "online" and (one.serving or Serving()).backup == workflow.name
+            ),
+        )
+
+    def complete(self, definition: ServiceSpec, shape: Shape) -> Shape:
+        """Return a shape with its thread variables, checked against this machine."""
+        return self._fitted(definition.workflow, shape, definition.scaling, dict(definition.serving.env))
+
+    def _fitted(self, name: str, shape: Shape, scaling: Scaling | None, env: dict[str, str]) -> Shape:
+        topology = read_topology()
+        most = max(shape.instances, 1 if scaling is None else scaling.max)
+        memory = this_machine().memory_bytes
+        if shape.memory_bytes is not None and most * shape.memory_bytes > memory:
+            raise InvalidError(
+                f"{name!r}: {most} x {format_memory(shape.memory_bytes)} of memory do not fit this machine, which "
+                f"grants {format_memory(memory)}. Write fewer instances, or less memory."
+            )
+        try:
+            planned(topology, shape, most, grants_of_others(self._services, name))
+            threads = threads_of(topology, shape, env)
+        except InvalidError as error:
+            raise InvalidError(f"{name!r}: {error}") from error
+        return shape.model_copy(update={"threads": threads})
+
+    def _python(self, app: Application, workflow: Workflow, tell: Callable[[str], None]) -> Path:
+        """Return the interpreter of the instances, with its environment made if it has one of its own."""
+        files = requirements_of(app, workflow)
+        if not files:
+            return Path(sys.executable)
+        lines = files[0].read_text(encoding="utf-8").splitlines()
+        wanted = normalised(lines, with_runtime=True, runtime=SERVING_RUNTIME)
+        python = environment_python(self._home.environments, wanted)
+        if not is_ready(python):
+            tell("its environment is being made")
+            make_environment(python, wanted, base=files[0].parent, patience=Patience())
+        return python
+
+
+def _scaling(workflow: Workflow) -> Scaling | None:
+    return next((service.scaling for service in workflow.services if service.scaling is not None), None)

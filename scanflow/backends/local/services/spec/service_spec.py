@@ -1,0 +1,278 @@
+"""What a service is, at one moment of its life: from an application to what instances serve. Pure, but for looking
+where the user's files are.
+
+All nodes of a workflow live in one instance, as the containers of a pod do: their cores and memory together are the
+instance's, and it has at most one scaling and one set of requirements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from scanflow.app.application import Application
+from scanflow.app.resources import Affinity
+from scanflow.app.scaling import Scaling
+from scanflow.app.service import Service
+from scanflow.app.serving import Serving
+from scanflow.app.workflow import Workflow
+from scanflow.backends.app_files import AppFiles
+from scanflow.backends.service_records import CanaryPolicy, Shape
+from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
+from scanflow.wire import BatchingOptions, Desired, Limits, ModelFiles, Node, Revision
+
+__all__ = ["Fetch", "ServiceSpec", "check_supported", "fingerprint", "nodes_of", "requirements_of", "with_model"]
+
+Fetch = Callable[[str], ModelFiles]
+
+_UNSEEN = ("source", "scaling")
+_UNSEEN_SERVING = ("backup", "hand_back_after")
+"""Fields that no instance is started with, beside the number of instances."""
+
+_MOST_FILES = 10_000
+
+
+class ServiceSpec(BaseModel):
+    """One service's definition. Equal ones mean the same processes serving the same."""
+
+    model_config = ConfigDict(frozen=True)
+
+    app: str
+    team: str
+    workflow: str
+    source: str | None = None
+    app_dir: str
+    code: str = ""
+    """The state of the files below ``app_dir``: see :func:`fingerprint`."""
+
+    deployment: int
+    """The generation in which it was deployed last; each deployment has processes of its own, since code may differ."""
+
+    serves: int
+    """The generation in which the revisions changed last."""
+
+    shape: Shape
+    revisions: tuple[Revision, ...]
+    """The current one first; then, if there is one, the canary or shadow."""
+
+    policy: CanaryPolicy | None = None
+    """When the canary is promoted or taken back."""
+
+    scaling: Scaling | None = None
+    serving: Serving = Serving()
+    tracker_uri: str | None = None
+    python: str
+    """The interpreter of its instances."""
+
+    aliases: tuple[str, ...] = ()
+    """Services that have it for their backup."""
+
+    @property
+    def spec_hash(self) -> str:
+        """What an instance is started with, as a short text: instances of another are replaced, and no others."""
+        shape = self.shape
+        parts = (self.deployment, shape.cores, shape.memory_bytes, shape.affinity, sorted(shape.threads.items()))
+        return f"{self.deployment}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds each instance: the fields of ``serving`` that :class:`~scanflow.wire.Limits` has too."""
+        names = {one.name: one.name for one in fields(Limits)}
+        names |= {name: name.removesuffix("_s") for name in names if not hasattr(self.serving, name)}
+        return Limits(**{name: getattr(self.serving, own) for name, own in names.items()})
+
+    @property
+    def desired(self) -> Desired:
+        """What its instances should serve."""
+        return Desired(generation=self.serves, revisions=self.revisions)
+
+    @property
+    def current(self) -> Revision:
+        """The revision that stays if the canary is taken back."""
+        return self.revisions[0]
+
+    @property
+    def canary(self) -> Revision | None:
+        """The canary or shadow, if there is one."""
+        return self.revisions[1] if len(self.revisions) > 1 else None
+
+    def changed(self, **changes: Any) -> Self:
+        """Return a copy with fields replaced, checked again."""
+        return type(self).model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+
+    def with_unseen_of(self, other: ServiceSpec) -> Self | None:
+        """Return this definition with what instances do not see as another has it; None where they would see a change,
+        or nothing differs."""
+        shape = self.shape.model_copy(update={"instances": other.shape.instances})
+        serving = self.serving.model_copy(update={name: getattr(other.serving, name) for name in _UNSEEN_SERVING})
+        changed = self.changed(shape=shape, serving=serving, **{name: getattr(other, name) for name in _UNSEEN})
+        own = {name: getattr(self, name) for name in ("deployment", "serves", "revisions", "policy")}
+        same = other.current.nodes == self.current.nodes and other.changed(**own) == changed
+        return changed if same and changed != self else None
+
+    def settled_on(self, revision: Revision, generation: int) -> Self:
+        """Return the definition with that revision alone."""
+        only = Revision(id=revision.id, nodes=revision.nodes)
+        return self.changed(revisions=(only,), policy=None, serves=generation)
+
+    def registry_models(self) -> tuple[ModelFiles, ...]:
+        """Return the registered models that the current revision serves."""
+        return tuple(node.model for node in self.current.nodes if node.model is not None)
+
+
+def fingerprint(folder: Path) -> str:
+    """Return a short text that changes with the names, sizes and times of the files below a folder.
+
+    Hidden folders, byte code and virtual environments are left out; of very many files the first are looked at.
+    """
+    seen = hashlib.sha256()
+    count = 0
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(
+            name for name in folders if name[0] not in "._" and not Path(place, name, "pyvenv.cfg").exists()
+        )
+        for name in sorted(files):
+            try:
+                stat = Path(place, name).stat()
+            except OSError:
+                continue
+            seen.update(repr((place, name, stat.st_size, stat.st_mtime_ns)).encode())
+            count += 1
+            if count >= _MOST_FILES:
+                return seen.hexdigest()[:16]
+    return seen.hexdigest()[:16]
+
+
+def nodes_of(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Node, ...]:
+    """Return the graph as an instance takes it, with models fetched and files found.
+
+    Raises:
+        NotFoundError: a model or file is not there.
+    """
+    places = AppFiles(app, workflow)
+    order = {service.name: place for place, service in enumerate(workflow.services)}
+    return tuple(
+        Node(
+            name=service.name,
+            role=service.role,
+            parents=tuple(sorted(workflow.parents[service.name], key=order.__getitem__)),
+            implementation=service.implementation,
+            file=_file(places, service),
+            model=None if service.model is None else fetch(service.model),
+            parameters=_plain(service.parameters),
+            batching=_batching(service),
+        )
+        for service in workflow.services
+    )
+
+
+def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> tuple[Node, ...]:
+    """Return the current revision's nodes with another version of a model in one of them.
+
+    Raises:
+        NotFoundError: there is no such node.
+        UsageError: none was named and the model is in several, or the node has no registered model.
+    """
+    nodes = definition.current.nodes
+    models = [one.name for one in nodes if one.model is not None]
+    if node is None:
+        same = [one.name for one in nodes if one.model is not None and one.model.name == files.name] or models
+        if len(same) != 1:
+            hint = f"Name one: --node {same[0]}" if same else "It has none: deploy it again with the change."
+            raise UsageError(
+                f"It is not clear which node of {definition.workflow!r} should get a version of {files.name!r}: "
+                f"{', '.join(same) or 'none'} could. {hint}"
+            )
+        node = same[0]
+    if all(one.name != node for one in nodes):
+        raise NotFoundError(f"{definition.workflow!r} has no node {node!r}.{did_you_mean(node, models)}")
+    if node not in models:
+        raise UsageError(
+            f"The node {node!r} of {definition.workflow!r} is a class and not a registered model. Change its code and "
+            "deploy again."
+        )
+    return tuple(_replaced(one, files) if one.name == node else one for one in nodes)
+
+
+def requirements_of(app: Application, workflow: Workflow) -> tuple[Path, ...]:
+    """Return the file of what the instances' environment must hold, if any: there is one for all nodes.
+
+    Raises:
+        NotFoundError: it is not there.
+        UnsupportedError: the nodes name different ones.
+    """
+    places = AppFiles(app, workflow)
+    found = {
+        places.find(service.requirements, service.name): service
+        for service in workflow.services
+        if service.requirements is not None
+    }
+    if len(found) > 1:
+        first, second = (service.name for service in list(found.values())[:2])
+        raise UnsupportedError(
+            f"Workflow {workflow.name!r}: the embedded backend cannot honour requirements: {first!r} and {second!r} "
+            "name different ones, and all nodes of a workflow run in one process. Write all into one file, or make two "
+            "workflows."
+        )
+    return tuple(found)
+
+
+def check_supported(app: Application, workflow: Workflow) -> None:
+    """Refuse what this backend cannot honour.
+
+    Raises:
+        UnsupportedError: names the field.
+    """
+    for node in workflow.services:
+        affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
+        problems = {
+            "resources.gpu": node.resources.gpu and "it hands out cores and memory only. Remove it.",
+            "affinity": (affinity.node_selector or affinity.apart_from)
+            and "there is one machine. Remove node_selector and apart_from.",
+        }
+        for field, problem in problems.items():
+            if problem:
+                raise UnsupportedError(f"Service {node.name!r}: the embedded backend cannot honour {field}: {problem}")
+    backup = (workflow.serving or Serving()).backup
+    online = {one.name: one for one in app.workflows if one.type == "online"}
+    if backup in online and (online[backup].serving or Serving()).backup is not None:
+        raise UnsupportedError(
+            f"Workflow {workflow.name!r}: the embedded backend cannot honour serving.backup: {backup!r} has a backup "
+            "itself, and nobody follows a chain of them. Remove one."
+        )
+
+
+def _file(places: AppFiles, service: Service) -> str | None:
+    module = (service.implementation or "").partition(":")[0]
+    return str(places.find(module, service.name).resolve()) if module.endswith(".py") else None
+
+
+def _batching(service: Service) -> BatchingOptions | None:
+    given = service.batching
+    return None if given is None else BatchingOptions(max_size=given.max_size, max_delay_s=float(given.max_delay))  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    """Return parameters as JSON would hold them."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _replaced(node: Node, files: ModelFiles) -> Node:
+    return Node(
+        name=node.name,
+        role=node.role,
+        parents=node.parents,
+        model=files,
+        parameters=node.parameters,
+        batching=node.batching,
+    )

@@ -1,0 +1,92 @@
+"""How a service stands, as its supervisor saw it last: ``state.json``, for commands to read."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pydantic import BaseModel, ConfigDict
+
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.service_records import Explanation, ServiceRecord
+from scanflow.processes.files import write_atomically
+from scanflow.processes.locks import is_locked
+
+__all__ = [
+    "EventLog",
+    "ObservedState",
+    "ServiceEvent",
+    "is_current",
+    "is_supervised",
+    "read_observed",
+    "write_observed",
+]
+
+KEPT = 100
+
+
+class ServiceEvent(BaseModel):
+    """Something that happened."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    """Counts up, also over supervisors."""
+
+    at: float
+    """Seconds since the epoch."""
+
+    text: str
+
+
+class ObservedState(BaseModel):
+    """All that a supervisor reports."""
+
+    model_config = ConfigDict(frozen=True)
+
+    record: ServiceRecord
+    events: tuple[ServiceEvent, ...] = ()
+    explanation: Explanation | None = None
+    by: int = 0
+    """The process id of the supervisor that saw it so."""
+
+
+class EventLog:
+    """What happened lately, numbered."""
+
+    def __init__(self, before: ObservedState | None) -> None:
+        kept = before.events if before else ()
+        self.events: deque[ServiceEvent] = deque(kept, maxlen=KEPT)
+        self._number = kept[-1].number if kept else 0
+
+    def add(self, text: str, wall: float) -> None:
+        """Note that something happened."""
+        self._number += 1
+        self.events.append(ServiceEvent(number=self._number, at=wall, text=text))
+
+
+def read_observed(folder: ServiceFolder) -> ObservedState | None:
+    """Return what was reported last; None: nothing yet."""
+    try:
+        return ObservedState.model_validate_json(folder.state.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def write_observed(folder: ServiceFolder, state: ObservedState) -> None:
+    """Replace what was reported."""
+    write_atomically(folder.state, state.model_dump_json().encode())
+
+
+def is_supervised(folder: ServiceFolder) -> bool:
+    """Say whether a supervisor lives, or a shim that starts it again."""
+    return is_locked(folder.supervised) or is_locked(folder.shim)
+
+
+def is_current(folder: ServiceFolder, state: ObservedState | None) -> bool:
+    """Say whether this was reported by the supervisor that lives."""
+    if state is None or not is_locked(folder.supervised):
+        return False
+    try:
+        return folder.supervised.read_text(encoding="ascii") == str(state.by)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,1 @@
+"""The process that keeps one service as it is wanted."""

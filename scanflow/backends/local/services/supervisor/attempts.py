@@ -1,0 +1,213 @@
+"""The folder of one start of an instance: what it is started with, how it went, and its logs.
+
+``instances/<name>/<number>/`` is a shim's attempt folder (:mod:`scanflow.processes.shim`) with what the instance
+reads (``instance.json``, ``desired.json``) and what its supervisor needs to know it again (``template.json``).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.state.desired import DesiredState
+from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
+from scanflow.placement.place import Grant
+from scanflow.private import private_folder, write_private
+from scanflow.processes.shims import Exit, Spec, attempt_folder
+from scanflow.wire import InstanceSpec, Recording, encode
+
+__all__ = [
+    "CONFIGURATION",
+    "Template",
+    "failure_of",
+    "limit_logs",
+    "make_attempt",
+    "newest",
+    "numbers",
+    "prune",
+    "read_template",
+    "started",
+]
+
+CONFIGURATION = 78
+"""The exit code of an instance that will not get better by being started again."""
+
+KEPT = 3
+"""Attempts of an instance whose logs are kept."""
+
+LOG_BYTES = 8 * 1024 * 1024
+"""A log larger than this is moved aside, and started again."""
+
+_DRAIN_EXTRA_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What a supervisor must know of an instance that an earlier one started."""
+
+    spec_hash: str
+    cores: float
+    grant: Grant
+
+
+def make_attempt(folder: ServiceFolder, desired: DesiredState, name: str, grant: Grant) -> Path:
+    """Write the folder of an instance's next attempt, ready for its shim.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    own = folder.attempts(name)
+    path = own / str(max(numbers(own), default=0) + 1)
+    try:
+        return _written(folder, desired, name, path, grant)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _written(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, grant: Grant) -> Path:
+    definition = desired.definition
+    private_folder(path)
+    spec = _spec(folder, desired, name, path, grant)
+    write_private(path / "instance.json", encode(spec))
+    write_private(path / "desired.json", encode(definition.desired))
+    template = {"spec_hash": definition.spec_hash, "cores": definition.shape.cores or 1.0, "grant": asdict(grant)}
+    write_private(path / "template.json", json.dumps(template))
+    return attempt_folder(
+        path,
+        Spec(
+            argv=(definition.python, *desired.program, str(path)),
+            cwd=definition.app_dir,
+            env={
+                "PYTHONUNBUFFERED": "1",
+                "SCANFLOW_APP": definition.app,
+                "SCANFLOW_TEAM": definition.team,
+                "SCANFLOW_WORKFLOW": definition.workflow,
+                "SCANFLOW_INSTANCE": name,
+                **definition.serving.env,
+                **spec.threads,
+            },
+            grace_s=definition.limits.deadline_s + _DRAIN_EXTRA_S,
+        ),
+    )
+
+
+def _spec(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, grant: Grant) -> InstanceSpec:
+    definition = desired.definition
+    shape = definition.shape
+    recording = None
+    if definition.serving.record > 0 and desired.recorder:
+        recording = Recording(folder=str(folder.recorded), fraction=definition.serving.record)
+    return InstanceSpec(
+        service=desired.name,
+        app=definition.app,
+        team=definition.team,
+        instance=name,
+        folder=str(path),
+        desired=str(path / "desired.json"),
+        address=f"{desired.host}:{desired.port}",
+        listen_fd=LISTEN_FD,
+        grpc_port=desired.grpc_port,
+        host=desired.host,
+        app_dir=definition.app_dir,
+        auth=definition.serving.auth or "",
+        # Without limits an instance inherits the mask it would get here; narrowing it would only pin it for no one.
+        cpus=() if shape.affinity == "any" and shape.cores is None else grant.cpus,
+        memory_nodes=grant.memory_nodes if shape.affinity in {"cpumem", "cpumempin"} else (),
+        pin_threads=shape.affinity == "cpumempin",
+        threads=dict(shape.threads),
+        cores=shape.cores or grant.cores,
+        limits=definition.limits,
+        recording=recording,
+        aliases=definition.aliases,
+    )
+
+
+def numbers(own: Path) -> list[int]:
+    """Return the numbers of an instance's attempts, in order."""
+    if not own.is_dir():
+        return []
+    return sorted(int(path.name) for path in own.iterdir() if path.name.isdecimal())
+
+
+def newest(folder: ServiceFolder) -> list[tuple[str, Path]]:
+    """Return each instance there ever was, by name, with its last attempt."""
+    if not folder.instances.is_dir():
+        return []
+    found = [(own.name, own / str(tries[-1])) for own in folder.instances.iterdir() if (tries := numbers(own))]
+    return sorted(found, key=lambda one: (len(one[0]), one[0]))
+
+
+def read_template(path: Path) -> Template | None:
+    """Return what an attempt was started with; None where its supervisor did not get so far."""
+    try:
+        found = json.loads((path / "template.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    grant: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in found["grant"].items()
+    }
+    return Template(found["spec_hash"], found["cores"], Grant(**grant))
+
+
+def started(path: Path) -> dict[str, Any] | None:
+    """Return the process id and the beginning of an attempt, once there is one."""
+    try:
+        found: dict[str, Any] = json.loads((path / "started").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def failure_of(path: Path, exit_: Exit) -> str:
+    """Return why an attempt ended, in one line for people."""
+    try:
+        reason = str(json.loads((path / "failure.json").read_bytes())["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        reason = ""
+    if reason:
+        return reason
+    if exit_.reason == "lost":
+        return "its shim was killed"
+    if exit_.signal is not None:
+        return f"it was ended by signal {exit_.signal}" + (" (SIGKILL)" if exit_.signal == 9 else "")
+    if exit_.exit_code == 70:
+        return "it reported itself unhealthy: too many of its threads hang in a component"
+    last = _last_line(path / "stderr.log")
+    return f"it ended with exit code {exit_.exit_code}" + (f": {last}" if last else "")
+
+
+def prune(own: Path) -> None:
+    """Remove the oldest attempts of an instance."""
+    for number in numbers(own)[:-KEPT]:
+        shutil.rmtree(own / str(number), ignore_errors=True)
+
+
+def limit_logs(path: Path, *, at_most: int = LOG_BYTES) -> None:
+    """Move a log that has grown too large aside as ``….1``, and start it again.
+
+    Its writer appends, so that it goes on at the new end. Lines written between the two steps are lost.
+    """
+    for name in ("stdout.log", "stderr.log"):
+        log = path / name
+        try:
+            if log.stat().st_size > at_most:
+                shutil.copyfile(log, path / f"{name}.1")
+                with log.open("r+b") as file:
+                    file.truncate(0)
+        except OSError:
+            continue
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 2000))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,161 @@
+"""The listening socket of a service: bound once, inherited by all of its processes, closed when the service ends.
+
+Instances accept from it, so that connections wait in one queue whoever comes and goes. The supervisor looks at the
+queue to wake a sleeping service, and answers 503 where nobody else will.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+from dataclasses import dataclass
+
+from scanflow.errors import UnavailableError
+
+__all__ = ["LISTEN_FD", "Listener", "Refuser", "listening_socket"]
+
+LISTEN_FD = 50
+"""The descriptor under which all processes of a service have the socket."""
+
+_BACKLOG = 4096
+_RETRY_AFTER_S = 5
+_LINGER_S = 2.0
+_MOST_AT_ONCE = 64
+_MOST_OPEN = 256
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there, non-blocking.
+
+    Raises:
+        UnavailableError: another process has the port, or the address is not this machine's.
+    """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except OSError as error:
+        made.close()
+        raise UnavailableError(
+            f"The port {port} of {host} cannot be listened on: {error.strerror}. Who has it: ss -ltnp 'sport = {port}'"
+        ) from error
+    return made
+
+
+class Listener:
+    """The listening socket of one service, as its supervisor has it."""
+
+    def __init__(self) -> None:
+        """Take the socket that was inherited, if one was."""
+        self.sock: socket.socket | None = None
+        try:
+            self.sock = socket.socket(fileno=LISTEN_FD)
+        except OSError:
+            return
+        self.sock.setblocking(False)
+
+    def open(self, host: str, port: int) -> bool:
+        """Listen there; say whether the socket is a new one.
+
+        Raises:
+            UnavailableError: the port cannot be listened on.
+        """
+        if self.sock is not None and self.sock.getsockname()[1] == port:
+            return False
+        self.close()
+        with listening_socket(host, port) as made:
+            os.dup2(made.fileno(), LISTEN_FD, inheritable=False)
+        self.sock = socket.socket(fileno=LISTEN_FD)
+        return True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a client waits to be accepted."""
+        if self.sock is None:
+            return False
+        poller = select.poll()
+        poller.register(self.sock, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def close(self) -> None:
+        """Let go of the socket; it listens on in the processes that have it."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+
+@dataclass(slots=True)
+class _Refused:
+    sock: socket.socket
+    until: float
+    answered: bool = False
+
+
+class Refuser:
+    """Accepts in place of the instances, and answers 503, while none of them will."""
+
+    def __init__(self, service: str) -> None:
+        body = json.dumps(
+            {
+                "type": "about:blank",
+                "title": "Service Unavailable",
+                "status": 503,
+                "detail": f"No instance of {service!r} is ready. See: scanflow services {service}",
+            }
+        ).encode()
+        self._response = (
+            b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
+            b"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (_RETRY_AFTER_S, len(body), body)
+        )
+        self._open: list[_Refused] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether connections are still to be closed."""
+        return bool(self._open)
+
+    def accept(self, listener: socket.socket, now: float) -> None:
+        """Take the connections that wait."""
+        for _ in range(_MOST_AT_ONCE):
+            if len(self._open) >= _MOST_OPEN:
+                return
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            sock.setblocking(False)
+            self._open.append(_Refused(sock, now + _LINGER_S))
+
+    def serve(self, now: float) -> None:
+        """Answer what was asked, and close what has been read to its end: unread bytes would reset the answer."""
+        kept = []
+        for one in self._open:
+            if self._serve(one) and now < one.until:
+                kept.append(one)
+            else:
+                one.sock.close()
+        self._open = kept
+
+    def _serve(self, one: _Refused) -> bool:
+        """Say whether the connection is to be looked at again."""
+        try:
+            while came := one.sock.recv(65536):
+                if not one.answered and came:
+                    one.answered = True
+                    one.sock.sendall(self._response)
+                    one.sock.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def close(self) -> None:
+        """Close all connections."""
+        for one in self._open:
+            one.sock.close()
+        self._open = []

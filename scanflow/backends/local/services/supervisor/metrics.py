@@ -1,0 +1,283 @@
+"""What the instances of a service did: their counters added up, and looked at over the last minute.
+
+Instances report the samples of their own Prometheus registries; what those that are gone had counted is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.scaling import ScalingMetric
+from scanflow.errors import ScanflowError
+from scanflow.processes.files import write_atomically
+
+__all__ = [
+    "MetricsWindow",
+    "RevisionStats",
+    "ServiceMetrics",
+    "Totals",
+    "Usage",
+    "between",
+    "quantile",
+    "read_usage",
+    "totals_of",
+]
+
+WINDOW_S = 60.0
+REQUESTS = "scanflow_requests_total"
+SECONDS = "scanflow_request_seconds"
+RECORDED = "scanflow_recorded_total"
+DROPPED = "scanflow_dropped_total"
+
+_COUNTERS = ("_total", "_bucket", "_sum", "_count")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+_Samples = dict[_Key, float]
+
+
+@dataclass(slots=True)
+class RevisionStats:
+    """What one revision did until now, or between two moments."""
+
+    requests: float = 0.0
+    errors: float = 0.0
+    """Answered with 500 or more."""
+
+    seconds: float = 0.0
+    buckets: dict[float, float] = field(default_factory=dict)
+    """Requests that took at most so many seconds, those of smaller limits included; the last limit is infinity."""
+
+    @property
+    def timed(self) -> float:
+        """Requests whose latency is known."""
+        return max(self.buckets.values(), default=0.0)
+
+    @property
+    def mean_s(self) -> float | None:
+        """Mean latency in seconds; None without requests."""
+        return self.seconds / self.timed if self.timed else None
+
+
+@dataclass(slots=True)
+class Totals:
+    """Everything since the service began."""
+
+    revisions: dict[str, RevisionStats] = field(default_factory=dict)
+    recorded: float = 0.0
+    dropped: float = 0.0
+
+    @property
+    def requests(self) -> float:
+        """Requests answered by any revision, or refused before one was chosen."""
+        return sum(one.requests for one in self.revisions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process uses."""
+
+    cpu_s: float
+    rss_bytes: int
+    threads: int
+
+
+class ServiceMetrics:
+    """The samples of all instances; what those that are gone counted is kept in a file, also for later supervisors."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._live: dict[str, _Samples] = {}
+        self._gone: _Samples = {}
+        try:
+            self._gone = _parsed(json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            pass
+
+    def report(self, instance: str, samples: Any) -> None:
+        """Take the samples of an instance: ``[[name, labels, value], …]``."""
+        try:
+            self._live[instance] = _parsed(samples)
+        except (ValueError, TypeError, AttributeError):
+            return
+
+    def ended(self, instance: str) -> None:
+        """Keep what an instance that is gone had counted."""
+        for key, value in self._live.pop(instance, {}).items():
+            if key[0].endswith(_COUNTERS):
+                self._gone[key] = self._gone.get(key, 0.0) + value
+        try:
+            write_atomically(self._path, json.dumps(_written(self._gone)).encode())
+        except ScanflowError:
+            pass  # a full disk: a later supervisor counts less
+
+    def others(self, instance: str) -> list[list[Any]]:
+        """Return the sums of all other instances, gone ones included, as an instance takes them for ``/metrics``."""
+        return _written(_summed([self._gone, *(own for name, own in self._live.items() if name != instance)]))
+
+    @property
+    def totals(self) -> Totals:
+        """The counters of all instances there ever were."""
+        return totals_of(_summed([self._gone, *self._live.values()]))
+
+
+class MetricsWindow:
+    """The counters of the last minute."""
+
+    def __init__(self, now: float) -> None:
+        self._looks: deque[tuple[float, Totals]] = deque()
+        self.active = now
+        """When a request was last seen."""
+
+    @property
+    def totals(self) -> Totals:
+        """The counters as they were at the last look."""
+        return self._looks[-1][1] if self._looks else Totals()
+
+    def look(self, totals: Totals, now: float, *, in_flight: int) -> None:
+        """Take the counters as they are now."""
+        if in_flight or (self._looks and totals.requests > self.totals.requests):
+            self.active = now
+        self._looks.append((now, totals))
+        while self._looks[0][0] < now - WINDOW_S:
+            self._looks.popleft()
+
+    def lately(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
+        """Return what a revision did in the last seconds."""
+        _, before = self._at(window_s)
+        none = RevisionStats()
+        return between(before.revisions.get(revision, none), self.totals.revisions.get(revision, none))
+
+    def rps(self, revision: str) -> float | None:
+        """Return the requests a second that a revision answered lately; None until it was looked at twice."""
+        seconds, _ = self._at(WINDOW_S)
+        return round(self.lately(revision).requests / seconds, 2) if seconds > 0 else None
+
+    def sample(
+        self, metric: ScalingMetric, window_s: float, *, queues: Sequence[float], cpu_shares: Sequence[float]
+    ) -> float | None:
+        """Return a metric's value per instance; None where nothing was measured.
+
+        Args:
+            metric: what to measure.
+            window_s: seconds to look back.
+            queues: waiting requests of each instance that is ready.
+            cpu_shares: shares of their cores that they use, where known.
+        """
+        if not queues:
+            return None
+        if metric == "queue":
+            return sum(queues) / len(queues)
+        if metric == "cpu":
+            return sum(cpu_shares) / len(cpu_shares) if cpu_shares else None
+        seconds, _ = self._at(window_s)
+        done = [self.lately(revision, window_s) for revision in self.totals.revisions]
+        if metric == "rps":
+            return sum(one.requests for one in done) / seconds / len(queues) if seconds > 0 else None
+        buckets: dict[float, float] = {}
+        for one in done:
+            for limit, count in one.buckets.items():
+                buckets[limit] = buckets.get(limit, 0.0) + count
+        return quantile(buckets, 0.95)
+
+    def _at(self, window_s: float) -> tuple[float, Totals]:
+        """Return the oldest look inside the window, and how many seconds lie between it and the last one."""
+        if not self._looks:
+            return 0.0, Totals()
+        end = self._looks[-1][0]
+        for at, totals in self._looks:
+            if at >= end - window_s - 0.05:
+                return end - at, totals
+        return 0.0, self.totals
+
+
+def totals_of(samples: Mapping[_Key, float]) -> Totals:
+    """Return what samples of an instance, or sums of several, say about each revision."""
+    totals = Totals()
+    for (name, labels), value in samples.items():
+        own = dict(labels)
+        revision = own.get("revision", "")
+        if name == REQUESTS:
+            stats = totals.revisions.setdefault(revision, RevisionStats())
+            stats.requests += value
+            stats.errors += value if own.get("code", "").startswith("5") else 0.0
+        elif name == f"{SECONDS}_bucket":
+            stats = totals.revisions.setdefault(revision, RevisionStats())
+            limit = float(own.get("le", "inf"))
+            stats.buckets[limit] = stats.buckets.get(limit, 0.0) + value
+        elif name == f"{SECONDS}_sum":
+            totals.revisions.setdefault(revision, RevisionStats()).seconds += value
+        elif name == RECORDED:
+            totals.recorded += value
+        elif name == DROPPED:
+            totals.dropped += value
+    return totals
+
+
+def between(before: RevisionStats, after: RevisionStats) -> RevisionStats:
+    """Return what was done between two moments; a count that fell (an instance was killed) counts as nothing."""
+    return RevisionStats(
+        requests=max(0.0, after.requests - before.requests),
+        errors=max(0.0, after.errors - before.errors),
+        seconds=max(0.0, after.seconds - before.seconds),
+        buckets={limit: max(0.0, count - before.buckets.get(limit, 0.0)) for limit, count in after.buckets.items()},
+    )
+
+
+def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """Return the value below which that share of the observations lies; None if there are none.
+
+    Inside a bucket observations are taken as spread evenly, as in Prometheus' ``histogram_quantile``; above the last
+    finite limit that limit is returned.
+
+    Args:
+        buckets: observations up to each limit, those of smaller limits included.
+        share: from 0 to 1.
+    """
+    rank = share * max(buckets.values(), default=0.0)
+    if rank <= 0:
+        return None
+    lower = seen = 0.0
+    for limit in sorted(buckets):
+        count = buckets[limit]
+        if count >= rank:
+            inside = count - seen
+            return lower if math.isinf(limit) or inside <= 0 else lower + (limit - lower) * (rank - seen) / inside
+        lower, seen = limit, count
+    return lower
+
+
+def read_usage(pid: int) -> Usage | None:
+    """Return what a process uses; None where it is gone, or the system does not tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return Usage((int(stat[11]) + int(stat[12])) / _TICKS, pages * _PAGE, int(stat[17]))
+
+
+def _parsed(samples: Iterable[Any]) -> _Samples:
+    return {
+        (str(name), tuple(sorted((str(label), str(text)) for label, text in labels.items()))): float(value)
+        for name, labels, value in samples
+    }
+
+
+def _written(samples: _Samples) -> list[list[Any]]:
+    return [[name, dict(labels), value] for (name, labels), value in samples.items()]
+
+
+def _summed(all_samples: Iterable[_Samples]) -> _Samples:
+    sums: _Samples = {}
+    for samples in all_samples:
+        for key, value in samples.items():
+            sums[key] = sums.get(key, 0.0) + value
+    return sums

@@ -1,0 +1,75 @@
+"""What is printed, kept in memory."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+from scanflow.backends.port import LogPage, LogPart
+
+__all__ = ["Log", "MemoryLogs"]
+
+
+class Log(io.RawIOBase):
+    """What one source has written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.content = bytearray()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Keep bytes."""
+        content = bytes(memoryview(data))
+        self.content += content
+        return len(content)
+
+    @contextmanager
+    def captured(self, errors: Log | None = None) -> Iterator[None]:
+        """Take what is printed inside; ``errors`` takes standard error, else this does."""
+        with redirect_stdout(_Text(self)), redirect_stderr(_Text(errors or self)):
+            yield
+
+
+class _Text(io.TextIOBase):
+    """A text stream that ends in a log."""
+
+    encoding = "utf-8"
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self.buffer = log
+
+    def write(self, text: str, /) -> int:
+        self.buffer.write(text.encode(errors="replace"))
+        return len(text)
+
+
+class MemoryLogs:
+    """See :class:`~scanflow.backends.port.LogReader`."""
+
+    def __init__(self, look: Callable[[], tuple[Sequence[tuple[str, Log]], bool]]) -> None:
+        """Read what ``look`` returns: the logs there are, each with its source, and whether they are complete."""
+        look()
+        self._look = look
+        self._read: defaultdict[int, int] = defaultdict(int)
+
+    def read(self) -> LogPage:
+        """Return what is new."""
+        logs, ended = self._look()
+        parts = []
+        for source, log in logs:
+            data = bytes(log.content[self._read[id(log)] :])
+            self._read[id(log)] += len(data)
+            if data:
+                parts.append(LogPart(source, data))
+        return LogPage(tuple(parts), ended=ended and not parts)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""

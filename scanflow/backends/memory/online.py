@@ -1,0 +1,464 @@
+"""Online workflows in this process: answered in the thread that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, quantiles
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+from scanflow.app.application import Application
+from scanflow.app.plan import Plan, PlannedInstance, plan_graph
+from scanflow.app.scaling import Scaling
+from scanflow.app.workflow import Workflow
+from scanflow.backends.memory.graph import InferenceGraph, check_files
+from scanflow.backends.memory.logs import Log, MemoryLogs
+from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
+from scanflow.backends.service_records import (
+    Explanation,
+    InstanceRecord,
+    Progress,
+    RevisionRecord,
+    ServiceObserver,
+    ServiceRecord,
+    Shape,
+)
+from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.errors import (
+    InvalidError,
+    NotFoundError,
+    ScanflowError,
+    ServiceFailedError,
+    UnsupportedError,
+    UsageError,
+    did_you_mean,
+)
+
+__all__ = ["MemoryAnswer", "MemoryOnline"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnswer:
+    """A service's answer."""
+
+    outputs: Mapping[str, Any]
+    instance: str
+    revision: str
+
+
+@dataclass(slots=True)
+class _Revision:
+    """A graph that is served, and how it did."""
+
+    id: str
+    graph: InferenceGraph
+    weight: float = 1.0
+    shadow: bool = False
+    credit: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    errors: int = 0
+
+    def record(self, role: Any) -> RevisionRecord:
+        """Return the revision as it is told of."""
+        return RevisionRecord(
+            id=self.id,
+            models=self.graph.versions,
+            weight=self.weight,
+            shadow=self.shadow,
+            role=role,
+            requests=len(self.seconds),
+            errors=self.errors,
+            p50_s=_quantile(self.seconds, 50),
+            p95_s=_quantile(self.seconds, 95),
+        )
+
+    def metric(self, name: str) -> float:
+        """Return a canary policy's metric."""
+        if name == "errors":
+            return self.errors / max(1, len(self.seconds))
+        return fmean(self.seconds) if name == "mean" else _quantile(self.seconds, 95) or 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """What was deployed, and how it is sized."""
+
+    app: Application
+    workflow: Workflow
+    source: str | None
+    shape: Shape
+    scaling: Scaling | None
+    versions: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Service:
+    """One service."""
+
+    definition: _Definition
+    created: float
+    current: _Revision
+    canary: _Revision | None = None
+    policy: CanaryPolicy | None = None
+    previous: _Definition | None = None
+    generation: int = 1
+    answered: int = 0
+    keys: set[str] = field(default_factory=set)
+    logs: dict[str, Log] = field(default_factory=dict)
+
+
+class MemoryOnline:
+    """See :class:`~scanflow.backends.port.OnlineBackend`. Nothing scales by itself; instances share their objects."""
+
+    def __init__(self, models: Mapping[str, Any], *, clock: Callable[[], float]) -> None:
+        self._models, self._clock = models, clock
+        self._services: dict[str, _Service] = {}
+
+    def check(self, app: Application, workflow: Workflow) -> None:
+        """Refuse a workflow that is not served, and files that are not there."""
+        if workflow.type != "online":
+            raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
+        check_files(app, workflow)
+
+    def plan(self, app: Application, workflow: Workflow) -> Plan:
+        """Check a workflow, and return its instances."""
+        self.check(app, workflow)
+        shape = shape_of(workflow)
+        instances = tuple(
+            PlannedInstance(name=name, cores=shape.cores or 1.0, cpus=(), memory_nodes=(), threads=1)
+            for name in _instances(shape)
+        )
+        return plan_graph(
+            workflow, instances, memory_bytes=shape.memory_bytes, machine_cores=1, machine_memory_bytes=2**63 - 1
+        )
+
+    def deploy(
+        self,
+        app: Application,
+        workflow: Workflow,
+        *,
+        source: Path | None,
+        sizing: Sizing | None,
+        port: int | None,  # noqa: ARG002  there is none
+        key: str | None,
+        observe: ServiceObserver,
+    ) -> ServiceRecord:
+        """Serve a workflow."""
+        self.check(app, workflow)
+        before = self._services.get(workflow.name)
+        if before is not None and (before.definition.app.name, before.definition.app.team) != (app.name, app.team):
+            own = before.definition.app
+            raise InvalidError(
+                f"A service {workflow.name!r} is deployed already, by the application {own.name!r} of team "
+                f"{own.team!r}. Rename this workflow, or delete that one."
+            )
+        if before is not None and key in before.keys:
+            return self._record(before)
+        shape = shape_of(workflow)
+        made = _Definition(
+            app,
+            workflow,
+            None if source is None else str(source),
+            shape if sizing is None else changed_shape(shape, sizing),
+            next((one.scaling for one in workflow.services if one.scaling is not None), None),
+            {one.name: one.model for one in workflow.services if one.model is not None},
+        )
+        log = Log()
+        graph = self._graph(made, log)
+        if before is None:
+            service = _Service(made, self._clock(), _Revision("r1", graph))
+            self._services[workflow.name] = service
+        else:
+            service = before
+            service.generation += 1
+            self._replace(service, made, graph)
+        self._settle(service, key, observe, log)
+        return self._record(service)
+
+    def change(self, name: str, change: ServiceChange, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
+        """Change a service."""
+        service = self._service(name)
+        if key in service.keys:
+            return self._record(service)
+        log = next(iter(service.logs.values()), Log())
+        if change.rollback:
+            self._roll_back(service, log)
+        elif change.promote:
+            if service.canary is None:
+                raise UsageError(f"{name!r} has no canary. Name the version to serve: scanflow promote {name} MODEL")
+            self._promote(service, service.canary)
+        elif change.model is not None:
+            self._change_model(service, change, log)
+        else:
+            self._resize(service, change)
+        service.generation += 1
+        self._settle(service, key, observe, log)
+        return self._record(service)
+
+    def delete(self, name: str, *, observe: ServiceObserver) -> None:
+        """Remove a service."""
+        service = self._service(name)
+        for other in self._services.values():
+            if _backup(other.definition.workflow) == name:
+                raise UsageError(f"{name!r} is the backup of {other.definition.workflow.name!r}. Delete that first.")
+        service.generation += 1
+        del self._services[name]
+        observe(Progress(service=name, text="deleted"))
+
+    def services(self) -> list[ServiceRecord]:
+        """Return all services."""
+        return [self._record(self._services[name]) for name in sorted(self._services)]
+
+    def service(self, name: str) -> ServiceRecord:
+        """Return one service."""
+        return self._record(self._service(name))
+
+    def explain(self, name: str) -> Explanation:
+        """Refuse: nothing scales by itself here."""
+        self._service(name)
+        raise UnsupportedError(f"The backend 'memory' does not scale {name!r}: there is nothing to explain.")
+
+    def logs(self, name: str, instance: str | None = None) -> MemoryLogs:
+        """Return a reader of what the service's objects printed."""
+        service = self._service(name)
+        if instance is not None and instance not in service.logs:
+            raise NotFoundError(f"{name!r} has no instance {instance!r}.{did_you_mean(instance, service.logs)}")
+
+        def look() -> tuple[list[tuple[str, Log]], bool]:
+            logs = [(one, log) for one, log in service.logs.items() if instance in {None, one}]
+            return logs, self._services.get(name) is not service
+
+        return MemoryLogs(look)
+
+    def client(self, name: str) -> MemoryClient:
+        """Return what asks a service."""
+        self._service(name)
+        return MemoryClient(self, name)
+
+    def answer(self, name: str, model: str, inputs: Mapping[str, Any]) -> MemoryAnswer:
+        """Return a service's answer to arrays by their names."""
+        service = self._service(name)
+        node = None if model == name else model
+        value = next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
+        instances = list(service.logs)
+        service.answered += 1
+        instance = instances[service.answered % len(instances)] if instances else "1"
+        revision = _chosen(service)
+        shadow = service.canary if service.canary is not None and service.canary.shadow else None
+        with service.logs.setdefault(instance, Log()).captured():
+            if shadow is not None:
+                try:
+                    _timed(shadow, value, node)
+                except ScanflowError:
+                    pass  # it is counted, and the caller is answered by the other
+            try:
+                result = _timed(revision, value, node)
+            except ServiceFailedError as error:
+                raise ServiceFailedError(f"The service {name!r} answered 500: {error}") from error
+            finally:
+                self._analyse_canary(service)
+        outputs = result if isinstance(result, Mapping) else {"output": result}
+        return MemoryAnswer({key: _array(one) for key, one in outputs.items()}, instance, revision.id)
+
+    def describe(self, name: str, model: str) -> dict[str, Any]:
+        """Return the metadata of a model of the service."""
+        nodes = [one.name for one in self._service(name).definition.workflow.services]
+        if model not in {name, *nodes}:
+            raise NotFoundError(f"There is no model {model!r}.{did_you_mean(model, nodes)}")
+        return {"name": model, "platform": "python", "inputs": [], "outputs": []}
+
+    def _service(self, name: str) -> _Service:
+        if name not in self._services:
+            raise NotFoundError(f"There is no service {name!r}.{did_you_mean(name, self._services)}")
+        return self._services[name]
+
+    def _graph(self, made: _Definition, log: Log) -> InferenceGraph:
+        with log.captured():
+            return InferenceGraph(made.app, made.workflow, self._models, made.versions)
+
+    def _replace(self, service: _Service, made: _Definition, graph: InferenceGraph) -> None:
+        service.previous, service.definition = service.definition, made
+        service.current, service.canary = _Revision(f"r{service.generation}", graph), None
+
+    def _roll_back(self, service: _Service, log: Log) -> None:
+        if service.canary is not None:
+            service.canary, service.current.weight = None, 1.0
+            return
+        before = service.previous
+        if before is None:
+            raise UsageError("There is nothing to roll back to: it was deployed once and not changed.")
+        self._replace(service, before, self._graph(before, log))
+
+    def _promote(self, service: _Service, revision: _Revision) -> None:
+        service.previous = service.definition
+        service.definition = _with_versions(service.definition, revision.graph.versions)
+        revision.weight, revision.shadow = 1.0, False
+        service.current, service.canary, service.policy = revision, None, None
+
+    def _change_model(self, service: _Service, change: ServiceChange, log: Log) -> None:
+        served = dict(service.definition.versions)
+        node = change.node or (next(iter(served)) if len(served) == 1 else None)
+        if node is None or node not in served:
+            raise UsageError(f"It is not clear which node should get {change.model!r}: {', '.join(served) or 'none'}.")
+        versions = {**served, node: str(change.model)}
+        canary = service.canary
+        same = canary is not None and canary.graph.versions == versions
+        if change.is_canary and not change.weight and not change.shadow:
+            if not same:
+                raise UsageError(f"{change.model} gets no requests already. Give it a weight, or shadow.")
+            service.canary, service.current.weight = None, 1.0
+            return
+        if versions == served:
+            raise UsageError(f"{change.model} is what is served already. Name another version.")
+        graph = self._graph(_with_versions(service.definition, versions), log)
+        revision = canary if same and canary is not None else _Revision(f"r{service.generation + 1}", graph)
+        if not change.is_canary:
+            self._promote(service, revision)
+            return
+        weight = change.weight or 0.0
+        revision.shadow = bool(change.shadow)
+        revision.weight = 1.0 if revision.shadow else weight
+        service.current.weight = 1.0 if revision.shadow else 1.0 - weight
+        service.canary, service.policy = revision, change.policy or (service.policy if same else None)
+
+    def _resize(self, service: _Service, change: ServiceChange) -> None:
+        made = service.definition
+        scaling = made.scaling if change.scaling is None else None if change.scaling == "off" else change.scaling
+        shape = made.shape if change.sizing is None else changed_shape(made.shape, change.sizing)
+        if scaling is not None:
+            bounded = min(max(shape.instances, scaling.min), scaling.max)
+            if change.instances not in {None, bounded}:
+                raise UsageError(f"Its scaling is from {scaling.min} to {scaling.max} instances: change that as well.")
+            shape = shape.model_copy(update={"instances": bounded})
+        if change.backup is not None:
+            raise UnsupportedError("The backend 'memory' cannot change the backup of a service. Deploy it again.")
+        service.definition = _Definition(made.app, made.workflow, made.source, shape, scaling, made.versions)
+
+    def _settle(self, service: _Service, key: str | None, observe: ServiceObserver, log: Log) -> None:
+        """Have as many instances as are wanted, and say so."""
+        names = _instances(service.definition.shape)
+        service.logs = {name: service.logs.get(name, log) for name in names}
+        if key is not None:
+            service.keys.add(key)
+        for name in names:
+            observe(Progress(service=service.definition.workflow.name, text=f"instance {name} is ready"))
+
+    def _analyse_canary(self, service: _Service) -> None:
+        """Promote or remove a canary by its policy, once it has answered enough."""
+        canary, policy = service.canary, service.policy
+        if canary is None or policy is None or len(canary.seconds) < policy.after_requests:
+            return
+        limit = service.current.metric(policy.metric) * policy.ratio + policy.slack
+        if canary.metric(policy.metric) <= limit:
+            self._promote(service, canary)
+        else:
+            service.canary, service.policy, service.current.weight = None, None, 1.0
+        service.generation += 1
+
+    def _record(self, service: _Service) -> ServiceRecord:
+        made, canary = service.definition, service.canary
+        revisions = [service.current.record("current")]
+        if canary is not None:
+            revisions.append(canary.record("shadow" if canary.shadow else "canary"))
+        tracker = made.app.tracker
+        return ServiceRecord(
+            name=made.workflow.name,
+            app=made.app.name,
+            team=made.app.team,
+            state="ready" if service.logs else "idle",
+            url=f"memory://{made.workflow.name}",
+            generation=service.generation,
+            settled=service.generation,
+            shape=made.shape,
+            previous=service.previous is not None or canary is not None,
+            tracker=None if tracker is None else tracker.uri,
+            backup=_backup(made.workflow),
+            instances=tuple(InstanceRecord(instance=name, state="ready") for name in service.logs),
+            revisions=tuple(revisions),
+            source=made.source,
+            created=service.created,
+        )
+
+
+class MemoryClient:
+    """See :class:`~scanflow.backends.port.ServiceClient`."""
+
+    def __init__(self, online: MemoryOnline, name: str) -> None:
+        self._online, self._name = online, name
+
+    def infer(self, model: str, inputs: Any, *, dtype: str | None = None, binary: bool = True) -> MemoryAnswer:  # noqa: ARG002
+        """Return the answer of a model."""
+        import numpy as np
+
+        named = inputs if isinstance(inputs, Mapping) else {"input": inputs}
+        wanted = None if dtype is None else dtype.lower()
+        return self._online.answer(
+            self._name, model, {str(name): np.asarray(value, dtype=wanted) for name, value in named.items()}
+        )
+
+    def document(self, path: str) -> dict[str, Any]:
+        """Return the metadata at ``/v2/models/<name>``."""
+        return self._online.describe(self._name, path.rpartition("/")[2])
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Any:  # noqa: ARG002
+        """Refuse: there is no HTTP here."""
+        raise UnsupportedError("A service of the backend 'memory' takes arrays only: there is no HTTP.")
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _instances(shape: Shape) -> list[str]:
+    return [str(number) for number in range(1, shape.instances + 1)]
+
+
+def _backup(workflow: Workflow) -> str | None:
+    return None if workflow.serving is None else workflow.serving.backup
+
+
+def _with_versions(made: _Definition, versions: Mapping[str, str]) -> _Definition:
+    return _Definition(made.app, made.workflow, made.source, made.shape, made.scaling, versions)
+
+
+def _chosen(service: _Service) -> _Revision:
+    """Return which revision answers next: smooth weighted round robin."""
+    revisions = [one for one in (service.current, service.canary) if one is not None and not one.shadow]
+    for one in revisions:
+        one.credit += one.weight
+    best = max(revisions, key=lambda one: one.credit)
+    best.credit -= sum(one.weight for one in revisions)
+    return best
+
+
+def _timed(revision: _Revision, value: Any, node: str | None) -> Any:
+    began = perf_counter()
+    try:
+        return revision.graph.predict(value, node)
+    except ServiceFailedError:
+        revision.errors += 1
+        raise
+    finally:
+        revision.seconds.append(perf_counter() - began)
+
+
+def _quantile(values: list[float], percent: int) -> float | None:
+    if len(values) < 2:
+        return values[0] if values else None
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _array(value: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(value)

@@ -1,0 +1,391 @@
+"""What a place must do so that applications run there: the protocols that every backend implements.
+
+A package adds a backend by an entry point in the group ``scanflow.backends``: its name, and a :class:`BackendFactory`.
+Nothing else of scanflow changes. ``scanflow.testing`` has the suite that a backend passes.
+
+Conventions of all protocols here:
+
+* Methods block until what they say is true, may be called by any thread, and hold nothing open between calls.
+* A name that does not exist raises ``NotFoundError``; what cannot be done as given ``UsageError``, and a field that the
+  place cannot honour its subclass ``UnsupportedError``, which names the field; what may pass ``UnavailableError``.
+* The backend is the only writer of runs and services. Records are snapshots: read one again to see a change.
+* Progress goes to the ``observe`` that is given, in order, from the thread that called, and only while the call lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+
+from scanflow.app.application import Application
+from scanflow.app.plan import Plan
+from scanflow.app.workflow import Workflow
+from scanflow.backends.records import Observer, RunRecord
+from scanflow.names import RunName
+from scanflow.settings import Settings
+
+if TYPE_CHECKING:
+    from scanflow.backends.service_change import ServiceChange, Sizing
+    from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
+    from scanflow.wire import ModelFiles
+
+__all__ = [
+    "Backend",
+    "BackendFactory",
+    "BatchBackend",
+    "Environment",
+    "LogPage",
+    "LogPart",
+    "LogReader",
+    "Models",
+    "OnlineBackend",
+    "OpenModels",
+    "RunBackend",
+    "RunDefinition",
+    "ServiceClient",
+    "Stream",
+]
+
+Stream = Literal["stdout", "stderr", "both"]
+Environment = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From the tags of a task to the environment variables that make it log to the tracker under them."""
+
+
+class LogPart(NamedTuple):
+    """Bytes that one source wrote, next to one another."""
+
+    source: str
+    """``stdout`` or ``stderr`` of a task; the name of a service's instance."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """What was written since the last look."""
+
+    parts: tuple[LogPart, ...]
+    """Nothing: all that was written until now has been read."""
+
+    ended: bool
+    """Whether nothing more will be written."""
+
+
+class LogReader(Protocol):
+    """Reads logs from their beginning, and on from where reading stopped. To be closed."""
+
+    def read(self) -> LogPage:
+        """Return the next page, at once."""
+        ...
+
+    def close(self) -> None:
+        """Release what it reads from."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunDefinition:
+    """What a run is made of."""
+
+    app: Application
+    workflow: Workflow
+    parameters: Mapping[str, Any]
+    """The changes that were given when it was entered; they are in ``workflow`` already."""
+
+
+class RunBackend(Protocol):
+    """Runs workflows to their end: batch workflows, and with the same methods MPI jobs.
+
+    A run is first *entered* under a name that stays, then *driven*, by any process, as often as it takes. An entered
+    run is ``interrupted`` while nobody drives it. Who drives may be killed at any instant: nothing that finished is
+    repeated, and what still runs is adopted. Where an engine drives by itself (Argo, Volcano), ``drive`` only watches.
+
+    Conditions, fan-outs and references between steps are evaluated by the backend: nobody reads outputs but through it.
+    In the record of an MPI job each rank is a task; its ``place`` is where it was put.
+    """
+
+    def check(self, app: Application, workflow: Workflow) -> None:
+        """Raise what would fail later: a field that cannot be honoured, a file that is not there."""
+        ...
+
+    def plan(self, app: Application, workflow: Workflow) -> Plan:
+        """Check a workflow, and return what running it would do and take."""
+        ...
+
+    def free_name(self) -> RunName:
+        """Return a name that no run has at this moment."""
+        ...
+
+    def enter(
+        self,
+        app: Application,
+        workflow: Workflow,
+        *,
+        parameters: Mapping[str, Any],
+        source: Path | None,
+        name: RunName | None = None,
+    ) -> RunRecord:
+        """Check and enter a run of ``workflow``, whose parameters are set already. Idempotent by name.
+
+        Args:
+            app: The application that the workflow is of.
+            workflow: As it is to run.
+            parameters: What was changed in it; kept with the run.
+            source: The file that the application came from; kept with the run.
+            name: The run's name. None: a new one.
+
+        Raises:
+            InvalidError: another run has that name.
+        """
+        ...
+
+    def drive(
+        self,
+        run: str,
+        /,
+        *,
+        app: Application | None = None,
+        workflow: Workflow | None = None,
+        environment: Environment,
+        observe: Observer,
+    ) -> RunRecord:
+        """Bring a run to its end from where it stands, and return it.
+
+        What finished is kept, what runs is adopted, what failed runs again. Ctrl-C stops the run.
+
+        Args:
+            run: Its name.
+            app: What it goes on with, live functions included. None: what it was entered with.
+            workflow: The same.
+            environment: Makes steps log to the tracker.
+            observe: Is given the run's events.
+
+        Raises:
+            AlreadyRunningError: another process drives it.
+        """
+        ...
+
+    def stop(self, run: str, /) -> RunRecord:
+        """Ask a run to stop; it can be driven again. Its processes are gone once it is ``stopped``.
+
+        Raises:
+            UsageError: it has ended.
+        """
+        ...
+
+    def give_up(self, run: str, /, why: str) -> RunRecord:
+        """Note that a run which nobody drives has failed, and end what still runs of it."""
+        ...
+
+    def show(self, run: str, /) -> RunRecord:
+        """Return a run with all its tasks. ``@latest`` is the newest, ``@latest-1`` the one before."""
+        ...
+
+    def runs(
+        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks."""
+        ...
+
+    def definition(self, run: str, /) -> RunDefinition:
+        """Return what a run is made of."""
+        ...
+
+    def outputs(self, run: str, step: str, /) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the named outputs of a step; of a fanned-out step a list, in the order of its items.
+
+        Raises:
+            NotFoundError: the step did not finish in that run.
+        """
+        ...
+
+    def follow(self, run: str, /, since: int = -1) -> tuple[RunRecord, int]:
+        """Return a run with only those tasks that changed after ``since``, and what to pass next time."""
+        ...
+
+    def logs(self, run: str, task: str, /, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
+        """Return a reader of what a task wrote, in its last attempt unless another is named."""
+        ...
+
+
+class BatchBackend(RunBackend, Protocol):
+    """Runs batch workflows."""
+
+    def check_spin(
+        self, past: str, step: str, *, app: Application, workflow: Workflow, parameters: Mapping[str, Any]
+    ) -> None:
+        """Raise what :meth:`enter_spin` would."""
+        ...
+
+    def enter_spin(
+        self,
+        past: str,
+        step: str,
+        *,
+        app: Application,
+        workflow: Workflow,
+        parameters: Mapping[str, Any],
+        source: Path | None,
+        name: RunName | None = None,
+    ) -> RunRecord:
+        """Enter a run of one step, or of one task (``train.3``), on the inputs that it had in a past run.
+
+        Idempotent by name, as :meth:`enter`.
+
+        Raises:
+            UsageError: what the step needs did not finish in that run.
+        """
+        ...
+
+
+class Models(Protocol):
+    """A model registry, as a backend is given it."""
+
+    def fetch(self, uri: str) -> ModelFiles:
+        """Return the version that ``models:/name/3`` or ``models:/name@alias`` names now, its files on this disk."""
+        ...
+
+    def remember(self, name: str, version: int, shape: str) -> None:
+        """Keep a text with a model version: how it was served."""
+        ...
+
+    def recall(self, name: str, version: int) -> str | None:
+        """Return the text that was kept last; None: none was."""
+        ...
+
+
+OpenModels = Callable[[str | None], Models]
+"""From a tracker's address to its registry; None: the default one. Cheap: nothing is opened before it is used."""
+
+
+class ServiceClient(Protocol):
+    """Speaks to one service. ``scanflow.transport.HttpServiceClient`` does it over HTTP."""
+
+    def infer(self, model: str, inputs: Any, *, dtype: str | None = None, binary: bool = True) -> Any:
+        """Return the answer of a model: ``outputs`` by name, the ``instance`` and the ``revision`` that gave it."""
+        ...
+
+    def document(self, path: str) -> dict[str, Any]:
+        """Return a JSON document of the service, such as ``/v2/models/<name>``."""
+        ...
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Any:
+        """Return the reply to a request as it is."""
+        ...
+
+    def close(self) -> None:
+        """Release the connections."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class OnlineBackend(Protocol):
+    """Serves online workflows until they are deleted. A service has its workflow's name.
+
+    Each change counts the service's generation up. ``deploy`` and ``change`` return once it is in effect, without a
+    failed request on the way; if it cannot come into effect they raise, and what was served before is served on. With a
+    ``key`` both are idempotent: whoever repeats a request with its key waits for the change that was made then.
+
+    The backend keeps each service alive, scales it by its workflow's ``Scaling``, fails over to its backup, and
+    promotes or removes a canary by its policy. A service's record holds its metrics; ``requests`` and ``errors`` only
+    grow within a revision.
+    """
+
+    def check(self, app: Application, workflow: Workflow) -> None:
+        """Raise what would fail later: a field that cannot be honoured, a missing file, too many cores."""
+        ...
+
+    def plan(self, app: Application, workflow: Workflow) -> Plan:
+        """Check a workflow, and return where its instances would be placed."""
+        ...
+
+    def deploy(
+        self,
+        app: Application,
+        workflow: Workflow,
+        *,
+        source: Path | None,
+        sizing: Sizing | None,
+        port: int | None,
+        key: str | None,
+        observe: ServiceObserver,
+    ) -> ServiceRecord:
+        """Serve a workflow; where it is served already, replace it by what it says now.
+
+        Args:
+            app: The application that the workflow is of.
+            workflow: What to serve.
+            source: The file that it came from.
+            sizing: Takes the place of what the workflow says.
+            port: The port of HTTP. None: as the workflow says, else one that is free.
+            key: The request's name.
+            observe: Is given the progress.
+
+        Raises:
+            InvalidError: another application has a service of that name.
+        """
+        ...
+
+    def change(self, name: str, change: ServiceChange, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
+        """Change a service while it serves; what ``change`` leaves out stays as it is."""
+        ...
+
+    def delete(self, name: str, *, observe: ServiceObserver) -> None:
+        """Answer the requests that were read, then remove a service with all that it has. Returns when it is gone.
+
+        Raises:
+            UsageError: it is the backup of another service.
+        """
+        ...
+
+    def services(self) -> list[ServiceRecord]:
+        """Return all services, by name. Starts nothing."""
+        ...
+
+    def service(self, name: str) -> ServiceRecord:
+        """Return one service. One that nobody supervises is supervised from now on."""
+        ...
+
+    def explain(self, name: str) -> Explanation:
+        """Return the last decision on the number of instances, with what it was made from."""
+        ...
+
+    def logs(self, name: str, instance: str | None = None) -> LogReader:
+        """Return a reader of what the instances of a service, or one of them, wrote. It ends when it is deleted."""
+        ...
+
+    def client(self, name: str) -> ServiceClient | None:
+        """Return what speaks to a service without a network. None: callers connect to the ``url`` of its record."""
+        ...
+
+
+class Backend(Protocol):
+    """One place. What it cannot do at all raises ``UnsupportedError`` when it is asked for."""
+
+    def batch(self) -> BatchBackend:
+        """Return what runs batch workflows."""
+        ...
+
+    def online(self, tracker: str | None = None) -> OnlineBackend:
+        """Return what serves online workflows, for models of the tracker at that address; None: the default one."""
+        ...
+
+    def mpi(self) -> RunBackend:
+        """Return what runs MPI jobs."""
+        ...
+
+
+class BackendFactory(Protocol):
+    """What an entry point names: makes a backend. It connects to nothing yet."""
+
+    def __call__(self, settings: Settings, models: OpenModels) -> Backend:
+        """Return the backend of these settings. ``models`` opens the registry of a tracker."""
+        ...

@@ -1,0 +1,89 @@
+"""What may start next: pure bookkeeping over a graph and a budget of cores and memory. No clock, no processes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Budget", "Outcome", "Share", "StepProgress"]
+
+Outcome = Literal["ran", "skipped"]
+
+
+class StepProgress:
+    """Which steps wait for nothing any more. Linear in nodes and edges over a whole run."""
+
+    def __init__(self, parents: Mapping[str, Sequence[str]]) -> None:
+        self._parents = parents
+        self._missing = {name: len(before) for name, before in parents.items()}
+        self._children: dict[str, list[str]] = {name: [] for name in parents}
+        for name, before in parents.items():
+            for parent in before:
+                self._children[parent].append(name)
+        self._outcomes: dict[str, Outcome] = {}
+        self._ready = deque(name for name, missing in self._missing.items() if missing == 0)
+
+    def next_ready(self) -> str | None:
+        """Take a step that waits for nothing, in the order they became ready; None if there is none now."""
+        return self._ready.popleft() if self._ready else None
+
+    def end(self, step: str, outcome: Outcome) -> None:
+        """Note that a step ran to its good end or was skipped; those that waited only for it become ready."""
+        self._outcomes[step] = outcome
+        for child in self._children[step]:
+            self._missing[child] -= 1
+            if self._missing[child] == 0:
+                self._ready.append(child)
+
+    def must_skip(self, step: str) -> bool:
+        """Say whether all that a ready step waited for was skipped, so that it is skipped too."""
+        before = self._parents[step]
+        return bool(before) and all(self._outcomes.get(parent) == "skipped" for parent in before)
+
+    def was_skipped(self, step: str) -> bool:
+        """Say whether a step was skipped."""
+        return self._outcomes.get(step) == "skipped"
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step ran or was skipped."""
+        return len(self._outcomes) == len(self._parents)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one task takes of the machine while it runs."""
+
+    cores: float = 1.0
+    memory_bytes: int = 0
+
+
+class Budget:
+    """Cores and memory to hand out. What runs alone always fits, so that nothing waits for ever."""
+
+    def __init__(self, cores: float, memory_bytes: int) -> None:
+        self._cores = cores
+        self._memory = memory_bytes
+        self._held = 0
+
+    def take(self, share: Share) -> bool:
+        """Take a share if it is free, or if nothing else is held; say whether it was taken."""
+        fits = share.cores <= self._cores + 1e-9 and share.memory_bytes <= self._memory
+        if not fits and self._held:
+            return False
+        self.hold(share)
+        return True
+
+    def hold(self, share: Share) -> None:
+        """Take a share whether it is free or not: its task runs already."""
+        self._cores -= share.cores
+        self._memory -= share.memory_bytes
+        self._held += 1
+
+    def give_back(self, share: Share) -> None:
+        """Return a share."""
+        self._cores += share.cores
+        self._memory += share.memory_bytes
+        self._held -= 1

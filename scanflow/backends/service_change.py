@@ -1,0 +1,109 @@
+"""The one document that changes a deployed service: of the command line, REST, the SDK, operations and primitives."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from scanflow.app.model import Model, Number, Whole
+from scanflow.app.quantities import MAX_CORES, MAX_MEMORY, MIN_MEMORY, parse_memory
+from scanflow.app.resources import AffinityMode
+from scanflow.app.scaling import Scaling
+from scanflow.backends.service_records import CanaryPolicy
+from scanflow.errors import UsageError
+
+__all__ = ["CanaryPolicy", "ServiceChange", "Sizing"]
+
+MAX_INSTANCES = 100_000
+_SIZE = ("instances", "cores", "memory_bytes", "affinity", "threads", "scaling", "backup")
+_TRAFFIC = ("weight", "shadow", "policy")
+
+
+def _bytes(value: object) -> object:
+    return parse_memory(value) if isinstance(value, str) else value
+
+
+class Sizing(Model):
+    """How many instances a service has, how large they are and where they run. A field that is None stays as it is."""
+
+    instances: Annotated[Whole | None, Field(ge=0, le=MAX_INSTANCES)] = None
+    cores: Annotated[Number | None, Field(gt=0, le=MAX_CORES)] = None
+    """Cores of one instance."""
+
+    memory_bytes: Annotated[Annotated[Whole, Field(ge=MIN_MEMORY, le=MAX_MEMORY)] | None, BeforeValidator(_bytes)] = (
+        None
+    )
+    """Memory of one instance, in bytes or as ``"2Gi"``."""
+
+    affinity: AffinityMode | None = None
+    threads: Annotated[Whole | None, Field(ge=1, le=MAX_CORES)] = None
+    """Threads in each of an instance's pools. None: one for each core."""
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of the fields that are set."""
+        return frozenset(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+
+class ServiceChange(Sizing):
+    """A change of a service. It is one of four kinds; fields of different kinds exclude each other.
+
+    * size: ``instances``, ``cores``, ``memory_bytes``, ``affinity``, ``threads``, ``scaling``, ``backup``
+    * a model version: ``model`` alone replaces the served version; with ``weight`` or ``shadow`` it is a canary
+    * ``promote``: the canary becomes the served version
+    * ``rollback``: the canary is removed; without one, what was served before is served again, sized as it was
+    """
+
+    scaling: Scaling | Literal["off"] | None = None
+    """What decides on the number of instances; ``"off"``: nothing, from now on."""
+
+    backup: str | None = None
+    """The online workflow that answers while this one cannot; ``""``: none, from now on."""
+
+    model: Annotated[str | None, Field(max_length=4096)] = None
+    """A version in the registry: ``models:/name/3`` or ``models:/name@alias``."""
+
+    node: Annotated[str | None, Field(max_length=4096)] = None
+    """The node whose model it is. None: the only one with a model."""
+
+    weight: Annotated[Number | None, Field(ge=0, le=1)] = None
+    """The canary's share of the requests, from 0 to 1; 0 removes it."""
+
+    shadow: bool | None = None
+    """Send the canary a copy of each request, and only count its answers."""
+
+    policy: CanaryPolicy | None = None
+    """When the canary is promoted or removed automatically. None: by a person or an agent."""
+
+    promote: bool | None = None
+    rollback: bool | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = {name for name in self.given if getattr(self, name) is not False}
+        if not given:
+            raise UsageError(
+                "Nothing was given to change. Give instances, cores or affinity; or a model, promote or rollback."
+            )
+        kinds = {"size" if name in _SIZE else name if name in {"promote", "rollback"} else "model" for name in given}
+        if len(kinds) > 1:
+            raise UsageError(
+                f"A change is of one kind, and {', '.join(sorted(given))} are of {len(kinds)}. Make two changes."
+            )
+        if kinds == {"model"} and self.model is None:
+            raise UsageError(f"{', '.join(sorted(given))} is of a model version. Name it: model='models:/name/3'.")
+        if self.policy is not None and not self.is_canary:
+            raise UsageError("A canary policy needs a canary. Give it a weight, or shadow.")
+        return self
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether it starts, changes or removes a canary of ``model``."""
+        return self.model is not None and (self.weight is not None or bool(self.shadow))
+
+    @property
+    def sizing(self) -> Sizing | None:
+        """The part that says how the service is sized; None: nothing."""
+        given = {name: getattr(self, name) for name in Sizing.model_fields if getattr(self, name) is not None}
+        return Sizing(**given) if given else None

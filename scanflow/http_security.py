@@ -1,0 +1,210 @@
+"""Decide which HTTP requests a program on this machine may answer: by ``Host``, by origin, and by bearer token.
+
+A page in the user's browser can send requests to loopback, and a name that its owner points at 127.0.0.1 (DNS
+rebinding) makes them look like the same site. So every API checks each request with :func:`refuse_request`, or is
+wrapped by :class:`RequestGuard`, which also asks for a token. Imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+__all__ = ["Refusal", "RequestGuard", "bearer_token", "host_name", "is_loopback_host", "refuse_media", "refuse_request"]
+
+Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
+"""As ASGI has them: names in lower case."""
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Authenticate: TypeAlias = Callable[[str], Awaitable[str | None]]
+"""Returns whose token it is; None: nobody's."""
+
+_OWN_SITES = frozenset({b"same-origin", b"none"})
+_CHECKED = frozenset({b"host", b"origin", b"sec-fetch-site"})
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not answered, as a problem document (RFC 9457) says it."""
+
+    status: int
+    title: str
+    detail: str
+
+    @property
+    def body(self) -> bytes:
+        """The problem document, which the client raises as :class:`~scanflow.errors.AccessDeniedError`."""
+        kind = "urn:scanflow:error:AccessDeniedError"
+        document = {"type": kind, "title": self.title, "status": self.status, "detail": self.detail}
+        return json.dumps(document).encode("ascii")
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The response's headers."""
+        plain = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(self.body))]
+        return [*plain, (b"www-authenticate", b"Bearer")] if self.status == 401 else plain
+
+
+def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal | None:
+    """Return why a request must not be answered because of where it is sent to or comes from; None: it may be.
+
+    Args:
+        headers: Of the request.
+        hosts: Names under which the program may be reached beside loopback's, in lower case, without ports.
+    """
+    host = origin = site = None
+    for name, value in headers:
+        if name not in _CHECKED:
+            continue
+        if name == b"host":
+            if host is not None:
+                return Refusal(400, "More than one Host", "The request has more than one Host header. Send one.")
+            host = value
+        elif name == b"origin":
+            origin = value
+        else:
+            site = value
+    if host is not None and not _is_allowed(host, hosts):
+        return Refusal(
+            421,
+            "Unknown host",
+            f"This server is not known as {_shown(host)}. Use its address on loopback, or have whoever runs it add "
+            "the name to SCANFLOW_ALLOWED_HOSTS.",
+        )
+    if (site is not None and site not in _OWN_SITES) or (origin is not None and not _is_own(origin, host)):
+        return Refusal(
+            403,
+            "Cross-origin request",
+            f"A page of another origin ({_shown(origin or site or b'')}) sent this request. Only pages of this server, "
+            "and programs that are no browser, are answered.",
+        )
+    return None
+
+
+def refuse_media(method: str, headers: Headers) -> Refusal | None:
+    """Return why a request's body cannot be taken as JSON; None: it is JSON, or there is none."""
+    if method not in {"POST", "PUT", "PATCH", "DELETE"}:
+        return None
+    found = dict(headers)
+    if found.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in found:
+        return None
+    media = found.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json")):
+        return None
+    return Refusal(
+        415,
+        "Unsupported media type",
+        f"The body is sent as {_shown(media) if media else 'nothing that is named'}. Send JSON, and say so: "
+        "Content-Type: application/json",
+    )
+
+
+def bearer_token(headers: Headers) -> str | None:
+    """Return the token of ``Authorization: Bearer …``; None: there is none, or more than one."""
+    found = [value for name, value in headers if name == b"authorization"]
+    if len(found) != 1:
+        return None
+    scheme, _, token = found[0].partition(b" ")
+    return token.strip().decode("latin-1") or None if scheme.lower() == b"bearer" else None
+
+
+def host_name(host: bytes) -> str:
+    """Return the name in a ``Host`` header, in lower case and without its port; empty: it is malformed."""
+    try:
+        parts = urlsplit(f"//{host.decode('ascii')}")
+        parts.port  # noqa: B018  # raises where the port is no number
+    except ValueError:
+        return ""
+    return "" if parts.path or parts.query or parts.username is not None else (parts.hostname or "").rstrip(".")
+
+
+def is_loopback_host(name: str) -> bool:
+    """Return whether a name or an address, without a port, can only mean this machine."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class RequestGuard:
+    """Answer only requests of this origin, for a known host, with a valid token. Pure ASGI middleware.
+
+    The token's owner is in ``scope["state"]["caller"]`` of what is let through.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        hosts: Collection[str] = (),
+        authenticate: Authenticate | None = None,
+        open_paths: Collection[str] = (),
+        json_only: bool = False,
+    ) -> None:
+        """Wrap ``app``.
+
+        Args:
+            app: What answers the requests that are let through.
+            hosts: Names under which it may be reached beside loopback's.
+            authenticate: Returns whose token it is. None: no token is asked for.
+            open_paths: Paths that need no token.
+            json_only: Bodies must be JSON.
+        """
+        self._app, self._authenticate, self._open, self._json = app, authenticate, frozenset(open_paths), json_only
+        self._hosts = frozenset(one.lower() for one in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the request on, or answer it with a problem document."""
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        headers = scope["headers"]
+        refusal = refuse_request(headers, hosts=self._hosts)
+        if refusal is None and self._authenticate is not None:
+            refusal = await self._refuse_caller(scope, self._authenticate)
+        if refusal is None and self._json:
+            refusal = refuse_media(scope.get("method", "GET"), headers)
+        if refusal is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await send({"type": "http.response.start", "status": refusal.status, "headers": refusal.headers})
+            await send({"type": "http.response.body", "body": refusal.body})
+
+    async def _refuse_caller(self, scope: Scope, authenticate: Authenticate) -> Refusal | None:
+        token = bearer_token(scope["headers"])
+        caller = None if token is None else await authenticate(token)
+        scope.setdefault("state", {})["caller"] = caller
+        if caller is not None or scope["path"] in self._open:
+            return None
+        what = "No token was sent." if token is None else "The token is not valid here, or not any more."
+        return Refusal(
+            401,
+            "A token is needed",
+            f"{what} Set SCANFLOW_TOKEN to one that this server accepts: 'scanflow token show' prints it where the "
+            "server runs, in its home (SCANFLOW_HOME).",
+        )
+
+
+def _is_allowed(host: bytes, hosts: Collection[str]) -> bool:
+    name = host_name(host)
+    return bool(name) and (is_loopback_host(name) or name in hosts)
+
+
+def _is_own(origin: bytes, host: bytes | None) -> bool:
+    scheme, separator, place = origin.lower().partition(b"://")
+    return bool(separator) and scheme in {b"http", b"https"} and host is not None and place == host.lower()
+
+
+def _shown(text: bytes) -> str:
+    return repr(text.decode("ascii", "replace")[:80])

@@ -1,0 +1,192 @@
+"""Opening MLflow for one operation: loaded late, reached for a bounded time, kept quiet, its errors made ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.client import HTTPException
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnavailableError, UsageError
+from scanflow.knowledge.mlflow.database import check_database, make_database
+from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+__all__ = ["MlflowConnection", "shown"]
+
+_log = logging.getLogger(__name__)
+
+# Read by MLflow from the environment and from nowhere else; set once, before it loads, unless the user has decided.
+# They are never taken away again: a thread that copies os.environ at that moment would fail.
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # else it reports what is called to its makers' server
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # a library draws nothing,
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # and prints nothing: with a server, each run's end would
+}
+_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+
+
+class MlflowConnection:
+    """Gives a client for one tracker. Making one does not load MLflow."""
+
+    def __init__(self, place: TrackerPlace, *, registry_uri: str | None = None, connect_timeout_s: float = 5.0) -> None:
+        """Remember the place.
+
+        Raises:
+            MissingExtraError: MLflow is not installed.
+        """
+        if importlib.util.find_spec("mlflow") is None:
+            raise MissingExtraError(
+                "The knowledge base needs MLflow, which is not installed. Install it: pip install 'scanflow[local]'"
+            )
+        self.place = place
+        self.registry_uri = registry_uri or place.tracking_uri
+        self._connect_timeout_s = connect_timeout_s
+        self._lock = threading.Lock()
+        self._client: MlflowClient | None = None
+
+    @contextmanager
+    def open(self, doing: str) -> Generator[MlflowClient, None, None]:
+        """Give the client for one operation; ``doing`` completes "could not ..." in the error.
+
+        The tracker is asked for a sign of life first: MLflow itself would retry for minutes where there is none. One
+        that stops answering half-way is retried by MLflow (MLFLOW_HTTP_REQUEST_MAX_RETRIES,
+        MLFLOW_HTTP_REQUEST_TIMEOUT).
+        """
+        where = shown(self.place.tracking_uri)
+        for uri in dict.fromkeys((self.place.tracking_uri, self.registry_uri)):
+            _check_reachable(uri, self._connect_timeout_s)
+        for name, value in _DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        from mlflow.exceptions import MlflowException
+
+        with _quiet():
+            try:
+                with self._lock:
+                    client = self._client = self._client or self._load()
+                yield client
+            except MlflowException as error:
+                raise _translated(error, doing, where) from error
+            except _outside_errors() as error:
+                raise UnavailableError(
+                    f"Could not {doing} in {where}: {error}. Try again once that is mended."
+                ) from error
+
+    def _load(self) -> MlflowClient:
+        from mlflow import MlflowClient
+
+        path = sqlite_path(self.place.tracking_uri)
+        if path is not None:
+            make_database(path, self.place.artifact_root or path.parent / "artifacts")
+        return MlflowClient(tracking_uri=self.place.tracking_uri, registry_uri=self.registry_uri)
+
+
+def shown(uri: str) -> str:
+    """Return an address without the password it may hold."""
+    parts = urlsplit(uri)
+    if "@" not in parts.netloc:
+        return uri
+    user = parts.netloc.rpartition("@")[0].partition(":")[0]
+    return parts._replace(netloc=f"{user}:***@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
+def _check_reachable(uri: str, timeout_s: float) -> None:
+    """Raise within ``timeout_s`` if nothing answers at ``uri``."""
+    parts = urlsplit(uri)
+    try:
+        if parts.scheme in {"http", "https"}:
+            _ask_health(parts, timeout_s)
+        elif parts.scheme == "sqlite":
+            path = sqlite_path(uri)
+            assert path is not None
+            check_database(path)
+        elif parts.hostname:
+            port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
+            if port is not None:
+                socket.create_connection((parts.hostname, port), timeout=timeout_s).close()
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise UnavailableError(
+            f"The tracker at {shown(uri)} does not answer: {reason}. Check that it runs and that the address is right, "
+            "then try again."
+        ) from error
+
+
+def _ask_health(parts: SplitResult, timeout_s: float) -> None:
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/") + "/health").geturl()
+    try:
+        with urllib.request.urlopen(address, timeout=timeout_s):  # noqa: S310 - the scheme was checked: http or https
+            return
+    except (
+        urllib.error.HTTPError
+    ) as error:  # any answer is an answer: behind a proxy, /health may be another's or forbidden
+        error.close()
+    except urllib.error.URLError as error:
+        if not isinstance(error.reason, ssl.SSLError):  # MLflow has settings of its own for certificates
+            raise
+
+
+def _outside_errors() -> tuple[type[Exception], ...]:
+    """Return what MLflow lets through of others' errors: requests' are OSErrors, too. Asked only when one happened."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return OSError, SQLAlchemyError
+
+
+def _translated(error: MlflowException, doing: str, where: str) -> ScanflowError:
+    text = str(error).strip().partition("\n")[0][:2000]
+    said = f"Could not {doing} in {where}: {text}"
+    if "out-of-date database schema" in text:
+        return UsageError(
+            f"Could not {doing}: the database {where} was made by another version of MLflow than the one installed. "
+            "Take a "
+            f"copy of it, then run: mlflow db upgrade '{where}'"
+        )
+    match error.error_code:
+        case "RESOURCE_DOES_NOT_EXIST" | "NOT_FOUND":
+            return NotFoundError(said)
+        case "INVALID_PARAMETER_VALUE" | "BAD_REQUEST" | "RESOURCE_ALREADY_EXISTS":
+            return InvalidError(said)
+        case "PERMISSION_DENIED" | "UNAUTHENTICATED" | "CUSTOMER_UNAUTHORIZED":
+            return UsageError(
+                f"{said} Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+            )
+        case "ENDPOINT_NOT_FOUND":
+            return UsageError(
+                f"{said} Something answers there, but not as an MLflow tracking server does: check the address."
+            )
+        case _:
+            return UnavailableError(f"{said} Try again.")
+
+
+@contextmanager
+def _quiet() -> Generator[None, None, None]:
+    """Keep what MLflow logs in this thread meanwhile out of the terminal; it goes to our own log as details."""
+    thread = threading.get_ident()
+
+    def mute(record: logging.LogRecord) -> bool:
+        if record.thread != thread:
+            return True
+        _log.debug("%s: %s", record.name, record.getMessage())
+        return False
+
+    handlers = [*logging.getLogger("mlflow").handlers, *logging.getLogger("alembic").handlers]
+    for handler in handlers:
+        handler.addFilter(mute)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(mute)

@@ -1,0 +1,103 @@
+"""Versions of registered models, fetched once into the home folder, and what is remembered of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from scanflow.errors import InvalidError, UnavailableError
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.records import ModelVersion
+from scanflow.wire import ModelFiles
+
+__all__ = ["SHAPE_TAG", "ModelCache", "split_model_uri"]
+
+SHAPE_TAG = "scanflow.shape"
+"""The tag of a model version that holds how it was served last: instances, cores, affinity and threads, as JSON."""
+
+_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[^/@]+))")
+
+
+def split_model_uri(uri: str) -> tuple[str, int | str]:
+    """Return the name, and the version's number or alias, of ``models:/name@alias``, ``models:/name/3`` or
+    ``models:/name/latest``.
+
+    Raises:
+        InvalidError: it is none of these.
+    """
+    match = _URI.fullmatch(uri)
+    version = match and (match["alias"] or match["version"])
+    if match is None or version is None:
+        name = uri.removeprefix("models:").strip("/@") or "name"
+        raise InvalidError(
+            f"The model {uri!r} is not an address in the registry. Write 'models:/{name}@champion' or "
+            f"'models:/{name}/1'."
+        )
+    return match["name"], int(version) if version.isascii() and version.isdecimal() else version
+
+
+class ModelCache:
+    """Models of one registry on this machine's disk.
+
+    What was fetched once is never changed: a version's files cannot change in the registry either. Several processes
+    may fetch the same version at the same time.
+    """
+
+    def __init__(self, folder: Path, registry: Callable[[], KnowledgeBase]) -> None:
+        """Keep files below ``folder``; ``registry`` is called when something is asked of it, and not before."""
+        self._folder = folder
+        self._registry = registry
+
+    def fetch(self, uri: str) -> ModelFiles:
+        """Return the version that ``uri`` names at this moment, with its files on this machine's disk.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+            InvalidError: the address cannot be read, or the version was not logged as an MLflow model.
+            UnavailableError: the registry does not answer, or the disk is full.
+        """
+        name, wanted = split_model_uri(uri)
+        version = self._registry().get_model(name, wanted)
+        path = self._path(version)
+        if not path.is_dir():
+            self._download(version, path)
+        return ModelFiles(name=version.name, version=version.version, path=str(path))
+
+    def find(self, uri: str) -> None:
+        """Ask the registry for the version that ``uri`` names, and fetch nothing.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+            InvalidError: the address cannot be read.
+            UnavailableError: the registry does not answer.
+        """
+        self._registry().get_model(*split_model_uri(uri))
+
+    def remember(self, name: str, version: int, shape: str) -> None:
+        """Keep a text with the version: how it is served."""
+        if self.recall(name, version) != shape:
+            self._registry().set_model_tags(name, version, {SHAPE_TAG: shape})
+
+    def recall(self, name: str, version: int) -> str | None:
+        """Return the text that was kept last; None if there is none."""
+        return self._registry().get_model(name, version).tags.get(SHAPE_TAG)
+
+    def _path(self, version: ModelVersion) -> Path:
+        # A home folder outlives a registry that is made anew, and may see several: their first versions are not the
+        # same.
+        made = f"{version.name}/{version.version}/{version.created_at.isoformat()}/{version.run_id}"
+        return self._folder / version.name / f"{version.version}-{hashlib.sha256(made.encode()).hexdigest()[:8]}"
+
+    def _download(self, version: ModelVersion, path: Path) -> None:
+        try:
+            self._registry().fetch_model(version.name, path, version=version.version)
+        except (InvalidError, UnavailableError):
+            if not path.is_dir():  # else another process was quicker
+                raise
+        if not (path / "MLmodel").is_file():
+            raise InvalidError(
+                f"The version {version.version} of the model {version.name!r} has no file 'MLmodel', so nothing can "
+                "load it. Log it with MLflow, as in mlflow.sklearn.log_model(...), and register what was logged."
+            )

@@ -1,0 +1,115 @@
+"""Registered models through a process of their own: ``python -m scanflow.knowledge.registry_subprocess HOME [URI]``.
+
+Asking the registry takes MLflow, and importing that a second or two of CPU. A command that changes a running service
+would take them from the very cores that answer its callers; a session of its own can be made to come last instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from scanflow import errors
+from scanflow.cpu_priority import yield_cpu
+from scanflow.errors import InternalError, ScanflowError
+from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.model_cache import ModelCache
+from scanflow.wire import ModelFiles, decode
+
+__all__ = ["RegistrySubprocess"]
+
+_NAMES = ("fetch", "find", "remember", "recall")
+
+
+class RegistrySubprocess:
+    """A :class:`~scanflow.knowledge.model_cache.ModelCache` in another process, which ends with this one."""
+
+    def __init__(self, home: Path, uri: str | None) -> None:
+        """Ask the tracker at ``uri`` (None: the one of that home). The process is started when something is asked."""
+        self._command = [sys.executable, "-m", __name__, str(home), *([] if uri is None else [uri])]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def fetch(self, uri: str) -> ModelFiles:
+        return decode(ModelFiles, self._ask("fetch", uri))
+
+    def find(self, uri: str) -> None:
+        self._ask("find", uri)
+
+    def remember(self, name: str, version: int, shape: str) -> None:
+        self._ask("remember", name, version, shape)
+
+    def recall(self, name: str, version: int) -> str | None:
+        text: str | None = self._ask("recall", name, version)
+        return text
+
+    def _ask(self, what: str, *arguments: object) -> Any:
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps([what, *arguments]).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        if not line:
+            self._process = None
+            raise InternalError(f"The process that asks the registry ended with {process.wait()}.")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise _error(answer["error"], answer["text"])
+        return answer["found"]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+            yield_cpu(self._process.pid, True)
+            weakref.finalize(self, _end, self._process)
+        return self._process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()  # it has answered all that it was asked
+    with contextlib.suppress(BrokenPipeError), process:
+        pass
+
+
+def _error(name: str, text: str) -> ScanflowError:
+    kind = getattr(errors, name, InternalError) if name in errors.__all__ else InternalError
+    error: ScanflowError = kind(text)
+    return error
+
+
+def _answer(models: ModelCache, line: bytes) -> dict[str, Any]:
+    what, *arguments = json.loads(line)
+    does: Callable[..., Any] = getattr(models, {name: name for name in _NAMES}[what])
+    try:
+        found = does(*arguments)
+    except ScanflowError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    return {"found": asdict(found) if isinstance(found, ModelFiles) else found}
+
+
+def main(home: str, uri: str | None = None) -> None:
+    """Answer one line with one line, until there are no more."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    folder = Path(home)
+    models = ModelCache(folder / "models", lambda: open_knowledge(folder, uri))
+    for line in sys.stdin.buffer:
+        answers.write(json.dumps(_answer(models, line)).encode() + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

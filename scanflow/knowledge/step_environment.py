@@ -1,0 +1,212 @@
+"""Which environments are known to be prepared, told without MLflow: importing that takes seconds, a run should start
+in one.
+
+:func:`prepared_environment` is what ``scanflow run`` asks first. Only when it has no answer does the adapter's
+``prepare`` load MLflow and make the environment, after which :func:`remember` writes the answer down. A note is
+believed only while the installed MLflow is the one that wrote it and, for SQLite, while the database itself still
+agrees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from scanflow.errors import InvalidError
+from scanflow.knowledge.checks import check_environment
+from scanflow.private import private_folder, write_private
+
+__all__ = [
+    "TrackerPlace",
+    "known_environment",
+    "prepared_environment",
+    "remember",
+    "sqlite_path",
+    "step_environment",
+    "tagged",
+    "tracker_place",
+]
+
+_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrackerPlace:
+    """Where a tracker is, and where we note what we know of it."""
+
+    tracking_uri: str
+    artifact_root: Path | None
+    """The folder for artifacts, where it is the client who chooses it: not with a tracking server."""
+
+    notes: Path
+
+
+def tracker_place(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
+    """Return the place of the tracker at ``tracker_uri``; unset: SQLite and a folder inside ``home``.
+
+    Raises:
+        InvalidError: the address is none that MLflow and scanflow both know.
+    """
+    root = home.absolute() / "tracker"
+    uri = tracker_uri or f"sqlite:///{root / 'mlflow.db'}"
+    scheme = uri.partition(":")[0].partition("+")[0]
+    if scheme not in _SCHEMES or "://" not in uri:
+        raise InvalidError(
+            f"The tracker {uri!r} cannot be used. Name a tracking server (http://host:5000) or a database "
+            f"(sqlite:///path/mlflow.db, postgresql://host/name), or none for the one in {str(home)!r}."
+        )
+    if scheme in {"http", "https"}:
+        return TrackerPlace(tracking_uri=uri.rstrip("/"), artifact_root=None, notes=root / "prepared")
+    path = sqlite_path(uri)
+    # A relative path would mean another database in every step's working folder.
+    tracking_uri = f"sqlite:///{path}" if path is not None else uri
+    return TrackerPlace(tracking_uri=tracking_uri, artifact_root=root / "artifacts", notes=root / "prepared")
+
+
+def sqlite_path(tracking_uri: str) -> Path | None:
+    """Return the database file of a SQLite tracker, and None for any other tracker.
+
+    Raises:
+        InvalidError: the database would be in memory, or its path cannot be written in an address.
+    """
+    if not tracking_uri.startswith("sqlite:"):
+        return None
+    text = tracking_uri.removeprefix("sqlite:///")
+    if text in {"", ":memory:"} or text.startswith("sqlite:"):
+        raise InvalidError(
+            f"The tracker {tracking_uri!r} names no file, so steps could not share it. Write sqlite:///PATH."
+        )
+    odd = next((character for character in "?%" if character in text), None)
+    if odd:  # some versions of SQLAlchemy read %41 as "A", others do not; "?" begins options in all of them
+        raise InvalidError(f"The tracker's path {text!r} has a {odd!r}, which an address cannot carry. Choose another.")
+    return Path(text).absolute()
+
+
+def step_environment(
+    place: TrackerPlace, *, app: str, team: str, experiment_id: str, registry_uri: str | None = None
+) -> dict[str, str]:
+    """Return the variables with which ``import mlflow`` in a step's own code logs to the environment. A pure function.
+
+    A step that calls ``mlflow.set_experiment`` itself chooses its own place: with a SQLite tracker, MLflow then keeps
+    the artifacts in ``./mlruns`` of the step's working folder.
+    """
+    return {
+        "MLFLOW_TRACKING_URI": place.tracking_uri,
+        "MLFLOW_REGISTRY_URI": registry_uri or place.tracking_uri,
+        # Both, and the name first: MLflow refuses a name whose id in the variables is another's, as an inherited one
+        # may be.
+        "MLFLOW_EXPERIMENT_NAME": check_environment(app, team),
+        "MLFLOW_EXPERIMENT_ID": experiment_id,
+        # MLflow adds these tags to each run that mlflow.start_run begins (its SystemEnvironmentContext).
+        "MLFLOW_RUN_CONTEXT": json.dumps({"scanflow.app": app, "scanflow.team": team}),
+        "MLFLOW_RUN_ID": "",  # one inherited from the runner's shell would make every step resume that run
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a step's output is its own
+        "GIT_PYTHON_REFRESH": "quiet",  # else every run warns where there is no git
+    }
+
+
+def tagged(environment: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
+    """Return ``environment`` so that runs begun by plain MLflow carry ``tags`` too, such as the run's and step's
+    names."""
+    if not environment:
+        return {}
+    known: dict[str, str] = json.loads(environment.get("MLFLOW_RUN_CONTEXT", "{}"))
+    return {**environment, "MLFLOW_RUN_CONTEXT": json.dumps({**known, **tags})}
+
+
+def prepared_environment(home: Path, app: str, team: str, *, tracker_uri: str | None = None) -> dict[str, str] | None:
+    """Return the variables for a step if its environment was prepared; None if ``prepare`` has to be called.
+
+    Takes a few milliseconds, asks no server, and imports nothing of MLflow.
+    """
+    return known_environment(tracker_place(home, tracker_uri), app, team)
+
+
+def known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str] | None:
+    """Return the same for a place that is known already."""
+    note = _read(_note(place, check_environment(app, team)))
+    if note is None or (note.get("app"), note.get("team"), note.get("mlflow")) != (app, team, _installed_mlflow()):
+        return None
+    experiment_id = str(note.get("experiment_id"))
+    path = sqlite_path(place.tracking_uri)
+    if path is not None and not _agrees(
+        path, experiment_id, check_environment(app, team), app, team, note.get("schema")
+    ):
+        return None
+    registry_uri = note.get("registry_uri")
+    return step_environment(place, app=app, team=team, experiment_id=experiment_id, registry_uri=registry_uri)
+
+
+def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str, registry_uri: str | None = None) -> None:
+    """Note that the environment is prepared. A note that cannot be written is done without: it only saves time."""
+    path = sqlite_path(place.tracking_uri)
+    note = {
+        "app": app,
+        "team": team,
+        "experiment_id": experiment_id,
+        "mlflow": _installed_mlflow(),
+        "schema": None if path is None else _schema(path),
+        "registry_uri": registry_uri,
+    }
+    target = _note(place, check_environment(app, team))
+    with suppress(OSError):
+        private_folder(target.parent)
+        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        write_private(draft, json.dumps(note))
+        draft.replace(target)
+
+
+def _note(place: TrackerPlace, environment: str) -> Path:
+    # Addresses may hold a password, so only their digest is written.
+    digest = hashlib.sha256(place.tracking_uri.encode(errors="surrogateescape")).hexdigest()[:16]
+    return place.notes / f"{environment}.{digest}.json"
+
+
+def _read(note: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _installed_mlflow() -> str | None:
+    try:
+        return version("mlflow")
+    except PackageNotFoundError:
+        return None
+
+
+def _agrees(path: Path, experiment_id: str, environment: str, app: str, team: str, schema: object) -> bool:
+    """Ask the database, by its tables: where MLflow has changed them there is no answer, and MLflow itself is asked."""
+    query = (
+        "SELECT (SELECT version_num FROM alembic_version),"
+        " (SELECT value FROM experiment_tags t WHERE t.experiment_id = e.experiment_id AND t.key = 'scanflow.app'),"
+        " (SELECT value FROM experiment_tags t WHERE t.experiment_id = e.experiment_id AND t.key = 'scanflow.team')"
+        " FROM experiments e WHERE e.experiment_id = ? AND e.name = ? AND e.lifecycle_stage = 'active'"
+    )
+    return _ask(path, query, (experiment_id, environment)) == (schema, app, team)
+
+
+def _schema(path: Path) -> str | None:
+    row = _ask(path, "SELECT version_num FROM alembic_version", ())
+    return str(row[0]) if row else None
+
+
+def _ask(path: Path, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+            row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
+            return row
+    except sqlite3.Error:
+        return None

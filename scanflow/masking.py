@@ -1,0 +1,49 @@
+"""Which parameters look like secrets, and stars in their place. Standard library only: a step's process imports it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+__all__ = ["STARS", "looks_secret", "masked"]
+
+STARS = "***"
+"""What is shown and kept in place of a secret."""
+
+_WORDS = frozenset(
+    "apikey auth authorization bearer credential credentials dsn passphrase passwd password pwd secret secrets token "
+    "tokens".split()
+)
+_PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key"), ("signing", "key")})
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_COUNTS = frozenset("count length limit max min n num number size".split())
+
+
+def looks_secret(name: str) -> bool:
+    """Return whether a parameter or variable of this name probably holds a secret.
+
+    ``password``, ``HF_TOKEN``, ``dbPassword`` and ``train.api_key`` do; ``max_tokens``, ``n_tokens`` and
+    ``tokenizer`` do not.
+    """
+    parts = [part.lower() for part in _PARTS.findall(name)]
+    if any(pair in _PAIRS for pair in pairwise(parts)):
+        return True
+    found = _WORDS.intersection(parts)
+    return bool(found) and not (found <= {"token", "tokens"} and _COUNTS.intersection(parts))
+
+
+def masked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of ``values``, at any depth, with stars in place of each value whose name looks like a secret."""
+    return {name: _masked(name, value) for name, value in values.items()}
+
+
+def _masked(name: str, value: Any) -> Any:
+    if looks_secret(str(name)) and value is not None:
+        return STARS
+    if isinstance(value, Mapping):
+        return masked(value)
+    if isinstance(value, list | tuple):
+        return [_masked("", one) for one in value]
+    return value

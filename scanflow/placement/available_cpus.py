@@ -1,0 +1,180 @@
+"""How much of this machine may be used: what the kernel and the container really grant, not what is installed.
+
+The one place that reads control groups, of both versions, and the affinity mask.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from scanflow.errors import InvalidError
+from scanflow.placement.cpulist import parse_cpus
+
+__all__ = ["CGROUP", "PROC", "CgroupLimits", "Machine", "affinity_mask", "read_limits", "this_machine"]
+
+CGROUP = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+_T = TypeVar("_T")
+_UNLIMITED = 2**62  # the first version writes "no limit" as the largest whole number of pages
+
+_CONTROLLERS = {"cpu": ("cpu", "cpu,cpuacct", "cpuacct,cpu"), "cpuset": ("cpuset",), "memory": ("memory",)}
+"""The folders in which the first version mounts a controller, by distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupLimits:
+    """What control groups say. None: they do not limit that."""
+
+    cpus: tuple[int, ...] | None = None
+    """CPUs of the cpuset."""
+
+    memory_nodes: tuple[int, ...] | None = None
+    """NUMA nodes of the cpuset."""
+
+    quota: float | None = None
+    """Cores' worth of time."""
+
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """CPUs and memory that this process may use."""
+
+    cpus: tuple[int, ...]
+    """Those of the affinity mask and the cpuset."""
+
+    quota: float | None
+    """Cores' worth of time that the control groups grant; None: no limit."""
+
+    memory_bytes: int
+    """The smaller of the memory that is there and the control groups' limit."""
+
+    @property
+    def cores(self) -> int:
+        """Cores to plan with: the CPUs, at most the quota rounded up."""
+        return max(1, min(len(self.cpus), math.ceil(self.quota)) if self.quota else len(self.cpus))
+
+
+def this_machine(cgroup: Path = CGROUP, proc: Path = PROC) -> Machine:
+    """Return what the kernel and the container really grant this process."""
+    limits = read_limits(cgroup, proc)
+    mask = affinity_mask()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(
+        # A cpuset that has none of them was changed under us, or is another machine's: the mask is what counts.
+        cpus=tuple(cpu for cpu in mask if limits.cpus is None or cpu in limits.cpus) or mask,
+        quota=limits.quota,
+        memory_bytes=memory if limits.memory_bytes is None else min(memory, limits.memory_bytes),
+    )
+
+
+def read_limits(cgroup: Path = CGROUP, proc: Path = PROC) -> CgroupLimits:
+    """Return the limits of this process' control groups, mounted at ``cgroup``, and of the groups above those.
+
+    ``proc`` tells which they are (``self/cgroup``); where it does not, ``cgroup`` itself is meant.
+    """
+    groups = _Groups(cgroup, proc)
+    return CgroupLimits(groups.cpuset("cpus"), groups.cpuset("mems"), groups.quota(), groups.memory())
+
+
+def affinity_mask() -> tuple[int, ...]:
+    """Return the CPUs this process may run on; where the system has no such mask, all there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+class _Groups:
+    """This process' control groups, each with the groups above it."""
+
+    def __init__(self, root: Path, proc: Path) -> None:
+        self._root = root
+        self._unified: str | None = None
+        self._first: dict[str, str] = {}
+        for line in (_text(proc / "self" / "cgroup") or "").splitlines():
+            number, _, rest = line.partition(":")
+            names, _, path = rest.partition(":")
+            if number == "0" and not names:
+                self._unified = path
+            for name in names.split(","):
+                self._first[name] = path
+
+    def quota(self) -> float | None:
+        """Return the smallest CPU limit, in cores."""
+        found = [limit for folder in self._second() if (limit := _second_quota(folder)) is not None]
+        found += [limit for folder in self._of("cpu") if (limit := _first_quota(folder)) is not None]
+        return min(found, default=None)
+
+    def memory(self) -> int | None:
+        """Return the smallest memory limit, in bytes."""
+        found = [_number(folder / "memory.max") for folder in self._second()]
+        found += [_number(folder / "memory.limit_in_bytes") for folder in self._of("memory")]
+        return min((limit for limit in found if limit is not None and 0 < limit < _UNLIMITED), default=None)
+
+    def cpuset(self, what: str) -> tuple[int, ...] | None:
+        """Return the CPUs (``cpus``) or nodes (``mems``) of the nearest group that names any."""
+        names = (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}")
+        for folder in (*self._second(), *self._of("cpuset")):
+            for name in names:
+                if found := _cpus(folder / name):
+                    return found
+        return None
+
+    def _second(self) -> Iterator[Path]:
+        """The groups of the second version, innermost first; beside the first version it may be mounted aside."""
+        for root in (self._root, self._root / "unified"):
+            yield from _upwards(root, self._unified)
+
+    def _of(self, controller: str) -> Iterator[Path]:
+        for name in _CONTROLLERS[controller]:
+            yield from _upwards(self._root / name, self._first.get(controller))
+
+
+def _upwards(root: Path, path: str | None) -> Iterator[Path]:
+    """Yield the folder of a group below ``root``, then those above it, ``root`` last.
+
+    Inside a container the path may begin with folders that only the host sees; what is left of it then counts.
+    """
+    parts = [part for part in PurePosixPath(path or "/").parts if part not in {"/", ".."}]
+    while parts and not root.joinpath(*parts).is_dir():
+        parts = parts[1:]
+    for length in range(len(parts), -1, -1):
+        yield root.joinpath(*parts[:length])
+
+
+def _second_quota(folder: Path) -> float | None:
+    words = (_text(folder / "cpu.max") or "").split()
+    if not words or not words[0].isdigit():
+        return None
+    period = int(words[1]) if len(words) > 1 and words[1].isdigit() else 100_000
+    return int(words[0]) / period if int(words[0]) and period else None
+
+
+def _first_quota(folder: Path) -> float | None:
+    quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 else None
+
+
+def _number(path: Path) -> int | None:
+    return _read(path, int)
+
+
+def _cpus(path: Path) -> tuple[int, ...] | None:
+    return _read(path, parse_cpus)
+
+
+def _text(path: Path) -> str | None:
+    return _read(path, str)
+
+
+def _read(path: Path, make: Callable[[str], _T]) -> _T | None:
+    try:
+        return make(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, InvalidError):
+        return None

@@ -1,0 +1,187 @@
+"""How full each CPU is, and which CPUs of an area an instance should take. Used by :mod:`scanflow.placement.place`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+from scanflow.app.resources import AffinityMode
+from scanflow.errors import InvalidError
+from scanflow.placement.order import Order, cpu_order, pick
+from scanflow.placement.topology import Core, Topology
+
+__all__ = ["FULL", "Demand", "Occupancy", "areas", "sockets", "to_milli"]
+
+FULL = 1000
+"""A CPU's capacity. Cores are asked for in thousandths."""
+
+
+def to_milli(cores: float) -> int:
+    """Return thousandths of a core, rounded up."""
+    amount = ceil(Fraction(cores).limit_denominator(10**6) * FULL)
+    if amount < 1:
+        raise InvalidError(f"An instance cannot have {cores} cores. Write a number above zero, such as 2 or 0.5.")
+    return amount
+
+
+class Demand(NamedTuple):
+    """What is asked for, the same for each instance."""
+
+    instances: int
+    milli: int
+    mode: AffinityMode
+    n_threads: int | None
+    memory_bytes: int | None
+
+    @property
+    def whole(self) -> int:
+        return self.milli // FULL
+
+    @property
+    def part(self) -> int:
+        return self.milli % FULL
+
+    @property
+    def cores(self) -> float:
+        return self.milli / FULL
+
+
+class Occupancy:
+    """How much of each CPU and node of a machine is taken. Instances are added by :meth:`take`.
+
+    A *layer* says how full a CPU may be: 0 takes what nobody has, 1 shares CPUs with one other instance, and so on.
+    """
+
+    def __init__(
+        self, topology: Topology, loads: Mapping[int, int], order: Order, memory: Mapping[int, int | None]
+    ) -> None:
+        self.topology = topology
+        self.loads = {cpu: loads.get(cpu, 0) for cpu in topology.effective_cpus}
+        self.memory = dict(memory)
+        self._order: Order = order
+        effective = set(topology.effective_cpus)
+        self._threads = {
+            core.cpus: [cpu for cpu in core.cpus if cpu in effective]
+            for core in topology.cores
+            if effective & set(core.cpus)
+        }
+
+    def copy(self) -> Occupancy:
+        """Return a copy, to try a placement on."""
+        return Occupancy(self.topology, self.loads, self._order, self.memory)
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are until every CPU may be shared once more than it is."""
+        return max(self.loads.values(), default=0) // FULL + 2
+
+    def open(self, area: Iterable[int], layer: int = 0) -> list[int]:
+        """Return the CPUs of an area that a whole core's work may be put onto."""
+        return [cpu for cpu in area if self.loads[cpu] <= layer * FULL]
+
+    def free_cores(self, area: Iterable[int]) -> list[Core]:
+        """Return the cores of an area all of whose usable CPUs are free."""
+        return self._whole(self.open(area))
+
+    def fits(self, area: Sequence[int], whole: int, part: int, layer: int) -> bool:
+        """Say whether so many whole CPUs and a part of another (thousandths) are open in an area."""
+        spare = len(self.open(area, layer)) - whole
+        if spare < 0:
+            return False
+        return not part or spare > 0 or any(self.shared_for(area, part, layer))
+
+    def has_memory(self, nodes: Iterable[int], amount: int | None) -> bool:
+        """Say whether nodes have so much memory left; where their size is not known, they do."""
+        left = [self.memory.get(node) for node in nodes]
+        return amount is None or None in left or sum(one or 0 for one in left) >= amount
+
+    def use_memory(self, nodes: Sequence[int], amount: int | None) -> None:
+        """Take memory from nodes, evenly."""
+        for node in nodes:
+            left = self.memory.get(node)
+            if left is not None and amount is not None:
+                self.memory[node] = left - amount // len(nodes)
+
+    def take(
+        self, area: Sequence[int], whole: int, part: int, layer: int, share: int
+    ) -> tuple[list[int], int | None] | None:
+        """Take so many whole CPUs, and a part of another, in an area; None if they are not open.
+
+        ``share``: free cores that this instance may use up, those of its area being divided over the instances to
+        come. It gets as many cores as that, and only then siblings, of its own cores first. Returns the CPUs in the
+        order in which threads should take them, and the CPU of which it has a part.
+        """
+        chosen: list[int] = []
+        for one in range(layer + 1):
+            if len(chosen) < whole:
+                pool = [cpu for cpu in self.open(area, one) if cpu not in chosen]
+                chosen += self._choose(pool, min(whole - len(chosen), len(pool)), share)
+        if len(chosen) < whole:
+            return None
+        shared = self._place_part([cpu for cpu in area if cpu not in chosen], part, layer) if part else None
+        if part and shared is None:
+            return None
+        for cpu in chosen:
+            self.loads[cpu] += FULL
+        if shared is not None:
+            self.loads[shared] += part
+            chosen.append(shared)
+        return chosen, shared
+
+    def shared_for(self, area: Iterable[int], part: int, layer: int) -> list[int]:
+        """Return the CPUs that are partly taken and have capacity for this part."""
+        return [cpu for cpu in area if self.loads[cpu] % FULL and self.loads[cpu] + part <= (layer + 1) * FULL]
+
+    def _place_part(self, area: Sequence[int], part: int, layer: int) -> int | None:
+        for one in range(layer + 1):
+            if shared := self.shared_for(area, part, one):
+                return max(shared, key=lambda cpu: (self.loads[cpu], -cpu))
+            if pool := self.open(area, one):
+                return self._choose(pool, 1, 1)[0]
+        return None
+
+    def _choose(self, pool: Sequence[int], count: int, share: int) -> list[int]:
+        """Return ``count`` CPUs of ``pool``: of cores that are free as a whole, one each, then their siblings."""
+        if not count:
+            return []
+        whole = self._whole(pool)
+        wanted = max(ceil(count / self.topology.threads_per_core), min(count, share))
+        cores = pick(self.topology, whole, min(wanted, len(whole)), self._order)
+        threads = [self._threads[core.cpus] for core in cores]
+        found = [own[turn] for turn in range(self.topology.threads_per_core) for own in threads if turn < len(own)]
+        rest = [cpu for cpu in cpu_order(self.topology, self._order, pool) if cpu not in found]
+        return (found + rest)[:count]
+
+    def _whole(self, pool: Iterable[int]) -> list[Core]:
+        there = set(pool)
+        return [
+            core
+            for core in self.topology.ordered_cores
+            if core.cpus in self._threads and there.issuperset(self._threads[core.cpus])
+        ]
+
+
+def sockets(topology: Topology) -> list[tuple[int, ...]]:
+    """Return each socket's CPUs that may be used: none for one that has none."""
+    return [
+        tuple(cpu for cpu in topology.effective_cpus if topology.core_of[cpu].socket == socket)
+        for socket in topology.sockets
+    ]
+
+
+def areas(topology: Topology) -> list[tuple[tuple[int, ...], int]]:
+    """Return the places an instance with near memory may be in, each with its level, the narrowest first.
+
+    0: a node inside a socket; 1: a socket of several nodes; 2: a node of several sockets, as in most virtual machines.
+    """
+    effective = topology.effective_cpus
+    by_socket = sockets(topology)
+    by_node = [tuple(cpu for cpu in effective if cpu in node.cpus) for node in topology.nodes]
+    inner = [tuple(cpu for cpu in socket if cpu in node) for socket in by_socket for node in by_node]
+    found: dict[tuple[int, ...], int] = {}
+    for level, group in enumerate((inner, by_socket, by_node)):
+        for area in filter(None, group):
+            found.setdefault(area, level)
+    return list(found.items())

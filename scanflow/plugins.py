@@ -1,0 +1,74 @@
+"""What other packages add: objects found by name in groups of entry points (``importlib.metadata``).
+
+A package offers a detector, say, in its ``pyproject.toml``::
+
+    [project.entry-points."scanflow.detectors"]
+    toy = "toy_package:ToyDetector"
+
+Groups: ``scanflow.backends``, ``scanflow.detectors``, ``scanflow.primitives`` and ``scanflow.templates``. What ships
+with scanflow is declared in the same way.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from scanflow.errors import NotFoundError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["Group", "load_plugin", "not_installed", "plugin_names"]
+
+Group: TypeAlias = Literal["backends", "detectors", "primitives", "templates"]
+
+
+def plugin_names(group: Group) -> tuple[str, ...]:
+    """Return the names that installed packages offer in a group, sorted."""
+    return tuple(sorted({point.name for point in _installed(group, tuple(sys.path))}))
+
+
+def load_plugin(group: Group, name: str) -> Any:
+    """Import and return the object that is installed under a name.
+
+    Raises:
+        NotFoundError: nothing is; the message lists what is.
+        UsageError: two packages offer the name, or the object cannot be imported.
+    """
+    found = [point for point in _installed(group, tuple(sys.path)) if point.name == name]
+    what = f"{group.removesuffix('s')} {name!r}"
+    if not found:
+        raise NotFoundError(not_installed(group, name))
+    if len(found) > 1:
+        packages = " and ".join(sorted(_package(point) for point in found))
+        raise UsageError(f"The {what} is offered by {packages}. Uninstall one of them.")
+    try:
+        return found[0].load()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"The {what} of {_package(found[0])} ({found[0].value}) cannot be imported: {error}. Install that package "
+            "again, or uninstall it."
+        ) from error
+
+
+def not_installed(group: Group, name: str) -> str:
+    """Return the error message for a name that no installed package offers, with those that are offered."""
+    known = plugin_names(group)
+    near = hint if (hint := did_you_mean(name, known)).startswith(" Did") else ""
+    return (
+        f"There is no {group.removesuffix('s')} {name!r}.{near} Installed: {', '.join(known) or 'none'}. "
+        f"A package adds one by an entry point in the group 'scanflow.{group}'; install it where scanflow is."
+    )
+
+
+@lru_cache(maxsize=16)
+def _installed(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:  # noqa: ARG001  what is found depends on it
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=f"scanflow.{group}"))
+
+
+def _package(point: EntryPoint) -> str:
+    return "an unnamed package" if point.dist is None else f"{point.dist.name} {point.dist.version}"

@@ -1,0 +1,93 @@
+"""Files and folders that only this user may read: 0600 and 0700, whatever the umask, which stays the user's own.
+
+Standard library only: steps, instances and agents import it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from scanflow.errors import UsageError
+
+__all__ = ["open_home", "open_private", "private_file", "private_folder", "write_private"]
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_SHARED_BY_DESIGN = {"venvs"}  # packages, no data; tens of thousands of files
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder, and those above it that are missing, for this user only; return it. One that is there stays."""
+    if not path.is_dir():
+        private_folder(path.parent)
+        try:
+            path.mkdir(0o700)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+    return path
+
+
+def open_private(path: Path, mode: str = "r", **options: Any) -> IO[Any]:
+    """Open a file as :func:`open` does; one that this makes is for this user only."""
+    return open(path, mode, opener=_opener, **options)
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file for this user only; text as UTF-8."""
+    with open_private(path, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def private_file(path: Path) -> Path:
+    """Make an empty file for this user only if there is none, and return it; SQLite's files beside it take its mode."""
+    try:
+        # Never one that is there: closing it would drop the locks that SQLite holds on it in this process.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
+    return path
+
+
+def open_home(path: Path) -> Path:
+    """Make a home folder, or take the access of others from one that has it, with all that is in it; return it.
+
+    Raises:
+        UsageError: it belongs to another user.
+    """
+    mode = private_folder(path).stat().st_mode
+    if mode & _OTHERS:
+        try:
+            path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+        except PermissionError as error:
+            raise UsageError(
+                f"The home {str(path)!r} is another user's, who could read and change what runs. "
+                "Name a folder of your own: SCANFLOW_HOME=…"
+            ) from error
+        for entry in _below(path):
+            _tighten(entry)
+    return path
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False) and entry.name not in _SHARED_BY_DESIGN:
+                yield from _below(Path(entry.path))
+
+
+def _tighten(entry: os.DirEntry[str]) -> None:
+    try:
+        mode = entry.stat(follow_symlinks=False).st_mode
+        if mode & _OTHERS and not stat.S_ISLNK(mode):
+            Path(entry.path).chmod(stat.S_IMODE(mode) & ~_OTHERS)
+    except OSError:
+        pass  # it went away, or is another user's; the folder above keeps others out in any case

@@ -1,0 +1,162 @@
+"""Control messages over Unix sockets of the kind ``SOCK_SEQPACKET``: one message a packet, open files with it.
+
+The kernel keeps packets whole and in order and reports when the peer is gone, so that there is no framing and no
+handshake. A message larger than a packet travels in a memfd. Both ends check that the peer is the same user.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scanflow.errors import InvalidError
+from scanflow.wire import ControlMessage, decode, encode
+
+__all__ = ["MAX_FILES", "accept", "connect", "listen", "receive", "send"]
+
+MAX_FILES = 16
+"""Most open files in one message."""
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_PACKET_BYTES = 64 * 1024
+_IN_MEMFD = b"@"  # no JSON begins so
+_LONGEST_PATH = 100
+"""Bytes of a path that fit a Unix address everywhere (108 on Linux, 104 on macOS, the terminating zero included)."""
+
+
+def listen(path: Path) -> socket.socket:
+    """Return a non-blocking listening socket at that path, of mode 0600; what lay there before is replaced.
+
+    Raises:
+        OSError: the folder is missing or may not be written.
+    """
+    path.unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        _with_address(path, made.bind)
+        path.chmod(0o600)
+        made.listen(256)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def accept(listener: socket.socket) -> socket.socket | None:
+    """Return the next connection, non-blocking; None: there is none, or it is another user's.
+
+    Raises:
+        OSError: this process may open no more files.
+    """
+    try:
+        peer, _ = listener.accept()
+    except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        return None
+    if not _same_user(peer):
+        peer.close()
+        return None
+    peer.setblocking(False)
+    return peer
+
+
+def connect(path: Path) -> socket.socket:
+    """Return a blocking socket connected to the listener at that path.
+
+    Raises:
+        OSError: nothing listens there, or another user's process does.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        _with_address(path, made.connect)
+        if not _same_user(made):
+            raise PermissionError(f"{path} belongs to another user's process.")
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def send(sock: socket.socket, message: ControlMessage, fds: Sequence[int] = ()) -> None:
+    """Send one message and the open files, which stay open here too.
+
+    Raises:
+        InvalidError: there are too many files, or the message is too large.
+        BlockingIOError: the socket is non-blocking and the peer is behind; nothing was sent.
+        OSError: the peer is gone.
+    """
+    packet = encode(message)
+    if len(fds) > MAX_FILES or len(packet) > MAX_MESSAGE_BYTES:
+        raise InvalidError(f"A {message.kind!r} of {len(packet)} bytes and {len(fds)} files is too large.")
+    if len(packet) <= _PACKET_BYTES:
+        socket.send_fds(sock, [packet], list(fds))
+        return
+    memory = os.memfd_create("scanflow-message")
+    with os.fdopen(memory, "wb") as file:
+        file.write(packet)
+        file.flush()
+        socket.send_fds(sock, [_IN_MEMFD], [memory, *fds])
+
+
+def receive(sock: socket.socket) -> tuple[ControlMessage, list[int]] | None:
+    """Return the next message and its open files, which are the caller's to close; None: the peer is gone.
+
+    Raises:
+        BlockingIOError: the socket is non-blocking and there is no message yet.
+        InvalidError: what came is no message; its files are closed.
+    """
+    try:
+        packet, fds, flags, _ = _receive(sock)
+    except ConnectionResetError:  # it left messages unread, which Linux reports once, before what it had sent
+        packet, fds, flags, _ = _receive(sock)
+    except ConnectionError:
+        return None
+    if not packet:
+        close_all(fds)
+        return None
+    try:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise InvalidError("A message came truncated: it is too large, or this process may open no more files.")
+        if packet == _IN_MEMFD and fds:
+            memory = fds.pop(0)
+            try:
+                packet = os.pread(memory, min(os.fstat(memory).st_size, MAX_MESSAGE_BYTES), 0)
+            finally:
+                os.close(memory)
+        return decode(ControlMessage, packet), list(fds)
+    except InvalidError:
+        close_all(fds)
+        raise
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int], int, object]:
+    return socket.recv_fds(sock, _PACKET_BYTES + 1, MAX_FILES + 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close open files."""
+    for fd in fds:
+        os.close(fd)
+
+
+def _same_user(sock: socket.socket) -> bool:
+    if not hasattr(socket, "SO_PEERCRED"):  # pragma: no cover - not on Linux
+        return True
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(uid == os.geteuid())
+
+
+def _with_address(path: Path, do: Callable[[str], None]) -> None:
+    """Call ``bind`` or ``connect`` with an address for that path, however long it is."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        do(str(path))
+        return
+    # A folder's descriptor names it in a few bytes: /proc/self/fd/9/control.
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        do(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)

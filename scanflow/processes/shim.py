@@ -1,0 +1,507 @@
+"""The process that starts, watches and records attempts, and outlives whoever asked for them.
+
+One shim serves any number of attempts: those of a run, or the supervisor and the instances of a service. It is run as a
+file with ``python -IS``, so it imports only the standard library, and little of that. It reads the names of attempt
+folders from its request channel (one JSON text a line) and ends when the channel is closed and nothing runs any more.
+
+``shim.py``
+    requests come from standard input.
+``shim.py --warm PATH…``
+    the same, with what function steps need imported first: such a step is a fork that calls its function rather than a
+    new interpreter that imports all of it again, tens of milliseconds instead of hundreds.
+``shim.py --keep LOCK LOG COMMAND…``
+    keeps one program running, whose standard input is the request channel; it may hand over listening sockets, which
+    all that is started afterwards inherits. The program is restarted until it exits with 0.
+
+An attempt folder, and who writes what in it:
+
+==============  ========  =====================================================================================
+``spec.json``   runner    the command (or a function step's request), working folder, environment, time limit
+``alive``       runner    a FIFO. The shim holds it open while the attempt runs: its reader sees at once when it ends
+``claim``       either    made by exactly one of them: by the shim before it does anything, or by a later runner
+                          to say that this attempt will never start
+``started``     shim      the process ids and when they began, written before the attempt's first instruction
+``stop``        anyone    the attempt is to be stopped; SIGUSR1 makes the shim look for it
+``exit``        shim      exit code, signal, reason, resources used. Its space is reserved at the start, so that a
+                          disk that fills up meanwhile does not lose it
+``stdout.log``  attempt   from the first byte
+``stderr.log``  attempt   from the first byte
+==============  ========  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing would cost more than all the rest
+    from collections.abc import Callable
+    from typing import Any
+
+GRACE_S = 5.0  # between asking an attempt to end (SIGTERM) and ending it (SIGKILL)
+RECORD_BYTES = 1024  # reserved for the exit record, which is about 200 bytes
+
+ENCODING = "utf-8"
+
+_RESTART_S, _RESTART_MOST_S, _HEALTHY_S = 0.1, 30.0, 60.0
+_RESET = ("SIGTERM", "SIGHUP", "SIGINT", "SIGPIPE", "SIGCHLD", "SIGUSR1")
+
+
+class Attempt:
+    """One running attempt."""
+
+    def __init__(self, folder: str, spec: dict[str, Any], alive: int, record: int) -> None:
+        self.folder, self.alive, self.record = folder, alive, record
+        self.grace_s = float(spec.get("grace_s", GRACE_S))
+        self.began, self.clock = time.time(), time.monotonic()
+        self.pid = 0
+        self.reason = ""
+        self.due = self.clock + spec["timeout_s"] if spec.get("timeout_s") else None
+
+    def end(self, reason: str) -> None:
+        """Ask the attempt to end, for the first reason given, and have it ended after its grace period."""
+        if not self.reason:
+            self.reason, self.due = reason, time.monotonic() + self.grace_s
+            signal_group(self.pid, signal.SIGTERM)
+
+    def enforce(self, now: float) -> None:
+        """Apply the time limit, or the grace period's end."""
+        if self.due is None or now < self.due:
+            return
+        if self.reason:
+            self.due = None
+            signal_group(self.pid, signal.SIGKILL)
+        else:
+            self.end("timeout")
+
+    def ended(self, status: int, used: Any) -> None:
+        """Record how the attempt ended."""
+        signal_group(self.pid, signal.SIGKILL)  # what it left running ends with it, as in a container
+        text = json.dumps(
+            {
+                "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+                "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+                "reason": self.reason or None,
+                "began": self.began,
+                "seconds": time.monotonic() - self.clock,
+                "user_s": used.ru_utime,
+                "system_s": used.ru_stime,
+                "max_rss_bytes": used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            }
+        )
+        try:
+            os.pwrite(self.record, text.encode(ENCODING), 0)
+            os.rename(f"{self.folder}/exit.part", f"{self.folder}/exit")
+        except OSError:
+            pass  # the folder is gone: the end of `alive` is all that is left to say
+        self.close()
+
+    def close(self) -> None:
+        """Let the readers of ``alive`` know that it is over."""
+        os.close(self.record)
+        os.close(self.alive)
+
+
+class Shim:
+    """The loop around all attempts of one request channel."""
+
+    def __init__(self, requests: int) -> None:
+        self.requests: int | None = requests
+        self._unread = b""
+        self._attempts: dict[int, Attempt] = {}
+        self._birth = birth(os.getpid())
+        self._stop = self._look = False
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the runner, which decides
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_signal)
+        signal.signal(signal.SIGCHLD, self._on_signal)
+        self._woken, wake = os.pipe()
+        for end in (self._woken, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def serve(self) -> str | None:
+        """Serve requests until the channel is closed and nothing runs any more.
+
+        Returns the request of a function step, in the process of that step only; otherwise None, at the end.
+        """
+        while self.busy:
+            request = self._read() if self._wait() else None
+            if request is not None:
+                return request
+            self._reap()
+            self._act(time.monotonic())
+        return None
+
+    @property
+    def busy(self) -> bool:
+        """Whether there may be more to do."""
+        return self.requests is not None or bool(self._attempts)
+
+    def due(self) -> float | None:
+        """Return the next moment, on the monotonic clock, at which something must be done."""
+        return min((one.due for one in self._attempts.values() if one.due is not None), default=None)
+
+    def receive(self) -> bytes:
+        """Return the bytes of requests that have come; none when the channel is closed."""
+        assert self.requests is not None
+        return os.read(self.requests, 65536)
+
+    def closed(self) -> None:
+        """Note that nobody holds the request channel any more."""
+        self.requests = None
+
+    def child_ended(self, pid: int, status: int, used: Any) -> None:
+        """Note how a child ended."""
+        if attempt := self._attempts.pop(pid, None):
+            attempt.ended(status, used)
+
+    def _wait(self) -> bool:
+        """Wait for requests, signals or the clock; return whether there are requests to read."""
+        poller = select.poll()
+        poller.register(self._woken, select.POLLIN)
+        if self.requests is not None:
+            poller.register(self.requests, select.POLLIN)
+        due = self.due()
+        found = poller.poll(None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1)
+        if any(fd == self._woken for fd, _ in found):
+            os.read(self._woken, 4096)
+        return any(fd == self.requests for fd, _ in found)
+
+    def _read(self) -> str | None:
+        came = self.receive()
+        if not came:
+            self.closed()
+        *lines, self._unread = (self._unread + came).split(b"\n")
+        for line in lines:  # a JSON text a line, since a folder's name may hold a line's end
+            request = self.requested(json.loads(line))
+            if request is not None:
+                return request
+        return None
+
+    def requested(self, what: Any) -> str | None:
+        """Start the attempt of a folder; return, in the process of a function step only, its request."""
+        try:
+            return self._start(what)
+        except Exception:  # noqa: BLE001  one attempt that cannot be started must not end the others
+            return None
+
+    def _start(self, folder: str) -> str | None:
+        alive = os.open(f"{folder}/alive", os.O_RDWR)
+        if not claim(folder):
+            os.write(alive, b"s")  # who waits for it hears that it is over, though it never began
+            os.close(alive)
+            return None
+        record = -1
+        try:
+            with open(f"{folder}/spec.json", encoding=ENCODING) as file:
+                spec = json.load(file)
+            record = os.open(f"{folder}/exit.part", os.O_RDWR | os.O_CREAT, 0o600)
+            os.write(record, b" " * RECORD_BYTES)
+            attempt = Attempt(folder, spec, alive, record)
+            gate, open_gate = os.pipe()
+            attempt.pid = os.fork()
+            if attempt.pid == 0:
+                os.close(open_gate)
+                return _become_step(folder, spec, gate)
+            os.close(gate)
+            try:
+                _write(
+                    f"{folder}/started",
+                    {
+                        "pid": attempt.pid,
+                        "birth": birth(attempt.pid),
+                        "began": attempt.began,
+                        "shim": os.getpid(),
+                        "shim_birth": self._birth,
+                    },
+                )
+                self._attempts[attempt.pid] = attempt
+                os.write(open_gate, b"g")
+            finally:
+                os.close(open_gate)
+        except BaseException as error:
+            _write_error(folder, error)
+            os.write(alive, b"s")
+            for fd in (record, alive):
+                if fd >= 0:
+                    os.close(fd)
+            raise
+        os.write(alive, b"s")
+        if os.path.exists(f"{folder}/stop"):  # asked for before there was anything to stop
+            attempt.end("stopped")
+        return None
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._stop = self._stop or number == signal.SIGTERM
+        self._look = self._look or number == signal.SIGUSR1
+
+    def _act(self, now: float) -> None:
+        if self._stop or self._look:
+            everything, self._stop, self._look = self._stop, False, False
+            for attempt in self._attempts.values():
+                if everything or os.path.exists(f"{attempt.folder}/stop"):
+                    attempt.end("stopped")
+        for attempt in self._attempts.values():
+            attempt.enforce(now)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.child_ended(pid, status, used)
+
+
+class Restarter(Shim):
+    """A shim that keeps one program running, and holds sockets which all that it starts inherits.
+
+    A request is either a folder, or ``{"hold": N}`` with a socket beside it (SCM_RIGHTS): whatever is started from now
+    on finds it under the descriptor N. ``{"release": N}`` closes it.
+    """
+
+    def __init__(self, log: str, command: list[str]) -> None:
+        super().__init__(-1)
+        self.requests = None
+        self._log, self._command = log, command
+        self._pid: int | None = None
+        self._channel: Any = None
+        self._held: list[int] = []
+        self._began = 0.0
+        self._pause_s = 0.0
+        self._restart: float | None = 0.0
+        self._ending = False
+
+    @property
+    def busy(self) -> bool:
+        return self._pid is not None or self._restart is not None or bool(self._attempts)
+
+    def due(self) -> float | None:
+        return min((at for at in (super().due(), self._restart) if at is not None), default=None)
+
+    def receive(self) -> bytes:
+        import socket
+
+        try:
+            came, fds, _, _ = socket.recv_fds(self._channel, 65536, 8)
+        except ConnectionError:
+            return b""
+        self._held += fds
+        return came
+
+    def closed(self) -> None:
+        super().closed()
+        self._channel.close()
+
+    def requested(self, what: Any) -> str | None:
+        if isinstance(what, dict):
+            if "hold" in what and self._held:
+                held = self._held.pop(0)
+                os.dup2(held, what["hold"], inheritable=True)
+                os.close(held)
+            elif "release" in what:
+                os.closerange(what["release"], what["release"] + 1)
+            return None
+        return super().requested(what)
+
+    def child_ended(self, pid: int, status: int, used: Any) -> None:
+        if pid != self._pid:
+            super().child_ended(pid, status, used)
+            return
+        self._pid = None
+        if status == 0 or self._ending:
+            return
+        now = time.monotonic()
+        if now - self._began >= _HEALTHY_S:
+            self._pause_s = 0.0
+        self._restart = now + self._pause_s
+        self._pause_s = min(max(_RESTART_S, 2 * self._pause_s), _RESTART_MOST_S)
+
+    def _act(self, now: float) -> None:
+        if self._stop:  # all is to end: the program first, so that it replaces nothing
+            self._restart, self._ending = None, True
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGKILL)
+        super()._act(now)
+        if self._restart is not None and now >= self._restart and self.requests is None:
+            self._restart = None
+            try:
+                self._run(now)
+            except OSError:  # no process or file to be had now
+                self._restart = now + 1.0
+
+    def _run(self, now: float) -> None:
+        import socket
+
+        self._unread = b""
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setsid()
+                _default_signals()
+                log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                os.dup2(theirs.fileno(), 0)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                os.execv(self._command[0], self._command)
+            finally:
+                os._exit(127)
+        theirs.close()
+        self._channel, self.requests = ours, ours.fileno()
+        self._pid, self._began = pid, now
+
+
+def claim(folder: str) -> bool:
+    """Say whether this call is the one that decides what becomes of the attempt; every other one gets False."""
+    try:
+        os.close(os.open(f"{folder}/claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def birth(pid: int) -> str:
+    """Return when a process began, in the kernel's own clock: with its id, this names one process for ever."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding=ENCODING, errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Signal a process and all it started; nothing happens if none of them is left."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _become_step(folder: str, spec: dict[str, Any], gate: int) -> str:
+    """Become the step, once the shim has written down that it exists. Returns only for a function step: its request."""
+    try:
+        os.setsid()
+        _default_signals()
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        for name, target in (("stdout.log", 1), ("stderr.log", 2)):
+            log = spec.get("log") or f"{folder}/{name}"
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), target)
+        if not os.read(gate, 1):  # the shim is gone: nobody would know of this step
+            os._exit(126)
+        os.chdir(spec["cwd"])
+        if spec["request"]:
+            os.closerange(3, 65536)  # a fork has them all, also what says that other steps run
+            os.environ.update(spec["env"])
+            return str(spec["request"])
+        os.execvpe(spec["argv"][0], spec["argv"], {**os.environ, **spec["env"]})
+    except BaseException as error:  # noqa: BLE001  a forked child must never return into the shim's code
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    os._exit(127)
+
+
+def _default_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for name in _RESET:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write(path: str, record: dict[str, Any]) -> None:
+    with open(f"{path}.part", "w", encoding=ENCODING, opener=_private) as file:
+        json.dump(record, file)
+    os.rename(f"{path}.part", path)
+
+
+def _write_error(folder: str, error: BaseException) -> None:
+    try:
+        _write(f"{folder}/shim.error", {"error": f"{type(error).__name__}: {error}"})
+    except OSError:
+        pass
+
+
+def _detach(*targets: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for target in targets:
+        os.dup2(null, target)
+    os.close(null)
+
+
+def _warm_up(module: str, path: list[str]) -> Callable[[str], None]:
+    """Import a module from where the runner imports it, and return its ``main``, which forks call with a request."""
+    sys.path[:] = path
+    import gc
+    import importlib
+
+    main: Callable[[str], None] = importlib.import_module(module).main
+    gc.freeze()  # so that a collection in a fork does not copy all that was imported
+    return main
+
+
+def _main(arguments: list[str]) -> None:
+    if os.fork():  # so that it is nobody's child: it may outlive its runner, and be outlived
+        os._exit(0)
+    if arguments[:1] == ["--keep"]:
+        _keep(arguments[1], arguments[2], arguments[3:])
+        return
+    run = _warm_up(arguments[1], arguments[2:]) if arguments[:1] == ["--warm"] else None
+    requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    _detach(0, 2)  # its standard output stays: the runner sees by its end that the shim is gone
+    request = Shim(requests).serve()
+    if request is not None and run is not None:
+        _call(run, request)
+
+
+def _keep(lock: str, log: str, command: list[str]) -> None:
+    """Keep a program running, unless another shim does."""
+    try:
+        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    _detach(0, 1, 2)
+    Restarter(log, command).serve()
+
+
+def _call(run: Callable[[str], None], request: str) -> None:
+    """Run a function step to the end of its process, as the interpreter would, but for taking every module apart.
+
+    That last part took 10 of a trivial step's 20 milliseconds; ``multiprocessing`` leaves it out of its forks likewise.
+    """
+    import atexit
+    import threading
+
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    code = 0
+    try:
+        run(request)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        if error.code is not None and not isinstance(error.code, int):
+            sys.stderr.write(f"{error.code}\n")
+    except BaseException as error:  # noqa: BLE001  what the interpreter does with what nobody caught
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code & 0xFF)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

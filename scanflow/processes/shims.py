@@ -1,0 +1,346 @@
+"""The runner's side of a shim: start attempts, see them end, adopt those that an earlier runner started.
+
+One FIFO an attempt is both the bell and the proof of life: the shim holds it open until the attempt has ended, so
+waiting needs no polling, and no process id has to be believed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from scanflow.private import private_folder, write_private
+from scanflow.processes import shim
+
+__all__ = ["Exit", "Shims", "Spec", "attempt_folder", "end_lost", "read_exit", "read_started", "stop_attempt"]
+
+_GONE_MS = 2000
+"""Longest wait for a killed process to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a shim is told: one command."""
+
+    argv: Sequence[str]
+    cwd: str
+    request: str | None = None
+    """A function step's request, to be run by a fork of the warm shim instead of ``argv``."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the runner's own environment, which is not written down: it may hold secrets."""
+
+    timeout_s: float | None = None
+    grace_s: float = shim.GRACE_S
+    log: str | None = None
+    """Where it writes, to the end. None: ``stdout.log`` and ``stderr.log`` of the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How an attempt ended."""
+
+    exit_code: int | None
+    """None when a signal ended it, or when nobody knows."""
+
+    signal: int | None = None
+    reason: Literal["timeout", "stopped", "lost", "void"] | None = None
+    """Why it was ended; ``lost``: its shim was killed; ``void``: it never started, and never will."""
+
+    began: float | None = None
+    seconds: float | None = None
+    user_s: float | None = None
+    system_s: float | None = None
+    max_rss_bytes: int | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the step ran to its end and said it went well."""
+        return self.exit_code == 0 and self.reason is None
+
+
+def attempt_folder(folder: Path, spec: Spec) -> Path:
+    """Make an attempt's folder, ready for :meth:`Shims.start`."""
+    private_folder(folder)
+    os.mkfifo(folder / "alive", 0o600)
+    write_private(folder / "spec.json", json.dumps(asdict(spec)))
+    return folder
+
+
+def read_exit(folder: Path) -> Exit | None:
+    """Return how an attempt ended, or None while there is no record of it."""
+    try:
+        return Exit(**json.loads((folder / "exit").read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+@dataclass(slots=True)
+class _Watched:
+    folder: Path
+    bell: int
+    own_end: int | None
+    """Our own writing end, held until the shim has opened its: without it the FIFO would look closed from the start."""
+
+    def close(self) -> None:
+        for end in (self.bell, self.own_end):
+            if end is not None:
+                os.close(end)
+
+
+class Shims:
+    """One shim and the attempts that run under it. ``with Shims() as shims``: leaving lets go of them; they run on.
+
+    ``warm``: a module that the shim imports once; its ``main`` is called in a fork with each ``Spec.request``.
+    ``channel``: the request channel of a shim that is there already, instead of one of its own.
+    """
+
+    def __init__(self, *, warm: str | None = None, channel: socket.socket | None = None) -> None:
+        self._warm = warm
+        self._selector = selectors.DefaultSelector()
+        self._watched: dict[Path, _Watched] = {}
+        self._shim: subprocess.Popen[bytes] | None = None
+        self._channel = channel
+        self._wake_from, self._wake_to = socket.socketpair()
+        self._wake_from.setblocking(False)
+        self._selector.register(self._wake_from, selectors.EVENT_READ, None)
+        if channel is not None:
+            self._selector.register(channel, selectors.EVENT_READ, channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all attempts; the shim ends with the last of them."""
+        for watched in self._watched.values():
+            watched.close()
+        self._watched.clear()
+        self._leave_shim()
+        self._selector.close()
+        self._wake_from.close()
+        self._wake_to.close()
+
+    def fileno(self) -> int:
+        """Return what becomes readable when :meth:`wait` has something to report; for a selector of the caller's."""
+        number: int = self._selector.fileno()
+        return number
+
+    def wake(self) -> None:
+        """Make :meth:`wait` return. The one method that other threads may call."""
+        self._wake_to.send(b"w")
+
+    def warm_up(self) -> None:
+        """Start the shim now, so that the first attempt does not wait for it."""
+        self._request(None)
+
+    def start(self, folder: Path) -> None:
+        """Start the attempt that ``folder`` describes."""
+        self._watch(folder, os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK), ours=True)
+        self._request(str(folder))
+
+    def hold(self, number: int, sock: socket.socket) -> None:
+        """Have the shim hold a socket, which everything it starts from now on inherits as descriptor ``number``."""
+        if self._channel is not None:
+            try:
+                socket.send_fds(self._channel, [f"{json.dumps({'hold': number})}\n".encode()], [sock.fileno()])
+            except (BrokenPipeError, ConnectionError):
+                pass  # wait() reports it
+
+    def release(self, number: int) -> None:
+        """Have the shim close a socket it holds."""
+        self._request({"release": number})
+
+    def adopt(self, folder: Path) -> Exit | None:
+        """Take over an attempt of an earlier runner: return how it ended, or None when it runs on and is now
+        watched."""
+        if not (folder / "claim").exists() and _void(folder):
+            return Exit(exit_code=None, reason="void")
+        if ended := read_exit(folder):
+            return ended
+        bell = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
+        if _rings(bell) == "ended":
+            os.close(bell)
+            return read_exit(folder) or end_lost(folder)
+        self._watch(folder, bell, ours=False)
+        return None
+
+    def wait(self, timeout_s: float | None) -> list[tuple[Path, Exit]]:
+        """Return the attempts that ended, waiting for the first of them, for :meth:`wake` or for the time limit."""
+        ended: list[tuple[Path, Exit]] = []
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                self._drain_wakes()
+            elif not isinstance(key.data, _Watched):
+                ended += self._shim_died()
+            elif exit_ := self._receive(key.data):
+                ended.append((key.data.folder, exit_))
+        return ended
+
+    @property
+    def shim_died(self) -> bool:
+        """Whether the shim whose channel was given has been killed."""
+        return self._channel is not None and self._channel.fileno() < 0
+
+    def _watch(self, folder: Path, bell: int, *, ours: bool) -> None:
+        own_end = os.open(folder / "alive", os.O_WRONLY | os.O_NONBLOCK) if ours else None
+        watched = _Watched(folder, bell, own_end)
+        self._watched[folder] = watched
+        self._selector.register(bell, selectors.EVENT_READ, watched)
+
+    def _receive(self, watched: _Watched) -> Exit | None:
+        heard = _rings(watched.bell)
+        if heard == "started" and watched.own_end is not None:
+            os.close(watched.own_end)
+            watched.own_end = None
+        if heard != "ended":
+            return None
+        self._forget(watched)
+        return read_exit(watched.folder) or end_lost(watched.folder)
+
+    def _forget(self, watched: _Watched) -> None:
+        self._selector.unregister(watched.bell)
+        watched.close()
+        del self._watched[watched.folder]
+
+    def _request(self, what: Any) -> None:
+        line = b"" if what is None else f"{json.dumps(what)}\n".encode()
+        try:
+            if self._channel is not None:
+                if not self.shim_died:
+                    self._channel.sendall(line)
+                return
+            pipe = self._ensure_shim().stdin
+            assert pipe is not None
+            pipe.write(line)
+            pipe.flush()
+        except (BrokenPipeError, ConnectionError):
+            pass  # the shim was killed: wait() sees that and voids what it had not begun
+
+    def _ensure_shim(self) -> subprocess.Popen[bytes]:
+        if self._shim is None:
+            cold = [sys.executable, "-IS", shim.__file__]
+            warm = [
+                sys.executable,
+                shim.__file__,
+                "--warm",
+                self._warm or "",
+                *(entry or str(Path.cwd()) for entry in sys.path),
+            ]
+            self._shim = subprocess.Popen(
+                warm if self._warm else cold,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            assert self._shim.stdout is not None
+            self._selector.register(self._shim.stdout, selectors.EVENT_READ, self._shim)
+        return self._shim
+
+    def _shim_died(self) -> list[tuple[Path, Exit]]:
+        """Void what the shim was asked for and had not begun; the next start makes a new shim."""
+        self._leave_shim()
+        unstarted = [one for one in self._watched.values() if one.own_end is not None and _void(one.folder)]
+        for watched in unstarted:
+            self._forget(watched)
+        return [(watched.folder, Exit(exit_code=None, reason="void")) for watched in unstarted]
+
+    def _leave_shim(self) -> None:
+        if self._channel is not None and not self.shim_died:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+        process, self._shim = self._shim, None
+        if process is None or process.stdin is None or process.stdout is None:
+            return
+        self._selector.unregister(process.stdout)
+        try:
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        process.stdout.close()
+        process.wait(timeout=10)  # the one that was started forks the shim and leaves
+
+    def _drain_wakes(self) -> None:
+        try:
+            while self._wake_from.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+
+def stop_attempt(folder: Path) -> None:
+    """Ask an attempt to end, whoever started it; one that has not begun never will. :meth:`Shims.wait` reports when."""
+    if _void(folder):
+        return
+    (folder / "stop").touch()
+    started = read_started(
+        folder
+    )  # looked for after the request: a shim that writes it later looks for the request then
+    if started and started["shim_birth"] and started["shim_birth"] == shim.birth(int(started["shim"])):
+        try:
+            os.kill(int(started["shim"]), signal.SIGUSR1)
+        except ProcessLookupError:
+            pass
+
+
+def _rings(bell: int) -> Literal["started", "ended", "silent"]:
+    try:
+        return "started" if os.read(bell, 64) else "ended"
+    except BlockingIOError:
+        return "silent"
+
+
+def _void(folder: Path) -> bool:
+    return shim.claim(str(folder))
+
+
+def end_lost(folder: Path) -> Exit:
+    """End what a killed shim left behind, if it is still the same process, and say that nobody knows how it went.
+
+    Without a record of its start there was none: that is written before the first instruction.
+    """
+    started = read_started(folder)
+    if started is None:
+        return Exit(exit_code=None, reason="lost" if (folder / "shim.error").exists() else "void")
+    _kill_leftover(int(started["pid"]), started["birth"])
+    return Exit(exit_code=None, reason="lost", began=started.get("began"))
+
+
+def _kill_leftover(pid: int, birth: str) -> None:
+    """End a process and all it started, and see it gone, if no other has its number."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if birth and birth == shim.birth(pid):
+            shim.signal_group(pid, signal.SIGKILL)
+            poller = select.poll()
+            poller.register(process, select.POLLIN)
+            poller.poll(_GONE_MS)
+    finally:
+        os.close(process)
+
+
+def read_started(folder: Path) -> dict[str, Any] | None:
+    """Return what the shim wrote when an attempt began; None: it has not."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "started").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found

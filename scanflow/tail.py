@@ -1,0 +1,60 @@
+"""Files that grow, read on from where reading stopped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+__all__ = ["Tail"]
+
+BLOCK = 65_536
+
+
+class Tail:
+    """Reads what was added to files since the last look. A file that was rotated (replaced by a new one, or cut
+    short) is read to its old end, and then from the new one's beginning."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, BinaryIO] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every file."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def read(self, path: Path) -> bytes:
+        """Return the next block of a file, of at most 64 KiB; nothing where there is none yet."""
+        file = self._files.get(path)
+        if file is not None and (block := file.read(BLOCK)):
+            return block
+        if file is not None and _is_at(path, file):
+            return b""
+        try:
+            fresh = path.open("rb", buffering=0)
+        except FileNotFoundError:
+            return b""
+        if file is not None:
+            file.close()
+        self._files[path] = fresh
+        return fresh.read(BLOCK)
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Say whether a path still leads to the file that was opened there, and it was not cut short."""
+    opened = os.fstat(file.fileno())
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return True  # moved away, and no new one made yet
+    return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino) and opened.st_size >= file.tell()

@@ -1,0 +1,106 @@
+"""Requests and streams from an event loop: to the server, and to agents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from scanflow.errors import UnavailableError
+from scanflow.problems import error_of
+from scanflow.transport.service_client import CONNECT_TIMEOUT_S, is_loopback
+from scanflow.transport.sse import Message, Parser
+
+__all__ = ["AsyncClient"]
+
+TIMEOUT_S = 10.0
+SILENCE_S = 40.0
+"""After so long without a byte a stream counts as dead: a server that has nothing to say says so every 15 s."""
+
+
+class AsyncClient:
+    """One server or agent, by its address. It keeps its connections until :meth:`close`; callers retry."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Speak to ``url``, such as ``http://127.0.0.1:46666``. No answer takes longer than ``timeout_s``."""
+        self.url = url.rstrip("/")
+        self._client = httpx.AsyncClient(
+            base_url=self.url,
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            transport=transport,
+            headers={} if token is None else {"authorization": f"Bearer {token}"},
+            # A proxy that the environment names cannot reach this machine's own address.
+            trust_env=not is_loopback(self.url),
+        )
+
+    async def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
+        """Send a request, its body as JSON, and return what the answer holds.
+
+        Args:
+            method: ``GET``, ``POST``, ``PUT`` or ``DELETE``.
+            path: Where, such as ``/api/v1/intents``.
+            body: What JSON can hold; text is sent as it is, as it is JSON already. None: nothing.
+            key: The idempotency key.
+
+        Raises:
+            UnavailableError: nobody answers.
+            ScanflowError: what was answered, if that is a refusal.
+        """
+        headers: Mapping[str, str] = {"content-type": "application/json"} | (
+            {} if key is None else {"idempotency-key": key}
+        )
+        content = None if body is None else body if isinstance(body, str) else json.dumps(body)
+        try:
+            reply = await self._client.request(method, path, content=content, headers=headers)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if reply.status_code >= 300:
+            raise error_of(reply.status_code, reply.content, who=self.url)
+        if not reply.content:
+            return None
+        try:
+            return json.loads(reply.content)
+        except ValueError as error:
+            raise UnavailableError(f"What {self.url} answered is not JSON: {error}.") from error
+
+    async def stream(
+        self, path: str, parameters: Mapping[str, str | int | Sequence[str]], *, silence_s: float = SILENCE_S
+    ) -> AsyncGenerator[list[Message], None]:
+        """Yield the server-sent events at ``path`` until the server ends the stream: an empty list once it is open, and
+        one for each block that came.
+
+        Raises:
+            UnavailableError: nobody answers, or no more.
+            ScanflowError: what was answered, if that is a refusal.
+        """
+        parser, timeout = Parser(), httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
+        headers = {"accept": "text/event-stream"}
+        try:
+            async with self._client.stream(
+                "GET", path, params=dict(parameters), headers=headers, timeout=timeout
+            ) as reply:
+                if reply.status_code >= 300:
+                    raise error_of(reply.status_code, await reply.aread(), who=self.url)
+                yield []
+                async for block in reply.aiter_bytes():
+                    yield parser.feed(block)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    async def close(self) -> None:
+        """Release the connections."""
+        await self._client.aclose()
+
+    def _unreachable(self, error: httpx.HTTPError) -> UnavailableError:
+        return UnavailableError(
+            f"{self.url} cannot be reached ({type(error).__name__}: {error}). Is it up? See: scanflow status"
+        )

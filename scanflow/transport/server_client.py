@@ -1,0 +1,318 @@
+"""Ask our own server: JSON and bytes there and back, and streams that go on when the server was away for a while."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from scanflow.errors import InvalidError, ScanflowError, UnavailableError
+from scanflow.problems import error_of
+from scanflow.transport.retries import retried
+from scanflow.transport.service_client import CONNECT_TIMEOUT_S, is_loopback
+from scanflow.transport.sse import Message, Parser
+
+__all__ = ["ServerClient", "is_reachable", "path_of"]
+
+BASE = "/api/v1"
+TIMEOUT_S = 60.0
+"""The longest silence of an answer; what takes longer is an operation, and streamed."""
+
+EVENTS_SILENCE_S = 45.0
+"""After so long without a word, a stream of events is opened anew, from where it stood: its peer may be gone."""
+
+BYTES_SILENCE_S = 600.0
+"""The same for a stream of bytes, which starts at its beginning when it is opened anew."""
+
+PATIENCE_S = 30.0
+"""How long a server may be away (it is restarted) before what was streamed from it fails."""
+
+_AWAY = frozenset({502, 503, 504})
+
+
+def path_of(*parts: str) -> str:
+    """Return ``/runs/tall-fox`` from its parts; what a part holds cannot become another path.
+
+    Raises:
+        InvalidError: a part is empty, or a name that paths have for folders.
+    """
+    for part in parts:
+        if part in {"", ".", ".."}:
+            raise InvalidError(f"{part!r} is no name. Give the name of a run, a service or a step.")
+    return "".join(f"/{quote(part, safe='@')}" for part in parts)
+
+
+class ServerClient:
+    """One server, by its address. It keeps its connections until it is let go of, and may be used by several threads.
+
+    Every method raises what the server raised (a problem document becomes the same error again), and
+    ``UnavailableError`` where it cannot be reached: at once if it never answered, and after ``patience_s`` if it is
+    away in the middle of something.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Speak to the server at ``url``, such as ``http://127.0.0.1:46666``.
+
+        Raises:
+            InvalidError: that is no address of a server, or the token cannot be sent.
+        """
+        self.url = _checked(url)
+        self._patience_s = patience_s
+        self._met = False
+        if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
+            raise InvalidError("The token cannot be sent: it has spaces or signs that no token has. Copy it again.")
+        self._client = httpx.Client(
+            base_url=self.url,
+            headers={} if token is None else {"authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            transport=transport,
+            # A proxy that the environment names cannot reach this machine's own address.
+            trust_env=not is_loopback(self.url),
+        )
+        self._finalizer = weakref.finalize(self, self._client.close)
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Return the document at ``path`` (below ``/api/v1``)."""
+        return self._ask("GET", path, query=query)
+
+    def post(self, path: str, body: Any = None, *, key: str | None = None) -> Any:
+        """Send a document and return the answer.
+
+        ``key`` names this one wish: with it, an answer that was lost on the way is asked for again, and the wish is
+        acted on once.
+        """
+        return self._ask("POST", path, body={} if body is None else body, key=key)
+
+    def patch(self, path: str, body: Any, *, key: str | None = None) -> Any:
+        """Send a change of what is at ``path``, and return the answer. See :meth:`post`."""
+        return self._ask("PATCH", path, body=body, key=key)
+
+    def put(self, path: str, body: Any) -> Any:
+        """Set what is at ``path``, and return the answer."""
+        return self._ask("PUT", path, body=body)
+
+    def delete(self, path: str, *, key: str | None = None) -> Any:
+        """Delete what is at ``path``, and return the answer."""
+        return self._ask("DELETE", path, key=key)
+
+    def is_ready(self, *, timeout_s: float = 1.0) -> tuple[bool, str]:
+        """Return whether the server says that it is ready, and its words; what cannot be reached is not."""
+        try:
+            reply = self._client.get("/readyz", timeout=timeout_s)
+        except httpx.HTTPError as error:
+            return False, str(error) or type(error).__name__
+        return reply.status_code == 200, reply.text
+
+    def events(self, path: str, *, after: str | None = None, **query: Any) -> Iterator[Message]:
+        """Yield the events streamed at ``path`` until the server ends the stream.
+
+        When the connection is lost it is opened anew with ``Last-Event-ID``, so no event is lost and none told twice;
+        where the server numbers nothing, as many as were told are passed over.
+
+        Args:
+            path: Below ``/api/v1``.
+            after: The id of the last event that is known already.
+            query: Parameters of the address.
+        """
+        told, last = 0, after
+        while True:
+            headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
+            known, parser = told if last is None else 0, Parser()
+            try:
+                for block in self._blocks(path, query, headers, EVENTS_SILENCE_S):
+                    for message in parser.feed(block):
+                        if known:
+                            known -= 1
+                        elif not _is_past(message.id, last):
+                            told, last = told + 1, message.id if message.id is not None else last
+                            yield message
+                return
+            except httpx.TransportError:
+                continue  # it was open, and is opened again
+
+    def stream(self, path: str, *, reopened: Callable[[], None] | None = None, **query: Any) -> Iterator[bytes]:
+        """Yield the bytes at ``path`` as they come. A lost connection is opened anew; what was told is passed over.
+
+        Args:
+            path: Below ``/api/v1``.
+            reopened: Is called when the connection was opened anew, and then everything is told again: for bytes that
+                may come in another order the second time.
+            query: Parameters of the address.
+        """
+        told = 0
+        while True:
+            known = told
+            try:
+                for block in self._blocks(path, query, {}, BYTES_SILENCE_S):
+                    fresh, known = block[known:], max(0, known - len(block))
+                    if fresh:
+                        told += len(fresh)
+                        yield fresh
+                return
+            except httpx.TransportError:
+                if reopened is not None:
+                    told = 0
+                    reopened()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._finalizer()
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        key: str | None = None,
+    ) -> Any:
+        headers = {} if key is None else {"idempotency-key": key}
+        content = None if body is None else _encoded(body)
+        if content is not None:
+            headers["content-type"] = "application/json"
+        params, may_repeat = _given(query or {}), method == "GET" or key is not None
+
+        def send() -> httpx.Response:
+            return self._client.request(method, BASE + path, content=content, headers=headers, params=params)
+
+        lost = False
+
+        def may_pass(error: Exception) -> bool:
+            # What may have been done already is only sent again where the server sees that it is the same request.
+            nonlocal lost
+            refused = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            lost = lost or (may_repeat and not refused)
+            return isinstance(error, httpx.TransportError) and lost
+
+        try:
+            return self._read(retried(send, on=may_pass, timeout_s=self._patience_s))
+        except httpx.HTTPError as error:
+            raise _unreachable(self._who, error) from error
+
+    def _read(self, reply: httpx.Response) -> Any:
+        self._met = True
+        if reply.status_code >= 300:
+            raise error_of(reply.status_code, reply.content, who=self._who)
+        if not reply.content:
+            return None
+        try:
+            return json.loads(reply.content)
+        except ValueError as error:
+            raise UnavailableError(
+                f"{self._who} is no scanflow server: what it answered is not JSON ({error}). See: scanflow status"
+            ) from error
+
+    def _blocks(
+        self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], silence_s: float
+    ) -> Generator[bytes, None, None]:
+        """Yield what one connection brings. A server that was there before is waited for.
+
+        Raises:
+            httpx.TransportError: the connection was lost after something came, or nothing came for too long.
+            UnavailableError: there is no connection.
+        """
+
+        def begin() -> tuple[Generator[bytes, None, None], bytes | None]:
+            opened = self._open(path, query, headers, silence_s)
+            return opened, next(opened, None)
+
+        def may_pass(error: Exception) -> bool:
+            if isinstance(error, _AwayError):
+                return True
+            return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.ReadTimeout) and self._met
+
+        try:
+            blocks, block = retried(begin, on=may_pass, timeout_s=self._patience_s)
+        except _AwayError as error:
+            raise error.error from None
+        except httpx.ReadTimeout:
+            raise
+        except httpx.HTTPError as error:
+            raise _unreachable(self._who, error) from error
+        with closing(blocks):
+            while block is not None:
+                yield block
+                block = next(blocks, None)
+
+    def _open(
+        self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], silence_s: float
+    ) -> Generator[bytes, None, None]:
+        timeout = httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
+        with self._client.stream(
+            "GET", BASE + path, params=_given(query), headers=dict(headers), timeout=timeout
+        ) as reply:
+            if reply.status_code >= 300:
+                error = error_of(reply.status_code, reply.read(), who=self._who)
+                raise _AwayError(error) if reply.status_code in _AWAY and self._met else error
+            self._met = True
+            yield from reply.iter_bytes()
+
+    @property
+    def _who(self) -> str:
+        return f"The server at {self.url}"
+
+
+class _AwayError(Exception):
+    """The server, or a proxy before it, says that it is not there at this moment."""
+
+    def __init__(self, error: ScanflowError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _unreachable(who: str, error: httpx.HTTPError) -> UnavailableError:
+    why = str(error) or type(error).__name__
+    if isinstance(error, httpx.ReadTimeout):
+        return UnavailableError(f"{who} did not answer in time. It may be busy: try again, or look: scanflow status")
+    return UnavailableError(f"{who} cannot be reached ({why}). Start it: scanflow up")
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or port == 0:
+        raise InvalidError(f"{url!r} is no address of a server. Write it as http://127.0.0.1:46666.")
+    if parts.username or parts.password:
+        raise InvalidError("The server's address holds a password. Leave it out, and give a token: SCANFLOW_TOKEN.")
+    return url.rstrip("/").removesuffix(BASE)
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidError(f"What is to be sent cannot be written as JSON: {error}. Use plain values.") from error
+
+
+def _given(query: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in query.items() if value is not None}
+
+
+def _is_past(id: str | None, last: str | None) -> bool:
+    """Say whether an event was told before: a server that numbers events may still begin at the first."""
+    return id is not None and last is not None and id.isdecimal() and last.isdecimal() and int(id) <= int(last)
+
+
+def is_reachable(url: str, *, timeout_s: float = 1.0) -> bool:
+    """Say whether something answers at an address, and is well."""
+    try:
+        return httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url)).is_success
+    except httpx.HTTPError:
+        return False

@@ -1,0 +1,212 @@
+"""Ask a deployed service for predictions."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from scanflow.errors import UnavailableError
+from scanflow.problems import refusal_of
+from scanflow.transport.retries import retried
+from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Answer", "HttpServiceClient", "Reply", "is_loopback"]
+
+CONNECT_TIMEOUT_S = 5.0
+RETRY_S = 10.0
+"""How long a request is sent again, in seconds."""
+
+TIMEOUT_S = 60.0  # longer than a service's own deadline, so that it is the one to say what took long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a service answered."""
+
+    outputs: Mapping[str, NDArray[Any]]
+    instance: str | None
+    """Which of its instances."""
+
+    revision: str | None
+    """Which revision of its graph: while a canary runs there are two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer as it came."""
+
+    content: bytes
+    headers: Mapping[str, str]
+    """Their names are in lower case."""
+
+
+class HttpServiceClient:
+    """A client of one service. It keeps its connection; use it as a context, or call :meth:`close`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        token: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Speak to the service at ``url``, which messages call ``name``; ``token`` is what ``Serving(auth=...)`` needs.
+
+        Nothing takes longer than ``timeout_s`` between two bytes. What was not read by the service is sent again: on a
+        connection that was closed before a byte came back, and where it answers 503 with when to try again.
+        """
+        self._url = url.rstrip("/")
+        self._name = name
+        self._client = httpx.Client(
+            base_url=self._url,
+            headers={} if token is None else {"authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            transport=transport,
+            # A proxy that the environment names cannot reach this machine's own address.
+            trust_env=not is_loopback(self._url),
+        )
+
+    def infer(
+        self,
+        model: str,
+        inputs: Any,
+        *,
+        version: str | None = None,
+        dtype: str | None = None,
+        binary: bool = True,
+    ) -> Answer:
+        """Return the answer of ``model``: the service's name for its whole graph, or the name of one node.
+
+        Args:
+            model: Which model of the service.
+            inputs: An array, a list, or a mapping of input names to these.
+            version: A version of it; None: whichever serves now.
+            dtype: What numbers are sent as: ``float32``, or ``FP32`` in the protocol's words. None: what they are.
+            binary: Send and receive the tensors as bytes rather than as JSON.
+
+        Raises:
+            InvalidError: the service refuses the input.
+            NotFoundError: there is no such model.
+            ServiceFailedError: a component failed on it.
+            UnavailableError: the service does not answer in time, or is full.
+        """
+        body, headers = encode_request(as_arrays(inputs, dtype=dtype), binary=binary)
+        at_version = "" if version is None else f"/versions/{quote(version, safe='')}"
+        reply = self.post(f"/v2/models/{quote(model, safe='')}{at_version}/infer", body, headers)
+        return Answer(
+            outputs=decode_answer(reply.content, reply.headers.get("inference-header-content-length")),
+            instance=reply.headers.get("x-scanflow-instance"),
+            revision=reply.headers.get("x-scanflow-revision"),
+        )
+
+    def seldon(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a message of Seldon's protocol, such as ``{"data": {"ndarray": [[1, 2]]}}``.
+
+        Raises:
+            The same as :meth:`infer`.
+        """
+        body = json.dumps(message).encode()
+        reply = self.post("/api/v1.0/predictions", body, {"content-type": "application/json"})
+        return _object(reply)
+
+    def document(self, path: str) -> dict[str, Any]:
+        """Return a JSON document that the service has at ``path``, such as ``/v2/models/<name>``."""
+        return _object(self._send("GET", path, None, {}))
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """Send bytes, and return the answer if it is a good one.
+
+        Raises:
+            The same as :meth:`infer`.
+        """
+        return self._send("POST", path, body, headers)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
+        def send() -> httpx.Response:
+            reply = self._client.request(method, path, content=body, headers=headers)
+            if reply.status_code == 503 and "retry-after" in reply.headers:
+                raise _BusyError(reply)
+            return reply
+
+        try:
+            reply = retried(send, on=_may_pass, timeout_s=RETRY_S)
+        except _BusyError as error:
+            reply = error.reply
+        except httpx.TimeoutException as error:
+            raise UnavailableError(
+                f"{self._who} did not answer in time. It may be busy: try again, or look at it: {self._look}"
+            ) from error
+        except httpx.HTTPError as error:
+            raise UnavailableError(f"{self._who} cannot be reached ({error}). Look at it: {self._look}") from error
+        if reply.status_code >= 300:
+            raise refusal_of(
+                reply.status_code, reply.content, retry_after=reply.headers.get("retry-after"), who=self._who
+            )
+        return Reply(content=reply.content, headers={name.lower(): value for name, value in reply.headers.items()})
+
+    @property
+    def _who(self) -> str:
+        return f"The service at {self._url}" if self._name is None else f"The service {self._name!r}"
+
+    @property
+    def _look(self) -> str:
+        return "scanflow services" if self._name is None else f"scanflow services {self._name}"
+
+
+class _BusyError(Exception):
+    """The service answered that nobody can answer yet, and when to try again."""
+
+    def __init__(self, reply: httpx.Response) -> None:
+        super().__init__(f"503, Retry-After: {reply.headers['retry-after']}")
+        self.reply = reply
+
+
+def _may_pass(error: Exception) -> bool | float:
+    if isinstance(error, _BusyError):
+        after = error.reply.headers["retry-after"]
+        return min(float(after), RETRY_S) if after.isdecimal() else True
+    # httpx raises it where the peer closed the connection without a byte of an answer: it was idle for too long.
+    return isinstance(error, httpx.RemoteProtocolError) and "without sending a response" in str(error)
+
+
+def _object(reply: Reply) -> dict[str, Any]:
+    try:
+        found = json.loads(reply.content)
+    except ValueError as error:
+        raise UnavailableError(f"What it answered is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise UnavailableError(f"What it answered is no JSON object but {str(found)[:60]!r}.")
+    return found
+
+
+def is_loopback(url: str) -> bool:
+    """Say whether an address is this machine's own."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

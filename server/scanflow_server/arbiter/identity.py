@@ -1,0 +1,75 @@
+"""Who an intent is of, what it is about, and how it stands among others. Pure."""
+
+from __future__ import annotations
+
+from scanflow.agent.records import Action, Intent
+
+__all__ = [
+    "Rank",
+    "acted",
+    "fields_of",
+    "overlapping",
+    "place_of",
+    "rank",
+    "seconds",
+    "strategy_name",
+    "strategy_of",
+    "when",
+]
+
+Rank = tuple[int, float, str, str]
+
+_OF_AN_APPLICATION = frozenset({"workflow", "agent"})
+
+
+def place_of(intent: Intent) -> str:
+    """Return what an intent is about, so that two intents are about the same thing when this is equal.
+
+    Workflows and agents belong to an application; services, runs and models are called by the same name whoever asks.
+    """
+    kind, _, name = intent.target.partition("/")
+    return f"{kind}/{intent.team}/{intent.app}/{name}" if kind in _OF_AN_APPLICATION else intent.target
+
+
+def strategy_of(intent: Intent) -> str:
+    """Return the strategy an intent comes from, unlike any other strategy's."""
+    return f"{intent.team}/{intent.app}/{intent.agent}/{intent.strategy}"
+
+
+def strategy_name(intent: Intent) -> str:
+    """Return who wants it for people, as a sentence begins with it."""
+    if intent.source == "person":
+        return f"{intent.agent} (a person)"
+    return f"The strategy {intent.strategy!r} of the agent {intent.agent!r}"
+
+
+def fields_of(intent: Intent) -> frozenset[str]:
+    """Return what an intent writes."""
+    return frozenset(intent.fields)
+
+
+def overlapping(one: Intent, other: Intent) -> tuple[str, ...]:
+    """Return the fields that both would write, in order."""
+    if place_of(one) != place_of(other):
+        return ()
+    return tuple(sorted(fields_of(one) & fields_of(other)))
+
+
+def rank(intent: Intent) -> Rank:
+    """Return what intents are sorted by: the higher priority, then the earlier, then the smaller key, then the id."""
+    return -intent.priority, intent.at, intent.key, intent.id
+
+
+def acted(action: Action) -> bool:
+    """Whether an action was carried out, is, or will be."""
+    return action.decision.verdict == "act"
+
+
+def when(action: Action) -> float:
+    """Return when an action began; where it has not yet, when that was decided."""
+    return action.decision.at if action.began is None else action.began
+
+
+def seconds(amount: float) -> str:
+    """Return a time for people: ``42 s``, ``0.5 s``."""
+    return f"{amount:.0f} s" if amount >= 10 else f"{amount:.3g} s"

@@ -1,0 +1,292 @@
+"""Where intents come in and are decided on, each in one transaction: what is decided is written down, or was never.
+
+Nothing is carried out here; that is the engine's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scanflow.agent.primitives import act_of
+from scanflow.agent.records import Action, ActionState, Decision, Event, Intent
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.problems import problem_of
+from scanflow_server.arbiter.arbitrate import World, arbitrate_all
+from scanflow_server.arbiter.foreign import FOREIGN_S, foreign_fields, same
+from scanflow_server.arbiter.identity import place_of
+from scanflow_server.arbiter.look import SINCE, Look
+from scanflow_server.arbiter.owner import Owner
+from scanflow_server.store import events, operations
+from scanflow_server.store import intents as kept
+from scanflow_server.store.base import Store
+from scanflow_server.store.intents import ActionRow, FieldRow
+
+__all__ = ["IntentService", "check_intent", "event_of", "not_found"]
+
+_WAITS = frozenset({"act", "queue", "approve", "suggest"})
+
+
+class IntentService:
+    """Takes intents in, decides on them, and takes a person's word on them."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        look: Look,
+        clock: Callable[[], float],
+        alive: Callable[[str, str], bool] = lambda _app, _agent: False,
+        foreign_s: float = FOREIGN_S,
+    ) -> None:
+        """Keep everything in ``store``.
+
+        Args:
+            store: The database.
+            look: Says what the fields of a target are.
+            clock: Seconds since the epoch.
+            alive: Whether an agent of an application is known to be there: its strategies then keep their fields.
+            foreign_s: How long somebody else's value is left alone, in seconds.
+        """
+        self._store, self._look, self._clock, self._alive = store, look, clock, alive
+        self._foreign_s = foreign_s
+        self.look = look
+
+    def submit(self, intent: Intent) -> Decision:
+        """Decide on an intent, once for its key: the same key again is told what was decided.
+
+        Raises:
+            InvalidError: its primitive, arguments, target and fields do not fit together, or its id is another's.
+        """
+        check_intent(intent)
+        seen = self._look(intent)
+        with self._store.write() as connection:
+            if (known := kept.by_key(connection, intent)) is not None:
+                return _duplicate(intent, known.action, self._clock())
+            if kept.get(connection, intent.id) is not None:
+                raise InvalidError(f"Another intent has the id {intent.id!r}. Give each one of its own.")
+            return self.admit(connection, intent, seen)
+
+    def admit(self, connection: Connection, intent: Intent, seen: Mapping[str, Any]) -> Decision:
+        """Keep an intent and decide on it, with all that waits for the same target, within a transaction.
+
+        ``seen``: the fields of the target as they are.
+        """
+        waits = Decision(intent=intent.id, verdict="queue", reason="It came in.", at=self._clock())
+        action = Action(id=intent.id, intent=intent, state="pending", decision=waits, began=None, ended=None)
+        stored = ActionRow(action=action)
+        kept.add(connection, stored)
+        return self._decide(connection, place_of(intent), seen, [stored])[intent.id]
+
+    def again(self, intent: Intent) -> Decision | None:
+        """Decide again on what waits at an intent's target; returns what is decided on that intent, if it waits."""
+        seen = self._look(intent)
+        with self._store.write() as connection:
+            return self._decide(connection, place_of(intent), seen, []).get(intent.id)
+
+    def approve(self, id: str, *, by: str, reason: str = "") -> Action:
+        """Record a person's approval, and decide again: autonomy and another client's value no longer stop it.
+
+        Raises:
+            NotFoundError: there is no such intent.
+            UsageError: it was acted on already.
+        """
+        with self._store.read() as connection:
+            stored = _get(connection, id)
+        seen = self._look(stored.intent)
+        with self._store.write() as connection:
+            stored = _get(connection, id)
+            if stored.action.decision.verdict in {"act", "queue"}:
+                raise UsageError(f"The intent {id!r} needs no approval: it is {_stands(stored.action)}.")
+            approved = stored.changed(action={"state": "pending", "ended": None}, approved_by=by)
+            kept.put(connection, approved)
+            kept.say(connection, id, self._clock(), _by(f"{by} approved it", reason))
+            self._decide(connection, place_of(stored.intent), seen, [approved])
+            return _get(connection, id).action
+
+    def refuse(self, id: str, *, by: str, reason: str = "") -> Action:
+        """Note a person's no.
+
+        Raises:
+            NotFoundError: there is no such intent.
+            UsageError: it has begun already, or was refused before.
+        """
+        with self._store.write() as connection:
+            stored = _get(connection, id)
+            if stored.action.state != "pending" or stored.action.began is not None:
+                advice = f" Take it back: scanflow approve {id} --revert" if stored.action.state == "succeeded" else ""
+                raise UsageError(f"The intent {id!r} cannot be refused: it is {_stands(stored.action)}.{advice}")
+            said = _by(f"{by} refused it", reason)
+            decision = Decision(intent=id, verdict="refuse", reason=said, at=self._clock())
+            self._become(connection, stored, decision)
+            return _get(connection, id).action
+
+    def _decide(
+        self, connection: Connection, place: str, seen: Mapping[str, Any], more: Iterable[ActionRow]
+    ) -> dict[str, Decision]:
+        """Decide on all that waits at a place, and write down what is new."""
+        waiting = {one.id: one for one in [*kept.waiting_at(connection, place), *more]}
+        fresh = {one.id: one for one in waiting.values() if one.action.began is None}
+        if not fresh:
+            return {}
+        now = self._clock()
+        wanted = [one.intent for one in fresh.values()]
+        since = now - max(_looks_back_s(one) for one in wanted)
+        history = [one for one in kept.history_for(connection, wanted, since=since) if one.id not in fresh]
+        fields = _of_this_one(connection, kept.fields_at(connection, place), seen.get(SINCE))
+        at_work = kept.at_work(connection, place)
+        steady = {name: one for name, one in fields.items() if one.intent not in at_work}
+        foreign = self._foreign(connection, place, steady, seen, now)
+        world = World(
+            now=now,
+            history=history,
+            owners={name: self._owner(one) for name, one in fields.items() if one.strategy is not None},
+            observed=seen,
+            last_written=_last_written(steady),
+            foreign_since=foreign,
+            foreign_s=self._foreign_s,
+            approved={one.id for one in fresh.values() if one.approved_by is not None},
+            at_work=at_work,
+        )
+        decisions = arbitrate_all(wanted, world)
+        for id, decision in decisions.items():
+            self._become(connection, fresh[id], decision)
+        return decisions
+
+    def _become(self, connection: Connection, stored: ActionRow, decision: Decision) -> None:
+        before = stored.action.decision
+        news = (before.verdict, before.winner) != (decision.verdict, decision.winner) or before.reason == "It came in."
+        waits = decision.verdict in _WAITS
+        state: ActionState = "pending" if waits else "observed" if decision.verdict == "observe" else "refused"
+        after = stored.changed(
+            action={"decision": decision, "state": state, "ended": None if waits else decision.at},
+            due=decision.retry_at if decision.verdict == "queue" else None,
+        )
+        kept.put(connection, after)
+        if state == "refused" and stored.intent.source == "person":
+            problem = problem_of(UsageError(decision.reason))[1]
+            operations.end(connection, stored.id, at=decision.at, progress=[], problem=problem)
+        if news:
+            kept.say(connection, stored.id, decision.at, f"{decision.verdict}: {decision.reason}")
+            data = {"id": stored.id, "verdict": decision.verdict, "reason": decision.reason}
+            events.append(connection, [event_of(stored.intent, "intent", decision.at, **data)])
+
+    def _foreign(
+        self,
+        connection: Connection,
+        place: str,
+        fields: Mapping[str, FieldRow],
+        seen: Mapping[str, Any],
+        now: float,
+    ) -> dict[str, float]:
+        """Note since when which fields are other than written, and return it."""
+        since: dict[str, float] = {}
+        strange = foreign_fields(tuple(fields), observed=seen, last_written=_last_written(fields))
+        for name, one in fields.items():
+            if name not in seen:
+                continue
+            value = {"value": seen[name]} if name in strange else None
+            if value is None or one.foreign_value is None or not same(value, one.foreign_value):
+                found = None if value is None else now
+            else:
+                found = one.foreign_since
+            if (found, value) != (one.foreign_since, one.foreign_value):
+                changed = one.model_copy(update={"foreign_since": found, "foreign_value": value})
+                kept.put_field(connection, place, changed)
+            if found is not None:
+                since[name] = found
+        return since
+
+    def _owner(self, one: FieldRow) -> Owner:
+        lives = one.app is not None and one.agent is not None and self._alive(one.app, one.agent)
+        return Owner(
+            strategy=one.strategy or "", intent=one.intent or "", priority=one.priority, until=one.until, lives=lives
+        )
+
+
+def check_intent(intent: Intent) -> None:
+    """Refuse an intent whose parts do not fit together.
+
+    Raises:
+        NotFoundError: there is no such primitive.
+        InvalidError: an argument is wrong, or it would write something else than it says.
+    """
+    act = act_of(intent.primitive, intent.arguments)
+    if act.target != intent.target:
+        raise InvalidError(
+            f"The intent {intent.id!r} says that its target is {intent.target!r}; {act} is about {act.target!r}."
+        )
+    if unsaid := [field for field in act.fields if field not in intent.fields]:
+        raise InvalidError(
+            f"The intent {intent.id!r} does not say that it writes {unsaid[0]!r}; {act} does. Add it to its 'fields'."
+        )
+
+
+def event_of(intent: Intent, type: str, at: float, **data: Any) -> Event:
+    """Return an event about an intent's target."""
+    whose = {"by": intent.agent} if intent.source == "person" else {"agent": intent.agent, "strategy": intent.strategy}
+    about = {**whose, "primitive": intent.primitive}
+    return Event(at=at, type=type, app=intent.app, subject=intent.target, data={**about, **data})
+
+
+def not_found(id: str) -> NotFoundError:
+    """Return the error of an intent that is not known."""
+    return NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
+
+
+def _looks_back_s(intent: Intent) -> float:
+    """Return how old an action may be, in seconds, to have a say in what is decided on the intent."""
+    budget_s = 0.0 if intent.budget is None else intent.budget_window_s
+    return max(intent.cool_down_s, intent.hysteresis_s, budget_s)
+
+
+def _get(connection: Connection, id: str) -> ActionRow:
+    stored = kept.get(connection, id)
+    if stored is None:
+        raise not_found(id)
+    return stored
+
+
+def _of_this_one(connection: Connection, fields: Mapping[str, FieldRow], since: float | None) -> dict[str, FieldRow]:
+    """Return what is kept of a target that is there since then: not what was written into one of its name before."""
+    if since is None:
+        return dict(fields)
+    ended = {one.intent: _ended(connection, one.intent) for one in fields.values() if one.intent is not None}
+    return {name: one for name, one in fields.items() if one.intent is None or ended[one.intent] >= since}
+
+
+def _ended(connection: Connection, id: str) -> float:
+    """Return when an action was over, which for what deploys a service is after that is there."""
+    stored = kept.get(connection, id)
+    if stored is None:
+        return 0.0
+    return math.inf if stored.action.ended is None else stored.action.ended
+
+
+def _last_written(fields: Mapping[str, FieldRow]) -> dict[str, Any]:
+    return {name: one.written["value"] for name, one in fields.items() if one.written is not None}
+
+
+def _duplicate(intent: Intent, first: Action, now: float) -> Decision:
+    decision = first.decision
+    return Decision(
+        intent=intent.id,
+        verdict="duplicate",
+        reason=f"The key {intent.key!r} was decided on before, as {first.id!r}: {decision.verdict}. {decision.reason}",
+        winner=first.id,
+        at=now,
+        retry_at=decision.retry_at,
+    )
+
+
+def _stands(action: Action) -> str:
+    if action.state == "pending":
+        return {"act": "about to begin", "queue": "waiting for its turn"}.get(action.decision.verdict, "waiting")
+    return "refused already" if action.state == "refused" else action.state
+
+
+def _by(what: str, reason: str) -> str:
+    return f"{what}: {reason}" if reason else f"{what}."

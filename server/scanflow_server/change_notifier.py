@@ -1,0 +1,53 @@
+"""Notify of changes: whoever changes something tells it, and whoever waits, in a thread or a coroutine, looks again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+__all__ = ["ChangeNotifier"]
+
+
+class ChangeNotifier:
+    """Counts changes, so that a waiter misses none between looking and waiting."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._changes = 0
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    @property
+    def changes(self) -> int:
+        """The number of changes so far: take it before looking, and hand it to the wait after that."""
+        return self._changes
+
+    def notify(self) -> None:
+        """Wake all waiters. Thread-safe."""
+        with self._condition:
+            self._changes += 1
+            self._condition.notify_all()
+            waiting, self._waiting = self._waiting, set()
+        for loop, event in waiting:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    def wait(self, since: int, timeout_s: float) -> None:
+        """Return once there are more changes than ``since``, at the latest after the timeout."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._changes != since, timeout_s)
+
+    async def wait_async(self, since: int, timeout_s: float) -> None:
+        """Do the same as :meth:`wait`, in a coroutine."""
+        entry = (asyncio.get_running_loop(), asyncio.Event())
+        with self._condition:
+            if self._changes != since:
+                return
+            self._waiting.add(entry)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await entry[1].wait()
+        except TimeoutError:
+            pass
+        finally:
+            with self._condition:
+                self._waiting.discard(entry)

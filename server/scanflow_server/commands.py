@@ -1,0 +1,200 @@
+"""Changes of services: those that people request and those of agents' actions, one after the other for each service.
+
+A person's command is an intent of the highest priority. It is arbitrated, recorded and explained as those of agents,
+and carried out by the operation of the same id; what an agent's action does to a service is an operation, too.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.records import Intent
+from scanflow.app.application import Application
+from scanflow.app.files import dump_json
+from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+from scanflow.deployer.checks import online_workflow
+from scanflow.deployer.embedded import EmbeddedDeployer
+from scanflow.errors import UnavailableError, UsageError
+from scanflow.problems import error_of
+from scanflow_server.context import ServerContext
+from scanflow_server.primitives.served import summary_of
+from scanflow_server.store import keys, operations
+from scanflow_server.store.operations import Kind, OperationRow
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+__all__ = ["PRIORITY", "QueuedDeployer", "carry_out", "intent_of", "new_id"]
+
+PRIORITY = 1_000_001
+"""Of what a person requests; an agent's strategy has at most a million."""
+
+_POLL_S = 1.0
+_ALL = ("running", "replicas", "resource", "affinity", "model", "traffic", "scaling", "backup")
+_FIELDS = {
+    "instances": "replicas",
+    "scaling": "scaling",
+    "cores": "resource",
+    "memory_bytes": "resource",
+    "threads": "resource",
+    "affinity": "affinity",
+    "backup": "backup",
+}
+
+
+def new_id(kind: Kind) -> str:
+    """Return the id of a new operation."""
+    return f"{kind}-{secrets.token_hex(6)}"
+
+
+def intent_of(operation: OperationRow, *, team: str, by: str) -> Intent:
+    """Return what a person requests, as an intent of the operation's id."""
+    request = {name: value for name, value in operation.request.items() if name not in {"application", "source"}}
+    return Intent(
+        id=operation.id,
+        app=operation.app,
+        team=team,
+        agent=by,
+        strategy="command",
+        source="person",
+        primitive=operation.kind,
+        arguments={"service": operation.service, **request},
+        target=f"service/{operation.service}",
+        fields=_fields(operation),
+        priority=PRIORITY,
+        key=f"person/{operation.id}",
+        at=operation.created,
+    )
+
+
+def carry_out(context: ServerContext, id: str) -> PrimitiveResult:
+    """Let an operation begin, and return what it did once it has ended.
+
+    Raises:
+        UsageError: it failed; as a person requested it, it is not tried again.
+        UnavailableError: the server ends before it does.
+    """
+    with context.store.write() as connection:
+        operations.release(connection, id)
+    context.work.notify()
+    one = _ended(context, id)
+    if one.problem is not None:
+        raise UsageError(str(one.problem["detail"]))
+    return PrimitiveResult({} if one.result is None else summary_of(ServiceRecord.model_validate(one.result)))
+
+
+class QueuedDeployer(EmbeddedDeployer):
+    """Makes changes of services by operations, for an agent's action that is carried out at this moment."""
+
+    def __init__(self, context: ServerContext, key: str) -> None:
+        """``key``: of the action. Asked for again with the same key, what has begun or is done is not done again."""
+        super().__init__(context.settings.library, backend=context.deployer.backend)
+        self._context, self._key = context, key
+
+    def deploy(
+        self,
+        app: Application,
+        workflow: str | None = None,
+        *,
+        sizing: Sizing | None = None,
+        port: int | None = None,
+        source: Path | None = None,
+        key: str | None = None,  # noqa: ARG002  the action's own key is used
+        observe: ServiceObserver = lambda _: None,  # noqa: ARG002  nobody watches an action
+    ) -> ServiceRecord:
+        """Serve an online workflow. See :meth:`~scanflow.deployer.port.Deployer.deploy`."""
+        request = {
+            "application": json.loads(dump_json(app)),
+            "source": None if source is None else str(source),
+            "sizing": None if sizing is None or not sizing.given else sizing.model_dump(mode="json"),
+            "port": port,
+        }
+        return self._made("deploy", online_workflow(app, workflow).name, app.name, request)
+
+    def change(
+        self,
+        name: str,
+        change: ServiceChange,
+        *,
+        key: str | None = None,  # noqa: ARG002  as above
+        observe: ServiceObserver = lambda _: None,  # noqa: ARG002
+    ) -> ServiceRecord:
+        """Change a service. See :meth:`~scanflow.deployer.port.Deployer.change`."""
+        return self._made("change", name, self.service(name).app, change.model_dump(mode="json", exclude_none=True))
+
+    def delete(self, name: str, *, observe: ServiceObserver = lambda _: None) -> None:  # noqa: ARG002
+        """End a service. See :meth:`~scanflow.deployer.port.Deployer.delete`."""
+        _succeeded(self._operation("delete", name, self.service(name).app, {}))
+
+    def _made(self, kind: Kind, service: str, app: str, request: dict[str, Any]) -> ServiceRecord:
+        return ServiceRecord.model_validate(_succeeded(self._operation(kind, service, app, request)).result)
+
+    def _operation(self, kind: Kind, service: str, app: str, request: dict[str, Any]) -> OperationRow:
+        mark = keys.fingerprint({"kind": kind, "service": service, "request": request})
+        with self._context.store.write() as connection:
+            found = self._attempted(connection, mark)
+            if found is None:
+                number = sum(1 for _ in self._attempts(connection, mark))
+                found = OperationRow(
+                    id=new_id(kind),
+                    kind=kind,
+                    service=service,
+                    app=app,
+                    request=request,
+                    created=self._context.clock(),
+                    state="running",
+                )
+                operations.add(connection, found)
+                made = f"{self._key}/{mark[:16]}/{number}"
+                keys.keep(connection, made, "operation", mark, target=found.id, at=found.created)
+        self._context.work.notify()
+        return _ended(self._context, found.id)
+
+    def _attempted(self, connection: Connection, mark: str) -> OperationRow | None:
+        """Return the operation of an earlier try that is under way or was done; None: there is none, or it failed."""
+        tries = [operations.get(connection, id) for id in self._attempts(connection, mark)]
+        return next((one for one in tries if one is not None and one.problem is None), None)
+
+    def _attempts(self, connection: Connection, mark: str) -> list[str]:
+        found: list[str] = []
+        while (id := keys.made(connection, f"{self._key}/{mark[:16]}/{len(found)}")) is not None:
+            found.append(id)
+        return found
+
+
+def _ended(context: ServerContext, id: str) -> OperationRow:
+    """Return an operation once it has ended."""
+    while True:
+        since = context.news.changes
+        with context.store.read() as connection:
+            one = operations.get(connection, id)
+        if one is None:
+            raise UsageError(f"The change {id!r} was forgotten before its end was noted.")
+        if one.state in {"succeeded", "failed"}:
+            return one
+        if context.ending.is_set():
+            raise UnavailableError("The server ends; the change goes on, and the next server notes how it ends.")
+        context.news.wait(since, _POLL_S)
+
+
+def _succeeded(one: OperationRow) -> OperationRow:
+    if one.problem is not None:
+        raise error_of(int(one.problem["status"]), json.dumps(one.problem).encode())
+    return one
+
+
+def _fields(operation: OperationRow) -> tuple[str, ...]:
+    """Return what of the service an operation writes: a later command that writes all of it supersedes it."""
+    if operation.kind != "change":
+        return _ALL
+    given: Mapping[str, Any] = operation.request
+    if given.get("rollback"):
+        return _ALL[1:]
+    sized = {_FIELDS[name] for name in given if name in _FIELDS}
+    return tuple(sorted(sized)) or ("model", "traffic")

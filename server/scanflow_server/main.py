@@ -1,0 +1,129 @@
+"""The program: ``python -m scanflow_server [--host HOST] [--port PORT] [--home DIR]``."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
+from scanflow.private import open_home, open_private, private_folder
+from scanflow.processes.locks import try_lock
+from scanflow_server.settings import ServerSettings
+
+__all__ = ["main"]
+
+_log = logging.getLogger("scanflow_server")
+
+_PATIENCE_S = 3.0  # a server that was killed this instant may not be gone yet
+_GOODBYE_S = 1
+"""How long requests may take to end when the server does; streams are cut off, and their readers come back."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to end, and return the exit code: 2 where it cannot be started as it is asked to."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        settings = _settings(argv)
+        settings.check_exposure()
+        with _alone(settings.folder), _listening(settings) as listener:
+            _serve(settings, listener)
+    except ScanflowError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2 if isinstance(error, UsageError) else 3
+    return 0
+
+
+def _settings(argv: Sequence[str] | None) -> ServerSettings:
+    parser = argparse.ArgumentParser(prog="python -m scanflow_server", description="Scanflow's control plane.")
+    parser.add_argument("--host", help="the address to listen on (SCANFLOW_SERVER_HOST; 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="the port; 0: any (SCANFLOW_SERVER_PORT; 46666)")
+    parser.add_argument("--home", type=Path, help="the home folder (SCANFLOW_HOME; ~/.scanflow)")
+    given = parser.parse_args(argv)
+    settings = ServerSettings.from_environment()
+    library = settings.library if given.home is None else settings.library.model_copy(update={"home": given.home})
+    changes = {name: value for name in ("host", "port") if (value := getattr(given, name)) is not None}
+    return ServerSettings.model_validate({**dict(settings), "library": library, **changes})
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Be the only server of a home.
+
+    Raises:
+        AlreadyRunningError: there is one.
+    """
+    private_folder(open_home(folder.parent) / folder.name)
+    with open_private(folder / "lock", "a+", encoding="ascii") as file:
+        give_up = time.monotonic() + _PATIENCE_S
+        while not try_lock(file.fileno(), fcntl.LOCK_EX):
+            if time.monotonic() > give_up:
+                file.seek(0)
+                raise AlreadyRunningError(
+                    f"A server of {str(folder.parent)!r} runs already: process {file.read().strip() or 'unknown'}. "
+                    "Look at it: scanflow status. Or name another home: --home"
+                )
+            time.sleep(0.05)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+@contextmanager
+def _listening(settings: ServerSettings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            raise UsageError(
+                f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}. Name another: --port"
+            ) from error
+        yield listener
+
+
+def _heard(_number: int, _frame: object) -> None:
+    """Do nothing: uvicorn raises anew what it was ended by, when all is tidied up, and that shall be the end of it."""
+
+
+def _serve(settings: ServerSettings, listener: socket.socket) -> None:
+    import uvicorn
+
+    from scanflow_server.app import create_app
+    from scanflow_server.auth import register_home
+    from scanflow_server.context import make_context
+    from scanflow_server.store.migrations import migrate
+
+    context = make_context(settings)
+    try:
+        migrate(context.store)
+        register_home(context)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        scheme = "http" if settings.tls_cert is None else "https"
+        context.url = f"{scheme}://{host}:{listener.getsockname()[1]}"
+        config = uvicorn.Config(
+            create_app(context),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GOODBYE_S,
+            ssl_certfile=settings.tls_cert and settings.tls_cert.expanduser(),
+            ssl_keyfile=settings.tls_key and settings.tls_key.expanduser(),
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _heard)
+        _log.info("serving %s on %s", settings.home, context.url)
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        context.store.close()

@@ -1,0 +1,377 @@
+"""What a server can be asked for, written down so that it is done whatever happens to the server then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scanflow.agent.records import Event
+from scanflow.app.application import Application
+from scanflow.app.files import dump_json
+from scanflow.backends.records import RunRecord
+from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError
+from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.commands import intent_of, new_id
+from scanflow_server.context import ServerContext
+from scanflow_server.control.runs import ensure_entered
+from scanflow_server.store import applications, events, keys, operations, runs
+from scanflow_server.store.operations import Kind, OperationRow
+from scanflow_server.store.runs import RunRequest, WantedRun
+
+__all__ = [
+    "begun_run",
+    "document_of",
+    "is_being_changed",
+    "is_being_deployed",
+    "list_runs",
+    "request_operation",
+    "request_resume",
+    "request_run",
+    "request_spin",
+    "request_stop",
+    "show_run",
+]
+
+_Kept = tuple[Application, dict[str, Any], Path | None]
+"""An application, as it travels, and its file."""
+
+
+def request_run(
+    context: ServerContext,
+    app: Application,
+    workflow: str | None = None,
+    *,
+    parameters: Mapping[str, Any],
+    source: Path | None,
+    key: str | None = None,
+    own: bool = False,
+) -> RunRecord:
+    """Ask for a run of a workflow, and return it as it then stands. The same key asks for one run only.
+
+    ``own``: the server asks itself, for an application that it keeps. The application is not kept again, as it may be
+    another by now; and the key alone says whether the run was begun.
+    """
+    document = document_of(app)
+    definition = {"application": document, "parameters": dict(parameters)}
+    sent = {**definition, "workflow": workflow, "source": None if source is None else str(source)}
+    once = _Once("run", key, None if own else keys.fingerprint(sent))
+    if (name := once.found(context)) is not None:
+        return _going(context, name)
+    chosen = context.deployer.runnable(app, workflow, parameters)
+
+    def new(name: str) -> WantedRun:
+        return WantedRun(
+            name=name,
+            app=app.name,
+            team=app.team,
+            workflow=chosen.name,
+            created=context.clock(),
+            definition=definition,
+            source=None if source is None else str(source),
+            asked=RunRequest(action="run"),
+        )
+
+    return _begin(context, new, once, keep=None if own else (app, document, source))
+
+
+def request_spin(
+    context: ServerContext,
+    step: str,
+    *,
+    run: str,
+    app: Application | None = None,
+    parameters: Mapping[str, Any],
+    key: str | None = None,
+    own: bool = False,
+) -> RunRecord:
+    """Request one step to be run again on the inputs it had in a past run, as a run of its own.
+
+    ``own``: as for :func:`request_run`.
+    """
+    document = None if app is None else document_of(app)
+    given = {"step": step, "application": document, "parameters": dict(parameters)}
+    once = _Once("spin", key, None if own else keys.fingerprint({**given, "of": run}))
+    if (name := once.found(context)) is not None:  # by now it may be the newest run itself
+        return _going(context, name)
+    past = show_run(context, run)
+    asked = {**given, "of": past.name}
+    context.deployer.check_spin(step, run=past.name, app=app, parameters=parameters)
+
+    def new(name: str) -> WantedRun:
+        return WantedRun(
+            name=name,
+            app=past.app,
+            team=past.team,
+            workflow=past.workflow,
+            created=context.clock(),
+            definition=asked,
+            source=past.source,
+            asked=RunRequest(action="spin"),
+        )
+
+    return _begin(context, new, once)
+
+
+def begun_run(context: ServerContext, key: str) -> RunRecord | None:
+    """Return the run that this server has begun for one of its own keys; None: there is none."""
+    with context.store.read() as connection:
+        name = keys.made(connection, key)
+    return None if name is None else _going(context, name)
+
+
+def request_resume(
+    context: ServerContext, run: str, *, app: Application | None = None, key: str | None = None
+) -> RunRecord:
+    """Ask for a run to be gone on with.
+
+    Raises:
+        AlreadyRunningError: it goes on already.
+    """
+    document = None if app is None else document_of(app)
+    once = _Once("resume", key, keys.fingerprint({"run": run, "application": document}))
+    if (name := once.found(context)) is not None:
+        return show_run(context, name)
+    record = context.deployer.show(run)
+    with context.store.write() as connection:
+        if once.find(connection) is None:
+            known = runs.get(connection, record.name)
+            if record.state == "running" or (known is not None and known.active):
+                raise AlreadyRunningError(f"The run {record.name!r} is running. Watch it: scanflow show {record.name}")
+            asked = RunRequest(action="resume", application=document)
+            if known is None:
+                fresh = WantedRun(
+                    name=record.name,
+                    app=record.app,
+                    team=record.team,
+                    workflow=record.workflow,
+                    created=record.created,
+                    source=record.source,
+                    asked=asked,
+                )
+                runs.add(connection, fresh)
+            else:
+                runs.drive_again(connection, record.name, asked)
+            once.keep(connection, record.name, at=context.clock())
+            _tell_started(context, connection, record.name)
+    context.work.notify()
+    return show_run(context, record.name)
+
+
+def request_stop(context: ServerContext, run: str) -> RunRecord:
+    """Ask a run to stop.
+
+    Raises:
+        UsageError: it has ended.
+    """
+    record = show_run(context, run)
+    with context.store.write() as connection:
+        known = runs.get(connection, record.name)
+        if known is not None and known.active:
+            runs.stop(connection, record.name)
+    if known is None or not known.active:
+        return context.deployer.stop(record.name)
+    try:
+        context.deployer.stop(record.name)
+    except NotFoundError:  # it is not entered yet, and the controller stops it as soon as it is
+        pass
+    context.work.notify()
+    return show_run(context, record.name)
+
+
+def request_operation(
+    context: ServerContext,
+    engine: ArbiterEngine,
+    kind: Kind,
+    service: str,
+    *,
+    of: Callable[[], tuple[str, str]],
+    request: dict[str, Any],
+    by: str,
+    key: str | None = None,
+    keep: _Kept | None = None,
+) -> str:
+    """Request a change of a service, and return the id of the operation that makes it and of the intent that wants it.
+
+    Args:
+        context: The server's parts.
+        engine: What arbitrates and carries out.
+        kind: What is to be done.
+        service: To which service.
+        of: Returns the service's application and team, or refuses what cannot be changed. It is not called where the
+            key was used before.
+        request: What the change is.
+        by: Who requests it.
+        key: The same key requests one change only.
+        keep: The application, where it is to be kept with that.
+    """
+    once = _Once("operation", key, keys.fingerprint({"kind": kind, "service": service, "request": request}))
+    if (known := once.found(context)) is not None:
+        return known
+    app, team = of()
+    one = OperationRow(
+        id=new_id(kind),
+        kind=kind,
+        service=service,
+        app=app,
+        request=request,
+        created=context.moment(),
+        state="queued",
+    )
+    intent = intent_of(one, team=team, by=by)
+    seen = engine.intents.look(intent)
+    with context.store.write() as connection:
+        if (known := once.find(connection)) is not None:
+            return known
+        operations.add(connection, one)
+        engine.intents.admit(connection, intent, seen)
+        once.keep(connection, one.id, at=one.created)
+        if keep is not None:
+            _keep(connection, keep, at=one.created)
+    engine.wake()
+    return one.id
+
+
+def is_being_changed(context: ServerContext, service: str) -> bool:
+    """Return whether a change of that service is under way or waits for its turn."""
+    with context.store.read() as connection:
+        return any(one.service == service for one in operations.running(connection))
+
+
+def is_being_deployed(context: ServerContext, service: str) -> tuple[str, str] | None:
+    """Return the application and team that a service is being deployed of; None: no deployment is under way."""
+    with context.store.read() as connection:
+        found = [one for one in operations.running(connection) if one.service == service and one.kind == "deploy"]
+    return (found[-1].app, str(found[-1].request["application"].get("team", "default"))) if found else None
+
+
+def show_run(context: ServerContext, run: str) -> RunRecord:
+    """Return a run with its tasks. One that this server is to drive is running, also before somebody does.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    try:
+        record = context.deployer.show(run)
+    except NotFoundError:
+        with context.store.read() as connection:
+            known = runs.get(connection, run)
+        if known is None:
+            raise
+        return _unentered(context, known)
+    with context.store.read() as connection:
+        known = runs.get(connection, record.name)
+    return _as_wanted(context, record, known)
+
+
+def list_runs(
+    context: ServerContext, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+) -> list[RunRecord]:
+    """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
+    with context.store.read() as connection:
+        wanted = {run.name: run for run in runs.active(connection)}
+    found = context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
+    return [_as_wanted(context, record, wanted.get(record.name)) for record in found]
+
+
+def document_of(app: Application) -> dict[str, Any]:
+    """Return an application as it travels."""
+    document: dict[str, Any] = json.loads(dump_json(app))
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """What is to be begun once, by its key."""
+
+    kind: str
+    key: str | None
+    mark: str | None
+    """The request as it was sent, which has to be the same with the same key. None: the key alone tells."""
+
+    def found(self, context: ServerContext) -> str | None:
+        """Return what was begun; nothing that was needed for it has to be there any more."""
+        with context.store.read() as connection:
+            return self.find(connection)
+
+    def find(self, connection: Connection) -> str | None:
+        """Return what was begun."""
+        if self.mark is None:
+            return None if self.key is None else keys.made(connection, self.key)
+        return keys.find(connection, self.key, self.kind, self.mark)
+
+    def keep(self, connection: Connection, target: str, *, at: float) -> None:
+        """Note what was begun."""
+        keys.keep(connection, self.key, self.kind, self.mark or keys.fingerprint(self.key), target=target, at=at)
+
+
+def _begin(
+    context: ServerContext,
+    new: Callable[[str], WantedRun],
+    once: _Once,
+    keep: _Kept | None = None,
+) -> RunRecord:
+    with context.store.write() as connection:
+        name = once.find(connection)
+        if name is None:
+            name = str(context.deployer.free_name())
+            while runs.get(connection, name) is not None:
+                name = str(context.deployer.free_name())
+            run = new(name)
+            runs.add(connection, run)
+            once.keep(connection, name, at=run.created)
+            if keep is not None:
+                _keep(connection, keep, at=run.created)
+            _tell_started(context, connection, name)
+    return _going(context, name)
+
+
+def _keep(connection: Connection, kept: _Kept, *, at: float) -> None:
+    app, document, source = kept
+    written = None if source is None else str(source)
+    applications.put(connection, name=app.name, team=app.team, document=document, source=written, at=at)
+
+
+def _going(context: ServerContext, name: str) -> RunRecord:
+    """Return a run that was begun; who began it may have been killed before it was entered."""
+    with context.store.read() as connection:
+        known = runs.get(connection, name)
+    if known is not None and known.active:
+        try:
+            ensure_entered(context, known)
+        except UnavailableError:  # it is wanted, and the controller goes on trying
+            pass
+    context.work.notify()
+    return show_run(context, name)
+
+
+def _tell_started(context: ServerContext, connection: Connection, name: str) -> None:
+    run = runs.get(connection, name)
+    assert run is not None
+    data: dict[str, Any] = {"workflow": run.workflow, "drive": run.drive, "action": run.asked.action}
+    happened = Event(at=context.clock(), type="run.started", app=run.app, subject=f"run/{name}", data=data)
+    events.append(connection, [happened])
+
+
+def _as_wanted(context: ServerContext, record: RunRecord, known: WantedRun | None) -> RunRecord:
+    if known is None or not known.active or record.state == "running":
+        return record
+    if context.run_job(known.name, known.drive).result is not None:
+        return record  # it has ended, which is only not noted yet
+    return record.model_copy(update={"state": "running"})
+
+
+def _unentered(context: ServerContext, run: WantedRun) -> RunRecord:
+    """Return a run that is in no journal yet."""
+    return RunRecord.model_validate(
+        {
+            **run.model_dump(include={"name", "app", "team", "workflow", "created", "source"}),
+            "state": "running" if run.active else (run.outcome or "failed"),
+            "folder": str(context.settings.home),
+            "error": None if run.problem is None else run.problem.get("detail"),
+        }
+    )

@@ -1,0 +1,267 @@
+"""The ASGI application of an instance: a request's checks and its body in, its response out."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import zlib
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from functools import lru_cache, partial
+from typing import Any, Final, Protocol
+
+from scanflow.http_security import Refusal, bearer_token, refuse_request
+from scanflow_serving.http_server import LINGER_S
+from scanflow_serving.messages import Request, Response
+from scanflow_serving.problems import ProblemError
+
+__all__ = ["HttpApi", "compress", "decompress"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+BODY_S: Final = 30.0
+"""Longest that a body may take, beside what its length allows at the lowest rate."""
+
+LOWEST_RATE: Final = 16 * 1024
+"""Bytes a second that a sender must reach on average."""
+
+_ONLY_ONCE: Final = ("host", "content-length", "content-type", "transfer-encoding", "inference-header-content-length")
+_ALWAYS_OPEN: Final = frozenset({"/v2/health/live", "/v2/health/ready", "/healthz", "/readyz"})
+_WORTH_COMPRESSING: Final = 1024
+_JSON: Final = "application/json"
+
+
+class Served(Protocol):
+    """What answers: :class:`scanflow_serving.routes.ServingApplication`."""
+
+    async def handle(self, request: Request) -> Response:
+        """Answer a request; never raises."""
+        ...
+
+    def refuse(self, problem: ProblemError) -> Response:
+        """Return the response to a request that is not looked at, counted."""
+        ...
+
+
+class _ClientLeftError(Exception):
+    """The connection was lost before the body was whole."""
+
+
+class HttpApi:
+    """Checks, reads and decodes requests, and writes responses."""
+
+    def __init__(
+        self, served: Served, *, max_request_bytes: int, hosts: Collection[str] = (), token: str | None = None
+    ) -> None:
+        """Answer with what ``served`` returns.
+
+        Args:
+            served: Answers requests that were read whole.
+            max_request_bytes: Largest body, before and after decompression.
+            hosts: Names that ``Host`` may have, beside loopback's.
+            token: Bearer token that requests must have; None: none.
+        """
+        self._served = served
+        self._most = max_request_bytes
+        self._token = None if token is None else token.encode()
+        self._refusal = lru_cache(256)(partial(_refusal, frozenset(one.lower() for one in hosts)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        raw = scope["headers"]
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+        whole = False
+        try:
+            self._check(scope, headers, raw)
+            length = self._length(headers)
+            body: bytes | bytearray = b""
+            if length:
+                body = await self._read(receive, length)
+            whole = True
+            if "content-encoding" in headers:
+                body = await self._decoded(body, headers["content-encoding"])
+            query = scope["query_string"]
+            request = Request(scope["method"], scope["path"], query.decode("latin-1") if query else "", headers, body)
+            response = await self._served.handle(request)
+        except ProblemError as problem:
+            response = self._served.refuse(problem)
+        except _ClientLeftError:
+            return
+        if "accept-encoding" in headers:
+            response = await _encoded(response, headers["accept-encoding"])
+        await _write(response, send, None if whole else receive)
+
+    def _check(self, scope: Scope, headers: dict[str, str], raw: list[tuple[bytes, bytes]]) -> None:
+        if len(headers) < len(raw):
+            names = [name for name, _ in raw]
+            if twice := next((name for name in _ONLY_ONCE if names.count(name.encode()) > 1), None):
+                raise ProblemError(400, f"The request has more than one header {twice!r}.")
+        version = scope["http_version"]
+        if version not in {"1.1", "1.0"}:
+            raise ProblemError(505, f"HTTP/{version} is not spoken here: HTTP/1.1 is.")
+        host = headers.get("host")
+        if host is None and version == "1.1":
+            raise ProblemError(400, "The request has no header 'Host'.")
+        refusal = self._refusal(host, headers.get("origin"), headers.get("sec-fetch-site"))
+        if refusal is not None:
+            raise ProblemError(refusal.status, refusal.detail, title=refusal.title)
+        if self._token is not None and scope["path"] not in _ALWAYS_OPEN:
+            given = bearer_token(raw)
+            if given is None or not hmac.compare_digest(given.encode("latin-1"), self._token):
+                raise ProblemError(401, "This service needs a bearer token.", headers=(("www-authenticate", "Bearer"),))
+        if "expect" in headers and headers["expect"].lower() != "100-continue":
+            raise ProblemError(417, f"The expectation {headers['expect'][:80]!r} cannot be met: '100-continue' can.")
+
+    def _length(self, headers: dict[str, str]) -> int:
+        """Return how many bytes the body has; -1: it says when it comes."""
+        coding = headers.get("transfer-encoding")
+        if coding is not None:
+            if coding.strip().lower() != "chunked":
+                raise ProblemError(501, f"The transfer coding {coding[:80]!r} is not known: 'chunked' is.")
+            return -1
+        length = int(headers.get("content-length", 0))  # the parser took it for a number
+        if length > self._most:
+            raise _too_large(length, self._most)
+        return length
+
+    async def _read(self, receive: Receive, length: int) -> bytes | bytearray:
+        empty: MutableMapping[str, Any] = {"type": "http.request", "body": b"", "more_body": True}
+        message = await receive() if length > 0 else empty
+        if message["type"] == "http.request" and not message["more_body"]:
+            whole: bytes = message["body"]
+            return whole
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        body = bytearray(message.get("body", b""))
+        try:
+            async with asyncio.timeout(BODY_S) as limit:
+                while message.get("more_body"):
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        break
+                    body += message["body"]
+                    if len(body) > self._most:
+                        raise _too_large(len(body), self._most)
+                    limit.reschedule(began + BODY_S + len(body) / LOWEST_RATE)
+        except TimeoutError:
+            raise ProblemError(408, "The request did not come in time.") from None
+        if message["type"] != "http.request":
+            raise _ClientLeftError
+        return body
+
+    async def _decoded(self, body: bytes | bytearray, coding: str) -> bytes | bytearray:
+        coding = coding.strip().lower()
+        if coding == "identity" or not body:
+            return body
+        if coding not in {"gzip", "x-gzip", "deflate"}:
+            raise ProblemError(
+                415, f"The body is encoded with {coding[:40]!r}. Send it as it is, or with gzip or deflate."
+            )
+        return await asyncio.to_thread(decompress, body, self._most)
+
+
+def decompress(body: bytes | bytearray, most: int) -> bytearray:
+    """Return a gzip or deflate body decoded.
+
+    Raises:
+        ProblemError: 400, it is neither; 413, it would be larger than ``most`` bytes.
+    """
+    # "deflate" is the zlib format, but some senders leave its header out.
+    raw = len(body) > 1 and body[:2] != b"\x1f\x8b" and int.from_bytes(body[:2], "big") % 31 != 0
+    left, found = bytes(body), bytearray()
+    try:
+        while left:
+            decoder = zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)
+            found += decoder.decompress(left, most + 1 - len(found))
+            if len(found) > most:
+                raise _too_large(len(found), most)
+            if not decoder.eof:
+                raise ProblemError(400, "The body's compressed data ends too early.")
+            left = decoder.unused_data
+    except zlib.error as error:
+        raise ProblemError(400, f"The body cannot be decompressed: {error}.") from None
+    return found
+
+
+def compress(response: Response, coding: str) -> Response:
+    """Return a response with its body as ``gzip`` or ``deflate``."""
+    encoder = zlib.compressobj(1, wbits=zlib.MAX_WBITS | (16 if coding == "gzip" else 0))
+    parts = [response.body] if isinstance(response.body, bytes) else response.body
+    body = b"".join([*(encoder.compress(part) for part in parts), encoder.flush()])
+    headers = (*response.headers, ("content-encoding", coding), ("vary", "accept-encoding"))
+    return Response(response.status, body, response.content_type, headers)
+
+
+async def _encoded(response: Response, accepted: str) -> Response:
+    """Return a response as its client asks for it.
+
+    Most clients say that they take compression; for tensors' bytes only those are meant that take nothing else.
+    """
+    wanted = [one.strip().lower() for one in accepted.split(",")]
+    coding = next((one for one in ("gzip", "deflate") if one in wanted), None)
+    if coding is None or (response.content_type != _JSON and len(wanted) > 1):
+        return response
+    parts = [response.body] if isinstance(response.body, bytes) else response.body
+    if sum(map(len, parts)) < _WORTH_COMPRESSING:
+        return response
+    return await asyncio.to_thread(compress, response, coding)
+
+
+async def _write(response: Response, send: Send, unread: Receive | None) -> None:
+    """Write a response; ``unread``: the request was not read whole, so that the connection has to close."""
+    body = response.body
+    parts = (body,) if isinstance(body, bytes) else [_flat(part) for part in body]
+    length = sum(map(len, parts))
+    headers = _head(response.content_type, response.headers)
+    if response.status not in {204, 304}:
+        headers = [*headers, (b"content-length", b"%d" % length)]
+    if unread is not None:
+        headers = [*headers, (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    for part in parts[:-1]:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    last = parts[-1] if parts else b""
+    if unread is not None:
+        await send({"type": "http.response.body", "body": last, "more_body": True})
+        last = b""
+        await _linger(unread)
+    await send({"type": "http.response.body", "body": last})
+
+
+async def _linger(receive: Receive) -> None:
+    """Read and drop the rest of a request for a while: a socket closed with bytes unread resets the connection."""
+    try:
+        async with asyncio.timeout(LINGER_S):
+            while (await receive()).get("more_body"):
+                pass
+    except TimeoutError:
+        pass
+
+
+@lru_cache(512)
+def _head(content_type: str, headers: tuple[tuple[str, str], ...]) -> list[tuple[bytes, bytes]]:
+    given = ((("content-type", content_type),) if content_type else ()) + headers
+    return [(_clean(name), _clean(value)) for name, value in given]
+
+
+def _clean(text: str) -> bytes:
+    """Return the text on one line: a line's end in a value would begin another header, or the body."""
+    clean = text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+    return clean.encode("latin-1", "replace")
+
+
+def _flat(part: bytes | memoryview) -> bytes | memoryview:
+    return part.cast("B") if isinstance(part, memoryview) and part.format != "B" else part
+
+
+def _refusal(hosts: frozenset[str], *given: str | None) -> Refusal | None:
+    names = (b"host", b"origin", b"sec-fetch-site")
+    return refuse_request(
+        [(name, value.encode("latin-1")) for name, value in zip(names, given, strict=True) if value is not None],
+        hosts=hosts,
+    )
+
+
+def _too_large(size: int, most: int) -> ProblemError:
+    return ProblemError(413, f"The body has {size} bytes or more, and {most} is the most that is allowed.")

@@ -1,0 +1,341 @@
+"""The Open Inference Protocol over gRPC, and gRPC's own health service.
+
+Metadata and readiness come from the HTTP routes, so that both protocols say the same. Every instance of a service
+listens on the one port with SO_REUSEPORT, as gRPC does by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+import grpc
+import grpc.aio
+import numpy as np
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from scanflow.errors import UnavailableError
+from scanflow.wire import Limits
+from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
+from scanflow_serving.oip import timeout_of
+from scanflow_serving.problems import ProblemError, invalid
+from scanflow_serving.protos import SERVICE, message, methods
+from scanflow_serving.tensors import DATATYPES, from_binary, from_python, to_binary
+
+__all__ = ["GrpcApi", "RequestHandler", "status_of"]
+
+_CONTENTS: Final = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""Where a tensor's elements are when they are not raw; FP16 and BF16 have no such place."""
+
+_STATUS: Final = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    404: grpc.StatusCode.NOT_FOUND,
+    405: grpc.StatusCode.UNIMPLEMENTED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_MESSAGE_EXTRA: Final = 64 * 1024
+"""What a message has around its tensors."""
+
+_HEALTH_S: Final = 1.0
+_ALWAYS_OPEN: Final = frozenset({"ServerLive", "ServerReady"})
+
+
+class RequestHandler(Protocol):
+    """What answers: :class:`scanflow_serving.routes.ServingApplication`."""
+
+    async def handle(self, request: Request) -> Response:
+        """Answer an HTTP request."""
+        ...
+
+    async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
+        """Answer an inference."""
+        ...
+
+    def ready(self) -> bool:
+        """Return whether requests can be answered."""
+        ...
+
+    def live(self) -> bool:
+        """Return whether the instance is well."""
+        ...
+
+
+def status_of(problem: ProblemError) -> grpc.StatusCode:
+    """Return gRPC's status code for a problem."""
+    return _STATUS.get(problem.status, grpc.StatusCode.INTERNAL)
+
+
+class GrpcApi:
+    """The gRPC server of one instance."""
+
+    def __init__(
+        self, core: RequestHandler, host: str, port: int, limits: Limits, *, service: str = "", token: str | None = None
+    ) -> None:
+        """``token``: the bearer token that calls must have, but for those that ask for health; None: none."""
+        self._core = core
+        self._place = f"{host}:{port}"
+        self._limits = limits
+        self._token = None if token is None else f"Bearer {token}".encode()
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]  # set where grpc.aio is there
+        self._names = ("", SERVICE, *([service] if service else ()))
+        self._server: grpc.aio.Server | None = None
+        self._reporting: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            UnavailableError: another program has the port.
+        """
+        most = self._limits.max_request_bytes + _MESSAGE_EXTRA
+        options: list[tuple[str, int]] = [
+            ("grpc.so_reuseport", 1),
+            ("grpc.max_receive_message_length", most),
+            ("grpc.max_send_message_length", -1),
+        ]
+        if self._limits.connection_age_s > 0:
+            options += [
+                ("grpc.max_connection_age_ms", int(self._limits.connection_age_s * 1000)),
+                ("grpc.max_connection_age_grace_ms", int(self._limits.deadline_s * 1000)),
+            ]
+        server = grpc.aio.server(options=options)
+        server.add_generic_rpc_handlers((self._handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        try:
+            server.add_insecure_port(self._place)
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"gRPC cannot listen on {self._place}: {error}. Choose another: sf.Serving(grpc_port=...)."
+            ) from error
+        await self._report(self._core.ready())
+        await server.start()
+        self._server = server
+        self._reporting = asyncio.create_task(self._keep_reporting())
+
+    async def stop(self) -> None:
+        """Send GOAWAY, and finish what was begun."""
+        if self._reporting is not None:
+            self._reporting.cancel()
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(self._limits.deadline_s)
+            self._server = None
+
+    async def _report(self, ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in self._names:
+            await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
+
+    async def _keep_reporting(self) -> None:
+        """Keep the health service's status up to date."""
+        before: bool | None = None
+        while True:
+            ready = self._core.ready()
+            if ready != before:
+                await self._report(ready)
+                before = ready
+            await asyncio.sleep(_HEALTH_S)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        behaviours: Mapping[str, Callable[[Any, Any], Awaitable[Any]]] = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._model_infer,
+        }
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                partial(self._answer, name, request.FromString, behaviours[name]),
+                response_serializer=response.SerializeToString,
+            )
+            for name, (request, response) in methods().items()
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    async def _answer(
+        self,
+        name: str,
+        read: Callable[[bytes], Any],
+        behaviour: Callable[[Any, Any], Awaitable[Any]],
+        raw: bytes,
+        context: Any,
+    ) -> Any:
+        """Check, read and answer one call; a problem becomes its status."""
+        try:
+            if self._token is not None and name not in _ALWAYS_OPEN:
+                given = dict(context.invocation_metadata() or ()).get("authorization", "")
+                if not hmac.compare_digest(str(given).encode(), self._token):
+                    raise ProblemError(401, "This service needs a bearer token.")
+            try:
+                request = read(raw)
+            except DecodeError as error:
+                raise invalid(f"The message cannot be parsed: {error}.") from None
+            return await behaviour(request, context)
+        except ProblemError as problem:
+            trailing = ()
+            if problem.retry_after_s is not None:
+                trailing = (("grpc-retry-pushback-ms", str(int(problem.retry_after_s * 1000))),)  # type: ignore[assignment]
+            await context.abort(status_of(problem), problem.detail, trailing)
+            raise AssertionError("aborting raises") from problem
+
+    async def _server_live(self, _request: Any, _context: Any) -> Any:
+        return message("ServerLiveResponse")(live=self._core.live())
+
+    async def _server_ready(self, _request: Any, _context: Any) -> Any:
+        return message("ServerReadyResponse")(ready=self._core.ready())
+
+    async def _model_ready(self, request: Any, _context: Any) -> Any:
+        answer = await self._core.handle(Request("GET", f"{_path(request.name, request.version)}/ready"))
+        if answer.status == 404:
+            raise ProblemError(404, _detail(answer))
+        return message("ModelReadyResponse")(ready=answer.status == 200)
+
+    async def _server_metadata(self, _request: Any, _context: Any) -> Any:
+        found = await self._document("/v2")
+        return message("ServerMetadataResponse")(
+            name=found["name"], version=found.get("version", ""), extensions=found.get("extensions", [])
+        )
+
+    async def _model_metadata(self, request: Any, _context: Any) -> Any:
+        found = await self._document(_path(request.name, request.version))
+        return message("ModelMetadataResponse")(
+            name=found["name"],
+            versions=found.get("versions", []),
+            platform=found.get("platform", ""),
+            inputs=[_described(one) for one in found.get("inputs", [])],
+            outputs=[_described(one) for one in found.get("outputs", [])],
+        )
+
+    async def _model_infer(self, request: Any, context: Any) -> Any:
+        read = read_request(request, allow_nan=self._limits.allow_nan)
+        allowed = self._limits.deadline_s
+        left = context.time_remaining()
+        if left is not None:
+            allowed = min(allowed, left)
+        answer = await self._core.infer(request.model_name, request.model_version, read, allowed)
+        return write_response(answer, raw=bool(request.raw_input_contents))
+
+    async def _document(self, path: str) -> dict[str, Any]:
+        answer = await self._core.handle(Request("GET", path))
+        if answer.status != 200:
+            raise ProblemError(answer.status, _detail(answer))
+        found: dict[str, Any] = json.loads(answer.content())
+        return found
+
+
+def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
+    """Return what a ``ModelInferRequest`` asks for.
+
+    Raises:
+        ProblemError: 400, it is not as the protocol says.
+    """
+    if not request.inputs:
+        raise invalid("The list 'inputs' is empty: there is nothing to infer from.")
+    raws: Sequence[bytes] = request.raw_input_contents
+    if raws and len(raws) != len(request.inputs):
+        raise invalid(f"There are {len(request.inputs)} inputs and {len(raws)} raw_input_contents.")
+    tensors = [
+        _read_tensor(one, raws[place] if raws else None, allow_nan=allow_nan)
+        for place, one in enumerate(request.inputs)
+    ]
+    if len({tensor.name for tensor in tensors}) < len(tensors):
+        raise invalid("Two inputs have the same name.")
+    parameters = {name: _value(one) for name, one in request.parameters.items()}
+    return InferRequest(
+        tensors,
+        id=request.id,
+        parameters=parameters,
+        outputs=[RequestedOutput(one.name, binary=True) for one in request.outputs] or None,
+        timeout_s=timeout_of(parameters),
+    )
+
+
+def write_response(answer: InferResponse, *, raw: bool) -> Any:
+    """Return an answer as a ``ModelInferResponse``: raw where the request was, or where there is no other way."""
+    raw = raw or any(tensor.datatype not in _CONTENTS for tensor in answer.outputs)
+    written = message("ModelInferResponse")(model_name=answer.model, model_version=answer.version, id=answer.id)
+    for name, value in answer.parameters.items():
+        _set_parameter(written.parameters[name], value)
+    for tensor in answer.outputs:
+        output = written.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.data.shape)
+        if raw:
+            written.raw_output_contents.append(bytes(to_binary(tensor)))
+        else:
+            getattr(output.contents, _CONTENTS[tensor.datatype]).extend(tensor.data.ravel().tolist())
+    return written
+
+
+def _read_tensor(one: Any, raw: bytes | None, *, allow_nan: bool) -> Tensor:
+    where = f"The input {one.name[:80]!r}"
+    shape = list(one.shape)
+    if raw is not None:
+        if one.HasField("contents"):
+            raise invalid(f"{where} has contents and raw_input_contents. Send one of them.")
+        return from_binary(one.name, one.datatype, shape, raw, allow_nan=allow_nan, where=where)
+    place = _CONTENTS.get(one.datatype)
+    if place is None and one.datatype in DATATYPES:
+        raise invalid(f"{where}: {one.datatype} can be sent as raw_input_contents only.")
+    values = list(getattr(one.contents, place)) if place else []
+    tensor = from_python(one.name, one.datatype, shape, values, where=where)
+    if not allow_nan and tensor.data.dtype.kind == "f" and not np.isfinite(tensor.data).all():
+        raise invalid(f"{where} holds NaN or infinity; this service takes finite numbers only.")
+    return tensor
+
+
+def _value(parameter: Any) -> Any:
+    kind = parameter.WhichOneof("parameter_choice")
+    return None if kind is None else getattr(parameter, kind)
+
+
+def _set_parameter(parameter: Any, value: Any) -> None:
+    match value:
+        case bool():
+            parameter.bool_param = value
+        case int():
+            parameter.int64_param = value
+        case float():
+            parameter.double_param = value
+        case _:
+            parameter.string_param = value if isinstance(value, str) else json.dumps(value)
+
+
+def _described(tensor: Mapping[str, Any]) -> Any:
+    described = message("ModelMetadataResponse").TensorMetadata
+    return described(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
+
+
+def _path(model: str, version: str) -> str:
+    return f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
+
+
+def _detail(answer: Response) -> str:
+    try:
+        return str(json.loads(answer.content())["detail"])
+    except (ValueError, LookupError, TypeError):
+        return f"HTTP {answer.status}"

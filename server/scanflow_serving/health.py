@@ -1,0 +1,68 @@
+"""The health of components: their ``health_status``, called from time to time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from scanflow_serving.components import Component, raised
+from scanflow_serving.engine import Engine
+from scanflow_serving.revisions import Loaded
+
+__all__ = ["HealthChecks"]
+
+EVERY_S: Final = 5.0
+_log = logging.getLogger(__name__)
+
+
+class HealthChecks:
+    """Calls the ``health_status`` of all components, each in its turn, every few seconds."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._checked: list[Component] = []
+        self._task: asyncio.Task[None] | None = None
+        self.unwell: dict[str, str] = {}
+        """The nodes whose ``health_status`` raises, and what it says."""
+
+    def watch(self, revisions: Iterable[Loaded]) -> None:
+        """Check the components of these revisions from now on; they were checked when they were loaded."""
+        self.close()
+        self.unwell = {}
+        self._checked = [
+            component
+            for loaded in revisions
+            if not loaded.shadow
+            for component in loaded.components.values()
+            if component.health is not None
+        ]
+        if self._checked:
+            self._task = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        """Check no more."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def check(self) -> None:
+        """Call all of them once."""
+        for component in self._checked:
+            assert component.health is not None
+            try:
+                async with asyncio.timeout(self._engine.deadline_s):
+                    await self._engine.run(component.health)
+            except Exception as error:  # noqa: BLE001 - a component may raise anything
+                if isinstance(error, TimeoutError):
+                    self._engine.timed_out()
+                self.unwell[component.name] = raised(f"The node {component.name!r}", error).detail
+                _log.warning("not ready: %s", self.unwell[component.name])
+            else:
+                self.unwell.pop(component.name, None)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.check()

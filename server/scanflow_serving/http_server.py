@@ -1,0 +1,324 @@
+"""The HTTP connections of an instance and the listening sockets they come from, on uvicorn's protocol.
+
+uvicorn parses and writes HTTP/1.1. Here is what it leaves open: accepting from sockets that several processes share,
+bounds for slow clients, and connections that leave without a request being lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import re
+import socket
+import sys
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from scanflow_serving.problems import ProblemError
+
+__all__ = ["HttpServer"]
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Most bytes of a request line and its headers that come in more than one piece."""
+
+HEAD_S: Final = 10.0
+"""Longest that a head may take from its first byte to its last."""
+
+IDLE_S: Final = 120.0
+"""Longest that a connection may stay without a request."""
+
+WRITE_S: Final = 30.0
+"""Longest that a client may read none of a response."""
+
+LINGER_S: Final = 2.0
+"""How long bytes of a refused client are read and dropped, so that it can read why: closing at once would reset."""
+
+_USUAL_HEAD_BYTES: Final = 4096
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_SWEEP_S: Final = 0.5
+_PAUSE_S: Final = 0.5  # without accepting, when this process may open no more files
+_NO_MORE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_log = logging.getLogger(__name__)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection: uvicorn's, with bounds on slow clients and an age."""
+
+    cycle: Any  # None before the first request
+    scope: Any
+
+    def __init__(self, server: HttpServer, key: str) -> None:
+        super().__init__(server.config, server.state, {}, server.loop)
+        self.key = key
+        """The listening socket that it came from."""
+
+        self.closing = False
+        """Whether its next response is its last."""
+
+        self.refused = False
+        self._server = server
+        self._opened = self._since = server.now
+        self._head_since: float | None = None
+        self._head_bytes = 0
+        self._unsent = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being read or answered."""
+        return (self.cycle is None or self.cycle.response_complete) and not self._reading_head
+
+    @property
+    def _reading_head(self) -> bool:
+        return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came."""
+        self._since = self._server.now
+        if self.refused:
+            return
+        if self.idle and data.find(b"pgrade:", 0, _USUAL_HEAD_BYTES) > 0:
+            data = _without_upgrade(data)
+        super().data_received(data)
+        if not self._reading_head:
+            self._head_since = None
+            return
+        if self._head_since is None:
+            self._head_since, self._head_bytes = self._since, 0
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES and not self.refused:
+            self._refuse(ProblemError(431, f"The head of the request is longer than {MAX_HEAD_BYTES} bytes."))
+
+    def on_headers_complete(self) -> None:
+        """Start the request; on a connection that is to close, the response says so."""
+        super().on_headers_complete()
+        server = self._server
+        if self.closing or (server.age_s and server.now - self._opened > server.age_s):
+            self.cycle.keep_alive = False
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Return whether the client, which sends no more, still gets a response."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            return None
+        cycle.keep_alive = False
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._server.lost()
+
+    def close_soon(self) -> None:
+        """Let the response at hand, or else the next one, be the last."""
+        self.closing = True
+        self._since = self._server.now
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+
+    def expire(self, now: float, idle_s: float) -> None:
+        """Close the connection if its client is too slow, or idle for longer than ``idle_s``."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and unsent != self._unsent:
+            self._since = now
+        self._unsent = unsent
+        silent_s = now - self._since
+        if self.refused:
+            if silent_s > LINGER_S or now - self._opened > IDLE_S:
+                self.transport.abort()
+        elif unsent:
+            if silent_s > WRITE_S:
+                self.transport.abort()
+        elif self._head_since is not None:
+            if now - self._head_since > HEAD_S:
+                self._refuse(ProblemError(408, "The request did not come in time."))
+        elif not self.idle:
+            self._since = now
+        elif silent_s > idle_s:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser could not read (uvicorn calls this while it handles the parser's error)."""
+        self._refuse(_unreadable(sys.exception(), msg))
+
+    def _refuse(self, problem: ProblemError) -> None:
+        """Answer a request that cannot be read; where the next one begins is not known."""
+        self.refused = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body or cycle.response_started:  # an earlier request, which is answered first
+                cycle.keep_alive = False
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        response = problem.response()
+        body = response.content()
+        lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
+        lines += [f"content-type: {response.content_type}", f"content-length: {len(body)}", "connection: close"]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+
+class HttpServer:
+    """All connections of an instance. Everything here is called on the loop's thread."""
+
+    def __init__(self, app: Any, *, age_s: float, drain_idle_s: float) -> None:
+        """Serve nothing yet; see :meth:`listen`.
+
+        Args:
+            app: The ASGI application.
+            age_s: The first response on a connection older than this is its last; 0: never.
+            drain_idle_s: How long a connection that is to close may stay without a request.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.config = Config(
+            app,
+            loop="none",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            proxy_headers=False,
+            access_log=False,
+            log_config=None,
+            timeout_keep_alive=int(IDLE_S),
+        )
+        self.config.load()
+        self.state = ServerState()
+        self.age_s = age_s
+        self.now = 0.0
+        """The monotonic clock, as of the last sweep."""
+
+        self._drain_idle_s = drain_idle_s
+        self._listeners: dict[str, socket.socket] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._fewer = asyncio.Event()
+        self._sweep()
+
+    def __len__(self) -> int:
+        return len(self.state.connections) + len(self._opening)
+
+    # -- listening sockets
+
+    def listen(self, key: str, listener: socket.socket) -> None:
+        """Accept on that socket too, which is ours from now on; a second one of the same key replaces the first."""
+        self._stop_listening(key)
+        listener.setblocking(False)
+        self._listeners[key] = listener
+        self.loop.add_reader(listener.fileno(), self._accept, key, listener)
+
+    def ignore(self, key: str) -> None:
+        """Accept there no longer, and let the connections that came from there close.
+
+        What waits in the socket's queue is accepted by another process that has the same socket.
+        """
+        self._stop_listening(key)
+        for connection in self._connections():
+            if connection.key == key:
+                connection.close_soon()
+
+    def _stop_listening(self, key: str) -> None:
+        listener = self._listeners.pop(key, None)
+        if listener is not None:
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+
+    def _accept(self, key: str, listener: socket.socket) -> None:
+        """Accept one connection, so that of those that wait the other processes get their share."""
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in _NO_MORE:
+                _log.exception("Listener %r cannot be accepted on any longer.", key)
+                self._stop_listening(key)
+                return
+            _log.warning("No more connections for now: %s.", error)
+            self.loop.remove_reader(listener.fileno())
+            self.loop.call_later(_PAUSE_S, self._accept_again, key, listener)
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self.loop.create_task(self._open(key, sock))
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+
+    def _accept_again(self, key: str, listener: socket.socket) -> None:
+        if self._listeners.get(key) is listener:
+            self.loop.add_reader(listener.fileno(), self._accept, key, listener)
+
+    async def _open(self, key: str, sock: socket.socket) -> None:
+        try:
+            _, connection = await self.loop.connect_accepted_socket(lambda: Connection(self, key), sock)
+        except OSError as error:  # its client has gone
+            _log.debug("A connection was lost before it was served: %s.", error)
+            sock.close()
+            return
+        if key not in self._listeners:
+            connection.close_soon()
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._fewer.set()
+
+    # -- the end
+
+    async def drain(self, within_s: float) -> bool:
+        """Accept no more, and let every connection close with its next response; return whether all did in time."""
+        for key in list(self._listeners):
+            self.ignore(key)
+        try:
+            async with asyncio.timeout(within_s):
+                while len(self):
+                    self._fewer.clear()
+                    await self._fewer.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close what is left."""
+        self._timer.cancel()
+        for key in list(self._listeners):
+            self._stop_listening(key)
+        for connection in self._connections():
+            connection.transport.abort()
+
+    def lost(self) -> None:
+        """Note that a connection is closed."""
+        self._fewer.set()
+
+    # -- time
+
+    def _connections(self) -> list[Connection]:
+        return [one for one in self.state.connections if isinstance(one, Connection)]
+
+    def _sweep(self) -> None:
+        """Look after connections that are slow, idle or to close, twice a second."""
+        self._timer = self.loop.call_later(_SWEEP_S, self._sweep)
+        self.now = now = time.monotonic()
+        date = formatdate(time.time(), usegmt=True).encode()
+        self.state.default_headers = [(b"date", date), (b"server", b"scanflow")]
+        for connection in self._connections():
+            connection.expire(now, self._drain_idle_s if connection.closing else IDLE_S)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Return a request without its offer to speak another protocol (h2c), after which the parser reads no body."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head, count=1) + end + rest
+
+
+def _unreadable(error: BaseException | None, words: str) -> ProblemError:
+    if isinstance(error, httptools.HttpParserInvalidMethodError):
+        return ProblemError(501, "There is no such HTTP method.")
+    return ProblemError(400, f"This is no HTTP/1.1 request: {str(error or words).rstrip('.')}.")

@@ -1,0 +1,136 @@
+"""The program of an instance: ``python -m scanflow_serving FOLDER``, where ``FOLDER`` holds ``instance.json``.
+
+What must come first comes first: the CPUs, the memory and the sizes of thread pools, before anything that starts
+threads is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scanflow.cpu_priority import take_short_slices, yield_cpu
+from scanflow.errors import ScanflowError, UsageError
+from scanflow.processes import pinning
+from scanflow.processes.open_files import open_many
+from scanflow.wire import Desired, InstanceSpec, decode, read_token
+
+if TYPE_CHECKING:
+    from scanflow_serving.grpc_api import GrpcApi
+    from scanflow_serving.routes import ServingApplication
+
+__all__ = ["CONFIGURATION", "UNHEALTHY", "main"]
+
+UNHEALTHY: Final = 70
+"""Exit code: too many of its threads hang; a new process would be well."""
+
+CONFIGURATION: Final = 78
+"""Exit code: it cannot be started with this configuration; ``failure.json`` says why."""
+
+_GRACE_S: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+def main(folder: Path) -> int:
+    """Run an instance until it is told to end, and return its exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        spec = decode(InstanceSpec, (folder / "instance.json").read_bytes())
+        os.environ.update(spec.threads)
+        about_memory = pinning.apply(spec.cpus, spec.memory_nodes)
+        if about_memory:
+            _log.info(about_memory)
+        open_many()
+        token = read_token(spec.auth, Path(spec.app_dir))
+    except (ScanflowError, OSError) as error:
+        return _fail(folder, error)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(spec, folder, token))
+
+
+async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
+    """Load, answer, and drain."""
+    from scanflow_serving.asgi import HttpApi
+    from scanflow_serving.control import Control
+    from scanflow_serving.http_server import HttpServer
+    from scanflow_serving.routes import ServingApplication
+
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    codes = [0]
+
+    def unhealthy() -> None:
+        codes[0] = UNHEALTHY
+        over.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+    application = ServingApplication(spec, loop=loop, on_unhealthy=unhealthy)
+    limits = spec.limits
+    hosts = (spec.host, *os.environ.get("SCANFLOW_ALLOWED_HOSTS", "").replace(",", " ").split())
+    api = HttpApi(application, max_request_bytes=limits.max_request_bytes, hosts=hosts, token=token)
+    http = HttpServer(api, age_s=limits.connection_age_s, drain_idle_s=spec.drain_idle_s)
+    control = Control(loop, folder / "control", application, http, over.set)
+    try:
+        control.start()
+        desired = Path(spec.desired).read_bytes()  # noqa: ASYNC240 - nothing is served yet
+        await application.apply(decode(Desired, desired))
+        grpc = await _start_grpc(application, spec, token)
+        if spec.listen_fd >= 0:
+            http.listen("", socket.socket(fileno=spec.listen_fd))
+    except (ScanflowError, OSError) as error:
+        control.close()
+        http.close()
+        return _fail(folder, error)
+    take_short_slices(inherited=True)  # not before: instances that already answer come first while this one loads
+    gc.collect()
+    gc.freeze()  # what was loaded stays: collections need not walk through it
+    _log.info("ready: %s of %s", spec.instance, spec.service)
+
+    await over.wait()
+    application.draining = True
+    within_s = limits.deadline_s + _GRACE_S
+    stopping = None if grpc is None else loop.create_task(grpc.stop())
+    if not await http.drain(within_s):
+        _log.warning("%d connections were cut off after %.0f s", len(http), within_s)
+    if stopping is not None:
+        await stopping
+    yield_cpu(os.getpid(), True)  # it answers nobody any more, and tidying up takes a while
+    http.close()
+    control.close()
+    await application.close()
+    return codes[0]
+
+
+async def _start_grpc(application: ServingApplication, spec: InstanceSpec, token: str | None) -> GrpcApi | None:
+    """Return the gRPC server, listening; None: the service has none. Its library takes 10 MB, so it is imported late.
+
+    Raises:
+        UnavailableError: another program has the port.
+    """
+    if spec.grpc_port is None:
+        return None
+    from scanflow_serving.grpc_api import GrpcApi
+
+    server = GrpcApi(application, spec.host, spec.grpc_port, spec.limits, service=spec.service, token=token)
+    await server.start()
+    application.pinning.exclude()
+    return server
+
+
+def _fail(folder: Path, error: Exception) -> int:
+    _log.error("It cannot be started: %s", error)
+    draft = folder / "failure.json.part"
+    draft.write_text(json.dumps({"error": str(error)}), encoding="utf-8")
+    draft.rename(folder / "failure.json")
+    return CONFIGURATION if isinstance(error, UsageError) else 1

@@ -1,0 +1,251 @@
+"""The metrics of an instance, for Prometheus, and their sum over the instances of its service.
+
+They are counted in plain numbers, since several change with each request, and become metric families of
+``prometheus_client`` when somebody reads them. Everything is counted on the loop's thread, but for the recorder's two.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+__all__ = ["BUCKETS", "Metrics", "NodeMetrics", "RevisionMetrics", "Samples"]
+
+Samples = Sequence[tuple[str, dict[str, str], float]]
+"""Name, labels and value of each, as the text format has them; counts since the instance began."""
+
+BUCKETS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0,
+)  # fmt: skip
+"""Upper bounds of latencies, in seconds."""
+
+_ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+_MOST_CUSTOM: Final = 100
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
+_CUSTOM: Final = "scanflow_custom_"
+_CUSTOM_KINDS: Final = {"COUNTER": "counter", "GAUGE": "gauge", "TIMER": "histogram"}
+_SUFFIXES: Final = ("_total", "_bucket", "_sum", "_count")
+
+_FAMILIES: Final = {
+    "scanflow_requests": ("counter", "Requests answered."),
+    "scanflow_request_seconds": ("histogram", "From a request's head to its response."),
+    "scanflow_node_seconds": ("histogram", "One call of a node's component."),
+    "scanflow_node_errors": ("counter", "Calls of a node's component that raised."),
+    "scanflow_batch_rows": ("histogram", "Rows in one call."),
+    "scanflow_refused": ("counter", "Requests refused before anything was done."),
+    "scanflow_shadow": ("counter", "A shadow's responses, compared with those that clients got."),
+    "scanflow_in_flight": ("gauge", "Requests that wait or run."),
+    "scanflow_recorded": ("counter", "Predictions recorded."),
+    "scanflow_dropped": ("counter", "Predictions that were to be recorded and were not."),
+}
+"""Kind and documentation of each metric family."""
+
+
+class _Number:
+    """A counter or a gauge."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+
+class _Histogram:
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def samples(self, name: str, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Return it as the text format has it."""
+        counts = list(accumulate(self._counts))
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):
+            yield f"{name}_bucket", {**labels, "le": bound}, count
+        yield f"{name}_count", labels, counts[-1]
+        yield f"{name}_sum", labels, self._sum
+
+
+class NodeMetrics:
+    """The metrics of one node of one revision."""
+
+    __slots__ = ("_failed", "batch", "worked")
+
+    def __init__(self, seconds: _Histogram, failed: _Number, rows: _Histogram) -> None:
+        self._failed = failed
+        self.worked = seconds.observe
+        """Counts a call that ended well, with its seconds."""
+
+        self.batch = rows.observe
+        """Counts how many rows one call had."""
+
+    def failed(self) -> None:
+        """Count a call that raised."""
+        self._failed.value += 1
+
+
+class RevisionMetrics:
+    """The metrics of one revision."""
+
+    __slots__ = ("_metrics", "_responses", "_seconds", "revision")
+
+    def __init__(self, metrics: Metrics, revision: str) -> None:
+        self.revision = revision
+        self._metrics = metrics
+        self._seconds = metrics.histogram("scanflow_request_seconds", BUCKETS, revision=revision)
+        self._responses: dict[int, _Number] = {}
+
+    def answered(self, status: int, seconds: float) -> None:
+        """Count a request, with its HTTP status and how long it took."""
+        counter = self._responses.get(status)
+        if counter is None:
+            counter = self._metrics.number("scanflow_requests", revision=self.revision, code=str(status))
+            self._responses[status] = counter
+        counter.value += 1
+        self._seconds.observe(seconds)
+
+    def node(self, name: str) -> NodeMetrics:
+        """Return the metrics of one of its nodes."""
+        labels, metrics = {"revision": self.revision, "node": name}, self._metrics
+        return NodeMetrics(
+            metrics.histogram("scanflow_node_seconds", BUCKETS, **labels),
+            metrics.number("scanflow_node_errors", **labels),
+            metrics.histogram("scanflow_batch_rows", _ROWS, **labels),
+        )
+
+
+class Metrics:
+    """The metrics of one instance."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self._families: dict[str, tuple[str, str]] = dict(_FAMILIES)
+        self._series: dict[tuple[str, tuple[tuple[str, str], ...]], _Number | _Histogram] = {}
+        self._recorded = self.number("scanflow_recorded")
+        self._dropped = self.number("scanflow_dropped")
+        self._in_flight = self.number("scanflow_in_flight")
+
+    def number(self, name: str, **labels: str) -> _Number:
+        """Return the counter or gauge of that name with these labels, the service's added."""
+        found = self._series.setdefault((name, (("service", self._service), *labels.items())), _Number())
+        assert isinstance(found, _Number)
+        return found
+
+    def histogram(self, name: str, bounds: Sequence[float], **labels: str) -> _Histogram:
+        """Return the histogram of that name with these labels, the service's added."""
+        found = self._series.setdefault((name, (("service", self._service), *labels.items())), _Histogram(bounds))
+        assert isinstance(found, _Histogram)
+        return found
+
+    def revision(self, id: str) -> RevisionMetrics:
+        """Return the metrics of a revision; ``""`` for requests that never came to one."""
+        return RevisionMetrics(self, id)
+
+    def refused(self, reason: str) -> None:
+        """Count a request that was refused: ``queue``, ``draining``."""
+        self.number("scanflow_refused", reason=reason).value += 1
+
+    def compared(self, revision: str, outcome: str) -> None:
+        """Count a shadow's response: ``equal``, ``different``, ``failed``, or ``dropped`` where it was too busy."""
+        self.number("scanflow_shadow", revision=revision, outcome=outcome).value += 1
+
+    def custom(self, revision: str, metrics: Iterable[tuple[str, Any]]) -> None:
+        """Count what components report in Seldon's ``metrics()``: ``{"type", "key", "value"}`` of each node.
+
+        What is malformed is left out, and so is a name beyond the first hundred.
+        """
+        for node, said in metrics:
+            if not isinstance(said, dict) or not isinstance(said.get("value"), (int, float)):
+                continue
+            kind = _CUSTOM_KINDS.get(str(said.get("type", "COUNTER")).upper())
+            key = _NOT_IN_NAMES.sub("_", str(said.get("key", "")))
+            if not key or kind is None:
+                continue
+            name, value = f"{_CUSTOM}{key}" + ("_seconds" if kind == "histogram" else ""), float(said["value"])
+            if name not in self._families:
+                if len(self._families) >= len(_FAMILIES) + _MOST_CUSTOM:
+                    continue
+                self._families[name] = kind, "Reported by a component."
+            if self._families[name][0] != kind:
+                continue
+            if kind == "histogram":
+                # Seldon's timers are in milliseconds.
+                self.histogram(name, BUCKETS, revision=revision, node=node).observe(value / 1000)
+                continue
+            number = self.number(name, revision=revision, node=node)
+            number.value = value if kind == "gauge" else number.value + max(0.0, value)
+
+    def in_flight(self, count: int) -> None:
+        """Set how many requests wait or run now."""
+        self._in_flight.value = count
+
+    def recorded(self, rows: int) -> None:
+        """Count predictions that were recorded."""
+        self._recorded.value += rows
+
+    def dropped(self, rows: int) -> None:
+        """Count predictions that were to be recorded and were not."""
+        self._dropped.value += rows
+
+    def samples(self) -> Samples:
+        """Return all samples of this instance."""
+        found: list[tuple[str, dict[str, str], float]] = []
+        for (name, given), series in tuple(self._series.items()):
+            labels = dict(given)
+            if isinstance(series, _Histogram):
+                found += series.samples(name, labels)
+            else:
+                suffix = "_total" if self._families[name][0] == "counter" else ""
+                found.append((name + suffix, labels, series.value))
+        return found
+
+    def render(self, others: Samples) -> tuple[bytes, str]:
+        """Return the metrics of the whole service in the text format, and its content type.
+
+        Args:
+            others: The samples of its other instances together.
+        """
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+        whole = CollectorRegistry()
+        whole.register(_Sum(self._families, self.samples(), others))
+        return generate_latest(whole), CONTENT_TYPE_LATEST
+
+
+class _Sum:
+    """A collector of ``prometheus_client``: the sums of an instance's samples and those of others."""
+
+    def __init__(self, families: dict[str, tuple[str, str]], own: Samples, others: Samples) -> None:
+        self._families, self._own, self._others = families, own, others
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metric families."""
+        from prometheus_client import Metric
+
+        sums: dict[tuple[str, ...], tuple[str, dict[str, str], float]] = {}
+        for name, labels, value in (*self._own, *self._others):
+            key = (name, *(f"{label}={labels[label]}" for label in sorted(labels)))
+            before = sums.get(key)
+            if before is None:
+                sums[key] = name, labels, value
+            elif not (name.startswith(_CUSTOM) and self._families.get(name, ("", ""))[0] == "gauge"):
+                sums[key] = name, labels, before[2] + value
+        found: dict[str, Metric] = {}
+        for name, labels, value in sums.values():
+            family = next((name[: -len(one)] for one in _SUFFIXES if name.endswith(one)), name)
+            kind, words = self._families.get(family, ("untyped", "Of another instance."))
+            family = name if kind == "untyped" else family
+            found.setdefault(family, Metric(family, words, kind)).add_sample(name, labels, value)
+        yield from found.values()

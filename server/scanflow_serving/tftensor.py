@@ -1,0 +1,111 @@
+"""TensorFlow's ``TensorProto`` in protobuf's JSON, which Seldon's protocol calls ``tftensor``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow_serving.problems import invalid
+from scanflow_serving.tensors import check_shape, from_binary, from_python
+
+__all__ = ["decode", "encode"]
+
+_TYPES: Final = {
+    "DT_FLOAT": ("FP32", "floatVal"),
+    "DT_DOUBLE": ("FP64", "doubleVal"),
+    "DT_INT8": ("INT8", "intVal"),
+    "DT_INT16": ("INT16", "intVal"),
+    "DT_INT32": ("INT32", "intVal"),
+    "DT_INT64": ("INT64", "int64Val"),
+    "DT_UINT8": ("UINT8", "intVal"),
+    "DT_UINT16": ("UINT16", "intVal"),
+    "DT_UINT32": ("UINT32", "uint32Val"),
+    "DT_UINT64": ("UINT64", "uint64Val"),
+    "DT_BOOL": ("BOOL", "boolVal"),
+    "DT_STRING": ("BYTES", "stringVal"),
+}
+"""The datatype of the Open Inference Protocol, and the field that holds the elements."""
+
+_NAMES: Final = {
+    np.dtype(kind).str[1:]: f"DT_{name}"
+    for kind, name in (
+        ("f4", "FLOAT"), ("f8", "DOUBLE"), ("i1", "INT8"), ("i2", "INT16"), ("i4", "INT32"), ("i8", "INT64"),
+        ("u1", "UINT8"), ("u2", "UINT16"), ("u4", "UINT32"), ("u8", "UINT64"), ("?", "BOOL"),
+    )
+}  # fmt: skip
+
+
+def decode(said: Any, where: str, *, allow_nan: bool) -> NDArray[Any]:
+    """Return the array of a TensorProto.
+
+    Raises:
+        Problem: 400, it is none.
+    """
+    if not isinstance(said, dict):
+        raise invalid(f"{where} should be an object with dtype, tensorShape and its values.")
+    dtype = said.get("dtype", "DT_FLOAT")
+    if dtype not in _TYPES:
+        raise invalid(f"{where}.dtype is {dtype!r:.40}. Known: {', '.join(_TYPES)}.")
+    datatype, field = _TYPES[dtype]
+    shape = _shape(_field(said, "tensorShape"), where)
+    content = _field(said, "tensorContent")
+    if content:
+        return from_binary("", datatype, shape, _base64(content, where), allow_nan=allow_nan, where=where).data
+    values = _field(said, field)
+    if not isinstance(values, list) or not values:
+        raise invalid(f"{where} should have a list {field!r} or a 'tensorContent'.")
+    if datatype == "BYTES":
+        values = [_base64(one, where) for one in values]
+    elif datatype.endswith("64") and datatype != "FP64":  # protobuf's JSON has them as text
+        try:
+            values = [int(one) if isinstance(one, str) else one for one in values]
+        except ValueError:
+            raise invalid(f"{where}.{field} should hold whole numbers.") from None
+    count = check_shape(shape, where)
+    if len(values) == 1 < count <= _MOST_FILLED:  # one value stands for all
+        values = values * count
+    return from_python("", datatype, shape, values, where=where).data
+
+
+_MOST_FILLED: Final = 1 << 20
+
+
+def encode(array: NDArray[Any]) -> dict[str, Any] | None:
+    """Return a TensorProto that holds the array; None: it has no such type."""
+    shape = {"dim": [{"size": str(size)} for size in array.shape]}
+    if array.dtype.kind == "O":
+        values = [base64.b64encode(one if isinstance(one, bytes) else str(one).encode()).decode() for one in array.flat]
+        return {"dtype": "DT_STRING", "tensorShape": shape, "stringVal": values}
+    dtype = _NAMES.get(array.dtype.str[1:])
+    if dtype is None:
+        return None
+    numbers = array.ravel().tolist()
+    if dtype in {"DT_INT64", "DT_UINT64"}:
+        numbers = [str(one) for one in numbers]
+    return {"dtype": dtype, "tensorShape": shape, _TYPES[dtype][1]: numbers}
+
+
+def _field(said: dict[str, Any], name: str) -> Any:
+    """Return a field by its name in protobuf's JSON, or by that in the schema."""
+    if name in said:
+        return said[name]
+    return said.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))
+
+
+def _shape(said: Any, where: str) -> list[int]:
+    sizes = said.get("dim", []) if isinstance(said, dict) else None
+    try:
+        return [int(one.get("size", 0)) for one in sizes]  # type: ignore[union-attr]
+    except (TypeError, ValueError, AttributeError):
+        raise invalid(f"{where}.tensorShape should be {{'dim': [{{'size': ...}}]}}.") from None
+
+
+def _base64(text: Any, where: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise invalid(f"{where}: bytes should be text in base64.") from None

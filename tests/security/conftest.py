@@ -1,0 +1,32 @@
+"""A server and an agent, as an attacker finds them: listening on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scanflow.settings import Settings
+from scanflow_server.auth import register_home
+from scanflow_server.context import ServerContext, make_context
+from scanflow_server.settings import ServerSettings
+from scanflow_server.store.migrations import migrate
+from tests.unit.server.answering import answering
+
+
+@pytest.fixture
+def context(home: Path) -> Iterator[ServerContext]:
+    """The parts of a server whose home has its token."""
+    made = make_context(ServerSettings(library=Settings(home=home, slots=2)))
+    migrate(made.store)
+    register_home(made)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def url(context: ServerContext) -> Iterator[str]:
+    """Where the server's API answers."""
+    with answering(context) as address:
+        yield f"{address}/api/v1"

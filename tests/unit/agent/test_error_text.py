@@ -1,0 +1,30 @@
+"""Errors as text: with their cause, and never cut before it."""
+
+from __future__ import annotations
+
+from scanflow.agent.error_text import error_text, shortened
+
+
+def raised(text: str, cause: BaseException) -> BaseException:
+    error = RuntimeError(text)
+    error.__cause__ = cause
+    return error
+
+
+def test_an_errors_cause_is_told_once() -> None:
+    assert error_text(raised("no data", OSError("disk full"))) == "RuntimeError: no data, by OSError: disk full"
+    assert error_text(raised("no data: disk full", OSError("disk full"))) == "RuntimeError: no data: disk full"
+    assert error_text(raised("", KeyError())) == "RuntimeError, by KeyError"
+
+
+def test_an_error_that_is_its_own_cause_has_an_end() -> None:
+    one = RuntimeError("one")
+    one.__cause__ = raised("two", one)
+    assert error_text(one) == "RuntimeError: one, by RuntimeError: two"
+
+
+def test_a_long_text_keeps_its_end() -> None:
+    text = "Could not: " + "x" * 500 + ": must be an int. Got 2.0"
+    assert len(shortened(text, 100)) <= 100
+    assert shortened(text, 100).endswith("must be an int. Got 2.0")
+    assert shortened(text, 1000) == text

@@ -1,0 +1,208 @@
+"""The server as the built-in agents ask it, over its own HTTP API; and their notes in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from scanflow.agent.context import Context
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.home_token import ensure_home_token
+from scanflow.knowledge import open_knowledge
+from scanflow.settings import Settings
+from scanflow.transport.server_client import ServerClient
+from scanflow_agents.templates.bookmarks import read_json
+from scanflow_agents.templates.control_plane import MOST_LABELS, ControlPlane, acted_on, control_plane_of, newest_runs
+from scanflow_server.auth import register_home
+from scanflow_server.context import ServerContext, make_context
+from scanflow_server.settings import ServerSettings
+from scanflow_server.store import intents, labels
+from scanflow_server.store.migrations import migrate
+from tests.unit.agents.templates.fakes import FakeControlPlane, World
+from tests.unit.server.answering import answering
+from tests.unit.server.keeping import entered, stored
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[ServerContext]:
+    """The parts of a server."""
+    home = tmp_path / "home"
+    home.mkdir()
+    address = f"sqlite:///{tmp_path / 'store.db'}"
+    settings = ServerSettings.model_validate({"library": Settings(home=home, slots=2), "database_url": address})
+    settings.folder.mkdir()
+    made = make_context(settings, clock=lambda: 1_800_000_000.0)
+    migrate(made.store)
+    register_home(made)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def control_plane(parts: ServerContext) -> Iterator[ControlPlane]:
+    with answering(parts) as url, closing(ServerClient(url, token=ensure_home_token(parts.settings.home))) as server:
+        yield ControlPlane(server)
+
+
+def test_the_servers_desk_is_one_and_a_context_has_it(control_plane: ControlPlane) -> None:
+    context = Context(app="mnist", team="data", agent="checker", clock=lambda: 0.0, services=control_plane)
+    assert control_plane_of(context) is control_plane
+    assert isinstance(control_plane, ControlPlane)
+    assert isinstance(FakeControlPlane(), ControlPlane)
+
+
+def test_points_go_into_the_queue_once_and_come_back_labelled(control_plane: ControlPlane) -> None:
+    items: list[dict[str, Any]] = [
+        {"id": f"run/7:{number}", "run": "calm-otter-1", "data": {"at": number}, "guess": 3, "score": 0.5}
+        for number in range(2500)
+    ]
+    assert len(control_plane.want_labels("mnist", items)) == 2500
+    assert {one["state"] for one in control_plane.want_labels("mnist", items[:10])} == {"wanted"}
+    control_plane.give_label("mnist", "run/7:3", 8, by="ada")
+    control_plane.give_label("mnist", "run/7:3", 8, by="ada")
+    assert [(one["id"], one["label"]) for one in control_plane.labels("mnist", state="given")] == [("run/7:3", 8)]
+    assert len(control_plane.labels("mnist", state="wanted")) == 2499
+    assert control_plane.want_labels("mnist", items[3:4])[0]["state"] == "given"
+
+
+def test_the_same_application_of_another_team_begins_with_no_labels(control_plane: ControlPlane) -> None:
+    control_plane.want_labels("mnist", [{"id": "p:1"}], team="data")
+    control_plane.give_label("mnist", "p:1", 8, by="ada", team="data")
+    assert control_plane.labels("mnist", state="given", team="others") == []
+    assert len(control_plane.labels("mnist", state="given", team="data")) == 1
+    assert control_plane.want_labels("mnist", [{"id": "p:1"}], team="others")[0]["state"] == "wanted"
+    control_plane.give_label("mnist", "p:1", 9, by="ada", team="others")
+    assert [one["label"] for one in control_plane.labels("mnist", state="given", team="data")] == [8]
+
+
+def test_the_newest_labels_are_seen_however_many_were_given_before(
+    control_plane: ControlPlane, parts: ServerContext
+) -> None:
+    def give(start: int, count: int, score: float | None) -> None:
+        given = [
+            labels.Label(
+                id=f"p{number}", app="mnist", state="given", label=7, by="ada", score=score, given=1.0 * number
+            )
+            for number in range(start, start + count)
+        ]
+        with parts.store.write() as connection:
+            connection.execute(insert(labels.labels), [one.model_dump(mode="json") for one in given])
+
+    give(0, MOST_LABELS, 0.9)
+    assert len(control_plane.labels("mnist", state="given")) == MOST_LABELS
+    give(MOST_LABELS, 5, None)
+    found = control_plane.labels("mnist", state="given")
+    assert [one["id"] for one in found[:5]] == [f"p{MOST_LABELS + number}" for number in (4, 3, 2, 1, 0)]
+    assert len({one["id"] for one in found}) == len(found) == MOST_LABELS + 5
+
+
+def test_a_server_that_knows_no_parts_of_the_queue_is_asked_no_more_than_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        asked = 0
+
+        def get(self, _path: str, **query: Any) -> list[dict[str, Any]]:
+            self.asked += 1
+            return [{"id": f"p{number}"} for number in range(query["limit"])]
+
+    monkeypatch.setattr("scanflow_agents.templates.control_plane.MOST_LABELS", 3)
+    old: Any = Old()
+    assert [one["id"] for one in ControlPlane(old).labels("mnist", state="given")] == ["p0", "p1", "p2"]
+    assert old.asked == 2
+
+
+def test_labels_that_are_given_while_others_are_read_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy:
+        def __init__(self) -> None:
+            self.given = list(range(7))
+
+        def get(self, _path: str, **query: Any) -> list[dict[str, Any]]:
+            start = query["offset"] or 0
+            found = [
+                {"id": f"p{number}"} for number in sorted(self.given, reverse=True)[start : start + query["limit"]]
+            ]
+            self.given = [*self.given, len(self.given)]
+            return found
+
+    monkeypatch.setattr("scanflow_agents.templates.control_plane.MOST_LABELS", 3)
+    busy: Any = Busy()
+    found = [one["id"] for one in ControlPlane(busy).labels("mnist", state="given")]
+    assert sorted(found) == [f"p{number}" for number in range(7)]
+
+
+def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: ControlPlane, parts: ServerContext) -> None:
+    context = Context(app="mnist", team="data", agent="executor", clock=lambda: 0.0, services=control_plane)
+    for app, workflow in [("mnist", "training")] * 2 + [("mnist", "inference"), ("other", "training")] * 75:
+        entered(parts, app=app, workflow=workflow)
+    assert {(one.app, one.workflow) for one in newest_runs(control_plane, context, "training")} == {
+        ("mnist", "training")
+    }
+    assert len(newest_runs(control_plane, context, "training")) == 2
+    assert len(control_plane.runs(limit=3)) == 3
+    of = {"team": "data", "agent": "executor", "strategy": "change"}
+    with parts.store.write() as connection:
+        intents.add(connection, stored("mine", "succeeded", "act", **of))
+        for number in range(150):
+            intents.add(connection, stored(f"no-{number}", **of))
+            intents.add(connection, stored(f"other-{number}", "succeeded", "act", team="data"))
+            intents.add(connection, stored(f"says-{number}", "pending", "suggest", **of))
+    assert [one.id for one in acted_on(control_plane, context, "change")] == ["mine"]
+    assert len(control_plane.actions("mnist")) == 100
+    assert control_plane.actions("mnist", states=["running", "lost"]) == []
+    assert len(control_plane.actions("mnist", target="service/serve", primitive="update_workflow_replica")) == 100
+
+
+def test_an_empty_server_has_nothing_and_says_what_is_not_there(control_plane: ControlPlane) -> None:
+    assert (
+        control_plane.runs(),
+        control_plane.services(),
+        control_plane.actions("mnist"),
+        control_plane.want_labels("mnist", []),
+    ) == ([], [], [], [])
+    for ask in (
+        lambda: control_plane.service("serve"),
+        lambda: control_plane.run("calm-otter-1"),
+        lambda: control_plane.explain("serve"),
+    ):
+        with pytest.raises((NotFoundError, InvalidError)):
+            ask()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # MLflow's own use of its libraries
+def test_the_agents_notes_are_found_again_in_mlflow(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    world = World(tmp_path)
+    world.tracker = open_knowledge(tmp_path / "home")
+    world.version()
+    world.tracker.set_model_alias("mnist_cnn", "champion", 1)
+    world.control_plane.serves("models:/mnist_cnn/1")
+    ids = [world.predicted(600), world.predicted(600)]
+    call = world.call("tracker", "count_number_of_predictions")
+    assert call.kwargs["run_ids"] == ids
+    world.detected("calm-otter-1", [f"{ids[0]}:{number}" for number in range(100)], run_ids=ids)
+    assert world.fire("checker", "detection_ended") == {
+        "detections": [{"run": "calm-otter-1", "drifted": True, "anomalies": 300, "picked": 100, "labelled": 0}],
+        "errors": [],
+    }
+    assert world.fire("checker", "detection_ended") == {"detections": [], "errors": []}
+    assert world.passed_on(call) == []
+    world.given(list(world.control_plane.queue))
+    retrain = world.intent("planner", "count_number_of_pickeddata")
+    parameters = retrain.arguments["parameters"]
+    assert isinstance(parameters, dict)
+    labels = str(parameters["labels"])
+    assert len(read_json(world.tracker, labels, "labels.json")) == 100
+    version = world.retrained("bold-fox-2", 0.81, 0.93, labels=labels)
+    [swap] = world.passed_on(world.call("planner", "retraining_ended"))
+    world.control_plane.serves(f"models:/mnist_cnn/{version}")
+    world.control_plane.acted(swap)  # type: ignore[arg-type]
+    world.control_plane.now += 62.0
+    world.fire("executor", "model_changed")
+    assert world.champion() == version
+    assert world.tracker.get_model("mnist_cnn", version).tags["scanflow.reference"] == f"runs:/{labels}/labels.json"
+    assert world.wants("planner", "count_number_of_pickeddata") == []

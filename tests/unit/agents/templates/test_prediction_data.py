@@ -1,0 +1,163 @@
+"""What a workflow's steps get of what the agents hand over: recorded predictions and labelled points, as arrays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.memory import MemoryKnowledge
+from scanflow_agents.templates.prediction_data import collect, labelled
+
+
+@pytest.fixture
+def tracker() -> MemoryKnowledge:
+    return MemoryKnowledge()
+
+
+def recorded(tracker: MemoryKnowledge, folder: Path, **arrays: Any) -> str:
+    file = folder / "171-1-0.npz"
+    np.savez(file, **{name.replace("_", ":"): value for name, value in arrays.items()})
+    return tracker.log_run("mnist", "data", artifacts=file).run_id
+
+
+def test_predictions_of_several_runs_are_one_batch_with_ids_of_their_own(
+    tracker: MemoryKnowledge, tmp_path: Path
+) -> None:
+    first = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)), output_y=np.ones(2), time=np.ones(2))
+    second = recorded(tracker, tmp_path, input_x=np.ones((1, 3)))
+    found = collect(tracker, [first, second, first])
+    assert found.x.tolist() == [[0, 0, 0], [0, 0, 0], [1, 1, 1]]
+    assert found.ids == [f"{first}:0", f"{first}:1", f"{second}:0"]
+
+
+def test_predictions_that_do_not_fit_are_told(tracker: MemoryKnowledge, tmp_path: Path) -> None:
+    one = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)))
+    two = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)), input_z=np.zeros(2))
+    empty = tracker.log_run("mnist", "data").run_id
+    for runs, name, error, said in [
+        ([], None, InvalidError, "no predictions"),
+        ([two], None, InvalidError, "2 inputs"),
+        ([one], "y", InvalidError, "no input 'y'"),
+        ([empty], None, NotFoundError, empty),
+        (["nobody"], None, NotFoundError, "nobody"),
+    ]:
+        with pytest.raises(error, match=said):
+            collect(tracker, runs, input_name=name)
+    assert len(collect(tracker, [two], input_name="z").x) == 2
+
+
+def test_a_file_of_another_shape_is_left_out_and_told(tracker: MemoryKnowledge, tmp_path: Path) -> None:
+    odd = recorded(tracker, tmp_path, input_x=np.zeros((2, 4)))
+    first = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)))
+    second = recorded(tracker, tmp_path, input_x=np.ones((1, 3)))
+    found = collect(tracker, [odd, first, second])
+    assert found.ids == [f"{first}:0", f"{first}:1", f"{second}:0"]
+    assert found.x.shape == (3, 3)
+    assert (found.n_left_out, len(found.left_out)) == (2, 1)
+    assert f"{odd!r}: all 2, of the shape (4,)" in found.left_out[0]
+
+
+def test_samples_that_are_not_finite_are_left_out_and_the_others_keep_their_ids(
+    tracker: MemoryKnowledge, tmp_path: Path
+) -> None:
+    run = recorded(tracker, tmp_path, input_x=np.array([[1.0, 2.0], [np.nan, 0.0], [3.0, 4.0], [np.inf, 0.0]]))
+    found = collect(tracker, [run])
+    assert found.x.tolist() == [[1, 2], [3, 4]]
+    assert found.ids == [f"{run}:0", f"{run}:2"]
+    assert found.n_left_out == 2
+    assert "2 of 4" in found.left_out[0]
+
+
+def test_a_file_that_cannot_be_read_keeps_no_other_from_being_looked_at(
+    tracker: MemoryKnowledge, tmp_path: Path
+) -> None:
+    good = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)))
+    two = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)), input_z=np.zeros(2))
+    empty = tracker.log_run("mnist", "data").run_id
+    found = collect(tracker, [two, empty, "nobody", good])
+    assert found.ids == [f"{good}:0", f"{good}:1"]
+    assert found.n_left_out == 3
+    assert [name in line for name, line in zip((two, empty, "nobody"), found.left_out, strict=True)] == [True] * 3
+
+
+def test_forms_that_a_service_takes_are_made_alike_before_they_are_joined(
+    tracker: MemoryKnowledge, tmp_path: Path
+) -> None:
+    def prepare(part: Any) -> Any:
+        if part.dtype.kind not in "if":
+            raise ValueError("it is text")
+        return part.reshape(-1, 4)
+
+    square = recorded(tracker, tmp_path, input_x=np.zeros((2, 2, 2)))
+    flat = recorded(tracker, tmp_path, input_x=np.ones((1, 4), dtype=int))
+    text = recorded(tracker, tmp_path, input_x=np.array(["a"]))
+    found = collect(tracker, [square, flat, text], prepare=prepare)
+    assert found.x.tolist() == [[0] * 4, [0] * 4, [1] * 4]
+    assert "it is text" in found.left_out[0]
+
+
+def test_where_nothing_can_be_looked_at_it_says_why_and_what_to_do(tracker: MemoryKnowledge, tmp_path: Path) -> None:
+    bad = [recorded(tracker, tmp_path, input_x=np.full((1, 3), np.nan)) for _ in range(5)]
+    with pytest.raises(InvalidError, match=r"None of the predictions in 5 files.*prepare=") as told:
+        collect(tracker, bad)
+    assert bad[0] in str(told.value)
+    assert "and 2 more" in str(told.value)
+    hollow = recorded(tracker, tmp_path, input_x=np.zeros((0, 3)))
+    with pytest.raises(InvalidError, match="no predictions"):
+        collect(tracker, [hollow])
+
+
+def test_labels_find_their_points_in_the_files_of_several_detections(tracker: MemoryKnowledge, tmp_path: Path) -> None:
+    picked = tmp_path / "picked.npz"
+    points: list[dict[str, Any]] = []
+    for base in (10, 20):
+        np.savez(picked, x=np.arange(base, base + 3))
+        tracked = tracker.log_run("mnist", "data", artifacts=picked).run_id
+        data = {"tracked": tracked, "file": "picked.npz"}
+        points += [{"id": f"{base}:{at}", "data": {**data, "at": at}, "label": base + at} for at in (2, 0)]
+    x, y = labelled(tracker, labels(tracker, tmp_path, points))
+    assert sorted(x.tolist()) == [10, 12, 20, 22]
+    assert x.tolist() == y.tolist()
+    points[0]["data"] = {**points[0]["data"], "at": 3}
+    with pytest.raises(InvalidError, match="has 3 points"):
+        labelled(tracker, labels(tracker, tmp_path, points))
+    points[0]["data"] = {}
+    with pytest.raises(InvalidError, match="does not say where"):
+        labelled(tracker, labels(tracker, tmp_path, points))
+    with pytest.raises(InvalidError, match="no labelled points"):
+        labelled(tracker, labels(tracker, tmp_path, []))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ([3, 7], [3, 7]),
+        (["cat", "dog"], ["cat", "dog"]),
+        ([3, "thre"], ["3", "thre"]),
+        ([1, True], ["1", "true"]),
+        ([3, [4, 5]], ["3", "[4, 5]"]),
+        ([None, {"a": 1}], ["null", '{"a": 1}']),
+        ([3, 10**30], ["3", str(10**30)]),
+    ],
+)
+def test_labels_of_several_kinds_are_an_array_that_a_file_holds(
+    tracker: MemoryKnowledge, tmp_path: Path, given: list[Any], kept: list[Any]
+) -> None:
+    np.savez(tmp_path / "picked.npz", x=np.arange(2))
+    data = {"tracked": tracker.log_run("mnist", "data", artifacts=tmp_path / "picked.npz").run_id}
+    points = [{"id": str(at), "data": {**data, "at": at}, "label": label} for at, label in enumerate(given)]
+    _, y = labelled(tracker, labels(tracker, tmp_path, points))
+    np.savez(tmp_path / "kept.npz", y=y)
+    with np.load(tmp_path / "kept.npz", allow_pickle=False) as held:
+        assert held["y"].tolist() == kept
+
+
+def labels(tracker: MemoryKnowledge, folder: Path, points: list[dict[str, Any]]) -> str:
+    file = folder / "labels.json"
+    file.write_text(json.dumps(points))
+    return tracker.log_run("mnist", "data", artifacts=file).run_id

@@ -1,0 +1,99 @@
+"""Deliveries: none lost, none before it is kept, in order for each strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanflow.errors import InternalError, InvalidError, UnavailableError
+from scanflow_agents.host.outbox import MOST_DEFECTS, MOST_DELIVERIES, Delivery
+from tests.unit.agents.harness import START, Agent, FakeClock
+
+DOWN = UnavailableError("The server cannot be reached.")
+
+
+def delivery(key: str, queue: str = "s") -> Delivery:
+    return Delivery(queue=queue, kind="intent", key=key, at=START, body="{}")
+
+
+async def test_a_strategys_letters_arrive_in_order_once_the_server_is_back(tmp_path: Path) -> None:
+    async with Agent(tmp_path, FakeClock()) as agent:
+        agent.post.down = DOWN
+        agent.outbox.send([delivery("a"), delivery("b"), delivery("c")])
+        await agent.settled()
+        assert agent.keys() == []
+        assert agent.post.tried["a"] > 1
+        assert agent.post.tried["b"] == 0, "those behind the first wait for it"
+        agent.post.down = None
+        await agent.settled()
+        assert agent.keys() == ["a", "b", "c"]
+        assert agent.outbox.count == 0
+
+
+async def test_a_strategy_that_waits_holds_up_no_other(tmp_path: Path) -> None:
+    async with Agent(tmp_path, FakeClock()) as agent:
+        agent.post.failing["a"] = DOWN
+        agent.outbox.send([delivery("a"), delivery("b"), delivery("c", queue="other")])
+        await agent.settled()
+        assert agent.keys() == ["c"]
+
+
+async def test_what_was_not_delivered_is_after_a_kill(tmp_path: Path) -> None:
+    clock = FakeClock()
+    agent = await Agent(tmp_path, clock).__aenter__()
+    agent.post.down = DOWN
+    agent.outbox.send([delivery("a"), delivery("b")])
+    await agent.settled()
+    await agent.kill()
+    async with Agent(tmp_path, clock) as again:
+        await again.settled()
+        assert again.keys() == ["a", "b"]
+    async with Agent(tmp_path, clock) as once_more:
+        await once_more.settled()
+        assert once_more.keys() == []
+
+
+async def test_a_letter_is_sent_only_when_it_is_kept(tmp_path: Path) -> None:
+    async with Agent(tmp_path, FakeClock()) as agent:
+        kept: list[int] = []
+        agent.post.look = lambda: kept.append(len(agent.state.deliveries()))
+        agent.outbox.send([delivery("a")])
+        await agent.settled()
+        assert kept == [1]
+
+
+async def test_a_refused_letter_is_noted_and_those_behind_it_go_on(tmp_path: Path) -> None:
+    async with Agent(tmp_path, FakeClock()) as agent:
+        agent.post.failing["a"] = InvalidError("There is no such workflow.")
+        agent.outbox.send([delivery("a"), delivery("b")])
+        await agent.settled()
+        assert agent.keys() == ["b"]
+        (entry,) = await agent.journal("refused")
+        assert entry["body"] == {"key": "a", "error": "There is no such workflow.", "type": "InvalidError"}
+        assert agent.host.health()["refused"] == 1
+
+
+async def test_a_letter_that_its_receiver_breaks_over_is_given_up_in_the_end(tmp_path: Path) -> None:
+    async with Agent(tmp_path, FakeClock()) as agent:
+        agent.post.failing["a"] = InternalError("KeyError")
+        agent.outbox.send([delivery("a"), delivery("b")])
+        await agent.settled()
+        assert (agent.post.tried["a"], agent.keys()) == (MOST_DEFECTS, ["b"])
+
+
+async def test_whoever_sends_may_wait_for_the_answer(tmp_path: Path) -> None:
+    async with Agent(tmp_path, FakeClock()) as agent:
+        assert await agent.outbox.deliver(delivery("a"), patience_s=30) == {"verdict": "act"}
+        agent.post.failing["b"] = InvalidError("No.")
+        with pytest.raises(InvalidError, match=r"No\."):
+            await agent.outbox.deliver(delivery("b"), patience_s=30)
+
+
+async def test_letters_beyond_what_is_kept_are_refused_and_said_so(tmp_path: Path) -> None:
+    async with Agent(tmp_path, FakeClock()) as agent:
+        agent.post.down = DOWN
+        agent.outbox.send([delivery(f"k{n}") for n in range(MOST_DELIVERIES + 1)])
+        (entry,) = await agent.journal("refused")
+        assert entry["body"]["key"] == f"k{MOST_DELIVERIES}"
+        assert agent.outbox.count == MOST_DELIVERIES

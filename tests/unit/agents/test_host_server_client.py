@@ -1,0 +1,145 @@
+"""What the server streams, as an agent's host reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import cast
+
+import httpx
+import pytest
+
+import scanflow as sf
+from scanflow.agent.records import Event
+from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.transport.async_client import AsyncClient
+from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
+from scanflow_agents.host.server_client import MOST_REPORTED, DeliveryClient, EventReporter, ServerEvents
+
+URL = "http://127.0.0.1:1"
+WANTED = EventFilter.of([sf.on_event("made"), sf.on_event("sold")], "mnist")
+FIRST, SECOND = (Event(id=number, at=1.5, type="made", app="mnist") for number in (4, 5))
+
+
+def message(event: Event, name: str) -> bytes:
+    return f"event: {name}\nid: {event.id}\ndata: {event.model_dump_json()}\n\n".encode()
+
+
+class Blocks(httpx.AsyncByteStream):
+    def __init__(self, *blocks: bytes, breaks: bool = False) -> None:
+        self._blocks, self._breaks = blocks, breaks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for block in self._blocks:
+            yield block
+        if self._breaks:
+            raise httpx.ReadError("reset")
+
+
+def told(
+    reply: httpx.Response, asked: list[httpx.Request] | None = None
+) -> tuple[list[EventBatch], ScanflowError | None]:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if asked is not None:
+            asked.append(request)
+        return reply
+
+    async def listen() -> tuple[list[EventBatch], ScanflowError | None]:
+        transport = httpx.MockTransport(answer)
+        server, events = AsyncClient(URL, transport=transport), AsyncClient(URL, transport=transport)
+        found: list[EventBatch] = []
+        try:
+            async with aclosing(ServerEvents(server).stream(3, WANTED)) as stream:
+                async for one in stream:
+                    found.append(one)  # noqa: PERF401  what came before an error counts
+        except ScanflowError as error:
+            return found, error
+        finally:
+            await server.close()
+            await events.close()
+        return found, None
+
+    return asyncio.run(listen())
+
+
+def test_it_asks_for_what_is_wanted_and_tells_events_as_they_come() -> None:
+    asked: list[httpx.Request] = []
+    text = message(FIRST, "made") + message(SECOND, "events.seen")
+    found, error = told(httpx.Response(200, stream=Blocks(b":ping\n\n", text[:40], text[40:])), asked)
+    assert error is None
+    assert found == [EventBatch(), EventBatch(), EventBatch(), EventBatch(events=(FIRST,), seen=SECOND)]
+    (request,) = asked
+    assert request.headers["accept"] == "text/event-stream"
+    assert request.url.params.multi_items() == [
+        ("after", "3"),
+        ("seen", "true"),
+        ("type", "made"),
+        ("type", "sold"),
+        ("app", "mnist"),
+    ]
+
+
+def test_a_stream_that_breaks_and_an_event_that_cannot_be_read_are_unavailable_and_a_refusal_is_itself() -> None:
+    found, error = told(httpx.Response(200, stream=Blocks(message(FIRST, "made"), breaks=True)))
+    assert found == [EventBatch(), EventBatch(events=(FIRST,))]
+    assert isinstance(error, UnavailableError)
+    new = b'data: {"id": 5, "new": true}\n\n'
+    found, error = told(httpx.Response(200, stream=Blocks(message(FIRST, "made") + new)))
+    assert found == [EventBatch(), EventBatch(events=(FIRST,))], "what came before it is heard"
+    assert isinstance(error, UnavailableError)
+    assert "of another version" in str(error)
+    problem = {"type": "urn:scanflow:error:NotFoundError", "detail": "no such route", "status": 404, "title": "x"}
+    _, error = told(httpx.Response(404, json=problem))
+    assert isinstance(error, NotFoundError)
+
+
+@pytest.mark.parametrize("listed", [[], [FIRST]])
+def test_it_asks_for_single_events(listed: list[Event]) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        some = [one.model_dump(mode="json") for one in listed]
+        if request.url.path.endswith("/newest"):
+            return httpx.Response(200, text=json.dumps(some[0] if some else None))
+        assert dict(request.url.params) == {"after": "3", "limit": "1"}
+        return httpx.Response(200, json=some)
+
+    async def ask() -> None:
+        transport = httpx.MockTransport(answer)
+        source = ServerEvents(AsyncClient(URL, transport=transport))
+        expected = listed[0] if listed else None
+        assert await source.newest() == expected
+        assert await source.from_number(4) == expected
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("meanwhile", [0, 1, MOST_REPORTED])
+def test_what_cannot_be_reported_is_kept_and_the_newest_first_of_all(meanwhile: int) -> None:
+    def made(number: int) -> Event:
+        return Event(id=number, at=1.5, type="made", app="mnist")
+
+    class Server:
+        def __init__(self) -> None:
+            self.told: list[Event] | None = None
+
+        async def tell(self, events: list[Event]) -> None:
+            if self.told is None:
+                self.told = []
+                for number in range(meanwhile):
+                    reporter.add(made(MOST_REPORTED + number))
+                raise UnavailableError("away")
+            self.told = events
+
+    server = Server()
+    reporter = EventReporter(cast("DeliveryClient", server))
+
+    async def scenario() -> None:
+        for number in range(MOST_REPORTED):
+            reporter.add(made(number))
+        await reporter.flush()
+        await reporter.flush()
+
+    asyncio.run(scenario())
+    assert server.told is not None
+    assert [event.id for event in server.told] == list(range(meanwhile, MOST_REPORTED + meanwhile))

@@ -1,0 +1,92 @@
+"""Strategies over samples as they come."""
+
+from __future__ import annotations
+
+import json
+
+from scanflow.agent import Strategy, call
+from scanflow.agent import primitives as do
+from scanflow.agent.records import JSON, Sample
+from scanflow_agents.host.strategies import Strategies
+
+
+def sample(number: int, value: JSON, *, error: str | None = None) -> Sample:
+    return Sample(
+        id=f"s{number}",
+        agent="tracker",
+        sensor="count",
+        at=1000.0 + number,
+        value=value,
+        cause=f"c{number}",
+        error=error,
+    )
+
+
+def strategies(least: int, **parameters: JSON) -> Strategies:
+    return Strategies(
+        [
+            Strategy(name="enough", when="count", if_=lambda n: n >= least, then=call("checker", "look", 3)),
+            Strategy(
+                name="many",
+                when="count",
+                if_=lambda n, parameters: n >= parameters["many"],
+                then=[do.run_workflow("training"), call("planner", "plan")],
+            ),
+            Strategy(name="elsewhere", when="other", then=do.run_workflow("training")),
+        ],
+        app="mnist",
+        team="data",
+        parameters={"many": 100, **parameters},
+    )
+
+
+def test_what_strategies_want_becomes_letters_in_their_order() -> None:
+    decided = strategies(10).decide(sample(3, 500))
+    assert [(one.queue, one.kind, one.key) for one in decided.deliveries] == [
+        ("enough", "call", "tracker/enough/c3"),
+        ("many", "intent", "tracker/many/c3"),
+        ("many", "call", "tracker/many/c3/2"),
+    ]
+    assert json.loads(decided.deliveries[0].body) == {"agent": "checker", "sensor": "look", "args": [3], "kwargs": {}}
+    assert json.loads(decided.deliveries[1].body)["sample"]["value"] == 500
+
+
+def test_a_rule_that_breaks_is_told_and_stops_no_other() -> None:
+    decided = strategies(10).decide(sample(4, "five"))
+    assert set(decided.errors) == {"enough", "many"}
+    assert decided.deliveries == ()
+    assert strategies(10).decide(sample(5, None, error="it hung")).errors == {}, "the sensor's error is told once"
+
+
+def test_a_sample_of_no_strategy_wants_nothing() -> None:
+    assert strategies(10).decide(sample(1, 1).model_copy(update={"sensor": "nobody"})).deliveries == ()
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it cannot say what is wrong")
+
+
+def test_an_error_that_cannot_say_what_is_wrong_stops_no_other_strategy() -> None:
+    def mute(n: int) -> bool:
+        raise MuteError
+
+    def half(n: int) -> bool:
+        raise ValueError("half a character: \ud83d")
+
+    two = Strategies(
+        [
+            Strategy(name="mute", when="count", if_=mute, then=do.run_workflow("training")),
+            Strategy(name="half", when="count", if_=half, then=do.run_workflow("training")),
+            Strategy(name="sane", when="count", then=do.run_workflow("training")),
+        ],
+        app="mnist",
+        team="data",
+        parameters={},
+    )
+    decided = two.decide(sample(1, 1))
+    assert decided.errors == {
+        "mute": "Strategy 'mute': MuteError",
+        "half": "Strategy 'half': ValueError: half a character: \\ud83d",
+    }
+    assert [one.queue for one in decided.deliveries] == ["sane"]

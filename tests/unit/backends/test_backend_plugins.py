@@ -1,0 +1,74 @@
+"""A backend of another package: nothing of scanflow changes for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import scanflow as sf
+from scanflow.backends.memory import Memory
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.errors import NotFoundError
+from scanflow.settings import Settings
+from scanflow_client.cli.app import app as commands
+
+TOY = """
+from scanflow.backends.memory import Memory
+
+
+class Toy(Memory):
+    def __init__(self, settings, models):
+        super().__init__(settings)
+        self.home = settings.home
+"""
+
+
+@sf.step
+def hello(name: str = "world") -> str:
+    return f"hello, {name}"
+
+
+app = sf.Application(name="shop", workflows=[sf.Workflow(name="greet", nodes=[hello.bind()])])
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "toy_backend-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[scanflow.backends]\ntoy = toy_backend:Toy\n")
+    (tmp_path / "toy_backend.py").write_text(TOY)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_workflow_runs_on_the_backend_of_another_package(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANFLOW_BACKEND", "toy")
+    for client in (sf.Client(progress=False), sf.Client(backend=Memory(), progress=False)):
+        assert client.run(app, parameters={"name": "toy"}).state == "succeeded"
+    assert client.run(app, parameters={"name": "toy"}).state == "succeeded"
+    assert client.output("hello") == "hello, toy"
+    assert not (home / "journal.db").exists()
+
+
+@pytest.mark.usefixtures("package")
+def test_a_command_names_the_backend(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANFLOW_BACKEND", "local")  # restored afterwards
+    (tmp_path / "app.py").write_text(
+        "import scanflow as sf\n\n@sf.step\ndef hello():\n    return 1\n\n"
+        "app = sf.Application(name='shop', workflows=[sf.Workflow(name='greet', nodes=[hello.bind()])])\n"
+    )
+    done = CliRunner().invoke(commands, ["--backend", "toy", "run", str(tmp_path / "app.py"), "--json"])
+    assert (done.exit_code, json.loads(done.output)["state"]) == (0, "succeeded"), done.output
+    assert not (home / "journal.db").exists()
+
+
+@pytest.mark.usefixtures("package")
+def test_an_unknown_backend_is_refused_with_those_that_are_installed(home: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no backend 'tou'. Did you mean 'toy'\? Installed: local, memory, toy"):
+        EmbeddedDeployer(Settings(home=home, backend="tou"))
+    with pytest.raises(NotFoundError, match=r"pip install 'scanflow\[kubernetes\]'"):
+        EmbeddedDeployer(Settings(home=home, backend="kubernetes"))

@@ -1,0 +1,99 @@
+"""Processes that outlive whoever starts them: one at a time, asked by any process, whoever is killed when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scanflow.processes.daemon import Daemon
+from scanflow.processes.identity import birth_of
+from scanflow.processes.shims import Spec, attempt_folder, read_started
+from tests.waiting import until
+
+WAITS = [sys.executable, "-c", "import os, time; print(os.environ['WHO'], flush=True); time.sleep(60)"]
+STUBBORN = (
+    "import signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); time.sleep(60)"
+)
+SECONDS = 30.0
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    found = Daemon(tmp_path)
+    yield found
+    found.kill()
+    assert found.wait(SECONDS)
+
+
+def start(daemon: Daemon, tmp_path: Path, command: list[str] = WAITS, grace_s: float = 0.2) -> int:
+    environment = {**os.environ, "WHO": "me"}
+    assert daemon.start(command, log=tmp_path / "log", environment=environment, grace_s=grace_s)
+    assert daemon.pid is not None
+    return daemon.pid
+
+
+def written(tmp_path: Path) -> str:
+    log = tmp_path / "log"
+    until(lambda: log.exists() and log.read_text().endswith("\n"), "it has written")
+    return log.read_text()
+
+
+def test_one_at_a_time_runs_and_any_process_may_ask_and_stop_it(daemon: Daemon, tmp_path: Path) -> None:
+    assert (daemon.alive, daemon.pid, daemon.exit, daemon.withdraw()) == (False, None, None, True)
+    pid = start(daemon, tmp_path)
+    assert written(tmp_path) == "me\n"
+    other = Daemon(tmp_path)
+    assert (other.alive, other.pid, other.withdraw()) == (True, pid, False)
+    assert not other.start(WAITS, log=tmp_path / "log")
+    assert not other.wait(0.0)
+    other.stop()
+    assert daemon.wait(SECONDS)
+    assert (daemon.alive, daemon.pid) == (False, None)
+    ended = daemon.exit
+    assert ended is not None
+    assert ended.reason == "stopped"
+    assert start(daemon, tmp_path) != pid
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_does_not_end_when_asked_is_killed_with_all_that_it_started(daemon: Daemon, tmp_path: Path) -> None:
+    start(daemon, tmp_path, [sys.executable, "-c", STUBBORN])
+    child = int(written(tmp_path))
+    daemon.stop()
+    assert daemon.wait(SECONDS)
+    until(lambda: not birth_of(child), "its child is gone")
+
+
+def test_a_start_that_was_asked_for_and_never_happened_never_will(daemon: Daemon, tmp_path: Path) -> None:
+    late = attempt_folder(tmp_path / "attempts" / "1", Spec(argv=WAITS, cwd="/"))
+    assert daemon.withdraw()
+    assert (late / "claim").exists()
+    start(daemon, tmp_path)
+    assert [path.name for path in (tmp_path / "attempts").iterdir()] == ["2"]
+
+
+@pytest.mark.parametrize("how", ["stop", "start"])
+def test_what_a_killed_shim_left_is_ended(daemon: Daemon, tmp_path: Path, how: str) -> None:
+    pid = start(daemon, tmp_path)
+    started = read_started(tmp_path / "attempts" / "1")
+    assert started is not None
+    os.kill(started["shim"], signal.SIGKILL)
+    assert daemon.wait(SECONDS)
+    assert birth_of(pid)
+    if how == "stop":
+        daemon.stop()
+    else:
+        start(daemon, tmp_path)
+    assert not birth_of(pid)
+
+
+def test_a_program_that_is_not_there_says_so_in_the_log(daemon: Daemon, tmp_path: Path) -> None:
+    assert daemon.start(["/no/such/program"], log=tmp_path / "log")
+    assert daemon.wait(SECONDS)
+    assert "FileNotFoundError" in written(tmp_path)

@@ -1,0 +1,213 @@
+"""The server's events as a story: who did what, and which versions there were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scanflow.agent.records import Event
+from scanflow.reports.loop_events import loop_event, loop_events, versions_of
+from scanflow.reports.page import loop_report
+
+
+def event(type: str, agent: str | None = "planner", *, at: float = 100.0, subject: str = "", **data: Any) -> Event:
+    about = {} if agent is None else {"agent": agent}
+    return Event(at=at, type=type, app="mnist", subject=subject, data={**about, **data})
+
+
+def judged(version: int, old: float, new: float, *, champion: int | None = 1, better: bool = True) -> Event:
+    figures: dict[str, Any] = {
+        "champion_metric": old,
+        "challenger_metric": new,
+        "metric": "accuracy",
+        "run": "bold-fox-2",
+    }
+    return event(
+        "model.judged", subject="model/mnist_cnn", version=version, champion=champion, better=better, **figures
+    )
+
+
+@pytest.mark.parametrize(
+    ("happened", "kind", "text"),
+    [
+        (event("predictions.counted", "tracker", predictions=1200, new=1000), "predictions", "1,000 predictions"),
+        (
+            event("drift.found", "checker", anomalies=300, picked=100, predictions=1000, run="a-b-1"),
+            "detection",
+            "drift: 300 of 1,000 outliers; 100 samples selected for labelling",
+        ),
+        (event("drift.found", "checker", anomalies=3, picked=0, predictions=None), "detection", "drift: 3 outliers"),
+        (event("drift.none", "checker", predictions=1000), "look", "no drift in 1,000 predictions"),
+        (event("labels.given", "checker", count=100, by="ada"), "label", "100 labels"),
+        (judged(2, 0.9, 0.93), "gate", "V2 0.930 > 0.900: better"),
+        (judged(2, 0.9, 0.9, better=False), "gate", "V2 0.900 ≤ 0.900: not better"),
+        (event("model.promoted", "executor", version=2, action="abc"), "promotion", "V2 is the champion"),
+        (event("model.rejected", "executor", version=2, why="it fails"), "revert", "V2 rejected"),
+        (
+            event("intent", subject="workflow/training", verdict="act", primitive="run_workflow"),
+            "call",
+            "runs training",
+        ),
+        (
+            event(
+                "intent", subject="workflow/training", verdict="act", primitive="run_workflow", strategy="retrain_model"
+            ),
+            "retrain",
+            "runs training",
+        ),
+        (
+            event("intent", subject="service/serve", verdict="refuse", primitive="update_workflow_replica"),
+            "other",
+            "rescales serve: refuse",
+        ),
+        (
+            event("action.reverted", subject="service/serve", primitive="upgrade_workflow"),
+            "revert",
+            "swaps the model of serve: taken back",
+        ),
+        (event("action.failed", subject="run/x", primitive="pause_run"), "revert", "pause run x: failed"),
+    ],
+)
+def test_each_thing_has_its_kind_and_its_words(happened: Event, kind: str, text: str) -> None:
+    found = loop_event(happened)
+    assert found is not None
+    assert (found.kind, found.text, found.at, found.agent) == (kind, text, 100.0, happened.data["agent"])
+
+
+@pytest.mark.parametrize(
+    "happened",
+    [
+        event("run.succeeded", None),
+        event("sample"),
+        event("intent", verdict="duplicate"),
+        event("drift.found", None, anomalies=3),
+        event("model.judged", version="two"),
+        event("model.judged", champion_metric="high", challenger_metric=None),
+        event("labels.given", count="many"),
+    ],
+)
+def test_what_is_no_part_of_it_is_left_out_and_nothing_that_somebody_tells_breaks_it(happened: Event) -> None:
+    assert loop_event(happened) is None
+    assert versions_of([happened]) == []
+
+
+def test_other_applications_are_left_out() -> None:
+    mine = event("labels.given", count=1)
+    assert len(loop_events([mine, mine.model_copy(update={"app": "other"})], app="mnist")) == 1
+
+
+def test_versions_have_the_figure_of_their_first_comparison_and_who_was_promoted() -> None:
+    found = versions_of(
+        [
+            judged(2, 0.90, 0.93),
+            event("model.promoted", "executor", subject="model/mnist_cnn", version=2),
+            judged(3, 0.92, 0.91, champion=2, better=False),
+            judged(4, 0.92, 0.95, champion=2),
+            event("model.promoted", "executor", subject="model/mnist_cnn", version=4),
+        ]
+    )
+    assert [(one.version, one.accuracy, one.promoted, one.champion) for one in found] == [
+        (1, 0.90, True, False),
+        (2, 0.93, True, False),
+        (3, 0.91, False, False),
+        (4, 0.95, True, True),
+    ]
+
+
+def moved(type: str, version: int, *, at: float = 100.0, **data: Any) -> Event:
+    return event(type, "executor", at=at, subject="model/mnist_cnn", version=version, **data)
+
+
+def champions(*told: Event) -> list[int]:
+    return [one.version for one in versions_of(told) if one.champion]
+
+
+def uses(*told: Event) -> dict[int, list[tuple[float, float | None]]]:
+    return {one.version: [(use.began, use.ended) for use in one.uses] for one in versions_of(told)}
+
+
+def later(event: Event, at: float) -> Event:
+    return event.model_copy(update={"at": at})
+
+
+def test_whom_a_comparison_names_is_the_champion_also_where_somebody_moved_the_alias() -> None:
+    told = [
+        later(judged(2, 0.90, 0.93), 100),
+        moved("model.promoted", 2, before=1, at=110),
+        later(judged(3, 0.90, 0.89, champion=1, better=False), 150),
+    ]
+    assert champions(*told) == [1]
+    assert uses(*told) == {1: [(100, 110), (150, None)], 2: [(110, 150)], 3: []}
+
+
+def test_the_champion_before_is_back_once_a_champion_is_rejected() -> None:
+    told = [
+        later(judged(2, 0.90, 0.93), 100),
+        moved("model.promoted", 2, before=1, at=110),
+        moved("model.rejected", 2, why="it fails", at=130),
+    ]
+    assert champions(*told) == [1]
+    assert uses(*told) == {1: [(100, 110), (130, None)], 2: [(110, 130)]}
+
+
+def test_a_version_that_is_promoted_again_goes_back_to_what_was_before_it_first() -> None:
+    told = [
+        judged(2, 0.90, 0.93),
+        moved("model.promoted", 2, before=1),
+        moved("model.promoted", 2, before=2),
+        moved("model.rejected", 2, why="it fails"),
+    ]
+    assert champions(*told) == [1]
+    assert len(next(one for one in versions_of(told) if one.version == 2).uses) == 1
+
+
+def test_after_a_rejection_of_a_champion_that_had_none_before_there_is_none() -> None:
+    told = [
+        later(judged(2, 0.90, 0.93, champion=None), 100),
+        moved("model.promoted", 2, before=None, at=110),
+        moved("model.rejected", 2, why="it fails", at=120),
+    ]
+    assert champions(*told) == []
+    assert uses(*told) == {2: [(110, 120)]}
+
+
+def test_a_rejection_of_another_than_the_champion_changes_nothing() -> None:
+    told = [judged(2, 0.90, 0.93), moved("model.rejected", 2, why="it fails")]
+    assert champions(*told) == [1]
+
+
+def test_a_comparison_that_names_no_champion_leaves_it_as_it_was() -> None:
+    told = [judged(2, 0.9, 0.93), moved("model.promoted", 2, before=1), judged(3, 0.93, 0.9, champion=None)]
+    assert champions(*told) == [2]
+
+
+def test_what_was_told_twice_counts_once() -> None:
+    found = event("drift.found", "checker", anomalies=300, picked=200, predictions=1000, run="a-b-1")
+    other = event("drift.found", "checker", anomalies=300, picked=200, predictions=1000, run="a-b-2")
+    again = found.model_copy(update={"id": 9, "at": 105.0})
+    assert len(loop_events([found, other, again])) == 2
+    assert len(loop_events([event("labels.given", count=1, by="ada")] * 2)) == 2
+
+
+def test_points_that_were_picked_are_counted() -> None:
+    told = [
+        event("drift.found", "checker", anomalies=300, picked=150, predictions=1000, run="a-b-1"),
+        event("drift.found", "checker", anomalies=80, picked=50, predictions=1000, run="a-b-2"),
+        event("drift.found", "checker", anomalies=3, predictions=1000, run="a-b-3"),
+    ]
+    page = loop_report(title="Loop", events=loop_events(told), versions=[])
+    assert "<dt>samples selected</dt><dd>200</dd>" in page
+    assert "<dt>anomalies</dt><dd>383</dd>" in page
+
+
+def test_a_model_of_another_name_has_versions_of_its_own() -> None:
+    other = judged(7, 0.1, 0.2, champion=6).model_copy(update={"subject": "model/other"})
+    assert [one.version for one in versions_of([judged(2, 0.9, 0.93), other], model="mnist_cnn")] == [1, 2]
+
+
+def test_a_story_becomes_a_page() -> None:
+    told = [event("predictions.counted", "tracker", new=1000, predictions=1000), judged(2, 0.9, 0.93)]
+    page = loop_report(title="A <loop>", events=loop_events(told), versions=versions_of(told))
+    assert "1,000 predictions" in page
+    assert "A &lt;loop&gt;" in page

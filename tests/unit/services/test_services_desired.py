@@ -1,0 +1,216 @@
+"""What is wanted of a service, kept in its folder: changes, undone changes, and what there is to go back to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scanflow.app.scaling import Scaling
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.spec import changes
+from scanflow.backends.local.services.spec.service_spec import ServiceSpec
+from scanflow.backends.local.services.state.desired import DesiredState, change, read_desired
+from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_records import CanaryPolicy, Shape
+from scanflow.errors import NotFoundError, UsageError
+from scanflow.wire import ModelFiles, Node, Revision
+from tests.waiting import until
+
+
+def files(version: int, name: str = "digits") -> ModelFiles:
+    return ModelFiles(name=name, version=version, path=f"/models/{name}/{version}")
+
+
+def definition(version: int = 1, *, generation: int = 1, instances: int = 1) -> ServiceSpec:
+    node = Node(name="model", model=files(version))
+    return ServiceSpec(
+        app="shop",
+        team="default",
+        workflow="w",
+        app_dir="/app",
+        deployment=1,
+        serves=generation,
+        shape=Shape(instances=instances),
+        revisions=(Revision(id=f"r{generation}", nodes=(node,)),),
+        python=sys.executable,
+    )
+
+
+def deployed() -> DesiredState:
+    return DesiredState(name="w", port=46700, created=0.0, definition=definition()).settle()
+
+
+def complete(_: ServiceSpec, shape: Shape) -> Shape:
+    return shape
+
+
+def versions(stored: DesiredState) -> list[tuple[int, float]]:
+    return [(revision.nodes[0].model.version, revision.weight) for revision in stored.definition.revisions]  # type: ignore[union-attr]
+
+
+def with_canary(stored: DesiredState, version: int, weight: float = 0.0, *, shadow: bool = False) -> DesiredState:
+    return changes.with_canary(stored, files(version), node=None, weight=weight, shadow=shadow, policy=None)
+
+
+def test_a_change_keeps_what_served_until_it_is_in_effect() -> None:
+    asked = changes.swapped(deployed(), files(2), None)
+    assert (asked.generation, asked.in_effect, versions(asked)) == (2, False, [(2, 1.0)])
+    assert asked.fallback == deployed().definition
+    settled = asked.settle()
+    assert (settled.in_effect, settled.fallback, settled.previous) == (True, None, deployed().definition)
+
+
+def test_a_change_that_cannot_be_is_undone_with_a_generation_of_its_own() -> None:
+    undone = changes.swapped(deployed(), files(2), None).give_up("it is broken")
+    assert (undone.generation, versions(undone), undone.previous) == (3, [(1, 1.0)], None)
+    assert undone.definition.serves == 3  # some instances may have taken generation 2
+    assert undone.failed is not None
+    assert (undone.failed.generation, undone.failed.reason) == (2, "it is broken")
+    assert not undone.hopeless
+
+
+def resized(stored: DesiredState, **fields: Any) -> DesiredState:
+    return changes.applied(stored, ServiceChange(**fields), None, lambda *_: None, complete)
+
+
+def test_a_new_scaling_keeps_the_canary_and_the_instances() -> None:
+    before = with_canary(deployed(), 2, 0.5).settle()
+    scaling = Scaling(metric="rps", target=5, min=1, max=4)
+    after = resized(before, scaling=scaling).definition
+    assert (after.scaling, after.revisions, after.spec_hash) == (
+        scaling,
+        before.definition.revisions,
+        before.definition.spec_hash,
+    )
+    off = resized(before.requested(after, replaces=False).settle(), scaling="off", instances=3).definition
+    assert (off.scaling, off.shape.instances) == (None, 3)
+
+
+def test_undoing_a_new_cut_leaves_the_instances_that_are_there_as_they_are() -> None:
+    before = deployed()
+    undone = resized(before, instances=4, cores=2).give_up("no cores")
+    assert undone.definition == before.definition
+
+
+def test_a_first_deployment_that_cannot_be_has_nothing_to_go_back_to() -> None:
+    failed = DesiredState(name="w", port=1, created=0.0, definition=definition()).give_up("no such class")
+    assert (failed.hopeless, failed.generation, failed.in_effect) == (True, 1, False)
+
+
+def test_two_changes_one_after_the_other_go_back_to_what_last_served() -> None:
+    first = changes.swapped(deployed(), files(2), None)
+    second = changes.swapped(first, files(3), None)
+    assert versions(second.give_up("broken")) == [(1, 1.0)]
+    assert second.settle().previous == deployed().definition
+
+
+def test_a_canary_gets_its_share_and_the_current_version_the_rest() -> None:
+    asked = with_canary(deployed(), 2, 0.25).settle()
+    assert versions(asked) == [(1, 0.75), (2, 0.25)]
+    more = with_canary(asked, 2, 0.5)
+    assert versions(more) == [(1, 0.5), (2, 0.5)]
+    assert [one.id for one in more.definition.revisions] == [one.id for one in asked.definition.revisions]
+
+
+def test_the_judgement_stays_when_only_the_share_changes() -> None:
+    rule = CanaryPolicy(after_requests=7)
+    asked = changes.with_canary(deployed(), files(2), node=None, weight=0.1, shadow=False, policy=rule).settle()
+    assert with_canary(asked, 2, 0.2).definition.policy == rule
+    assert with_canary(asked, 3, 0.2).definition.policy is None
+
+
+def test_a_shadow_takes_nothing_away() -> None:
+    asked = with_canary(deployed(), 2, shadow=True)
+    assert versions(asked) == [(1, 1.0), (2, 1.0)]
+    assert asked.definition.revisions[1].shadow
+
+
+def test_no_share_takes_a_canary_back() -> None:
+    assert versions(with_canary(with_canary(deployed(), 2, 0.5).settle(), 2, 0.0)) == [(1, 1.0)]
+    with pytest.raises(UsageError, match="gets no requests already"):
+        with_canary(deployed(), 2, 0.0)
+
+
+def test_what_is_served_already_cannot_be_tried_or_promoted() -> None:
+    with pytest.raises(UsageError, match="serves already"):
+        with_canary(deployed(), 1, 0.5)
+    with pytest.raises(UsageError, match="serves already"):
+        changes.swapped(deployed(), files(1), None)
+    with pytest.raises(UsageError, match="has no canary"):
+        changes.promoted(deployed())
+
+
+def test_a_promoted_canary_can_be_rolled_back_and_forth() -> None:
+    promoted = changes.promoted(with_canary(deployed(), 2, 0.5).settle()).settle()
+    assert versions(promoted) == [(2, 1.0)]
+    back = changes.rolled_back(promoted, lambda *_: None, complete).settle()
+    assert versions(back) == [(1, 1.0)]
+    assert versions(changes.rolled_back(back, lambda *_: None, complete)) == [(2, 1.0)]
+
+
+def test_a_rollback_takes_a_canary_back_first() -> None:
+    assert versions(changes.rolled_back(with_canary(deployed(), 2, 0.5).settle(), lambda *_: None, complete)) == [
+        (1, 1.0)
+    ]
+
+
+def test_a_rollback_brings_the_shape_of_that_version_back() -> None:
+    wide = resized(deployed(), instances=2, cores=1).settle()
+    swapped = changes.swapped(wide, files(2), None).settle()
+    narrow = resized(swapped, instances=1, cores=2).settle()
+    assert changes.rolled_back(narrow, lambda *_: None, complete).definition.shape == Shape(instances=2, cores=1)
+    remembered = {("digits", 1): Shape(instances=3)}
+    back = changes.rolled_back(narrow, lambda name, version: remembered.get((name, version)), complete)
+    assert back.definition.shape == Shape(instances=3)
+
+
+def test_there_may_be_nothing_to_go_back_to() -> None:
+    with pytest.raises(UsageError, match="nothing to roll 'w' back to"):
+        changes.rolled_back(deployed(), lambda *_: None, complete)
+
+
+def test_a_node_that_is_not_there_is_named() -> None:
+    with pytest.raises(NotFoundError, match="no node 'modle'"):
+        changes.swapped(deployed(), files(2), "modle")
+
+
+def test_what_is_stored_reads_back(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path / "w")
+    stored = with_canary(deployed(), 2, 0.5)
+    change(folder, lambda _: stored)
+    assert read_desired(folder) == stored
+    assert read_desired(ServiceFolder(tmp_path / "x")) is None
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.state.desired import change
+while True:
+    change(ServiceFolder(Path(sys.argv[1])), lambda found: found.requested(found.definition, replaces=False).settle())
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path / "w")
+    change(folder, lambda _: deployed())
+    for _ in range(4):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path)]) as writer:
+            enough = generation(folder) + 20
+            until(lambda: generation(folder) > enough, "the writer has written")  # noqa: B023
+            writer.kill()
+        found = change(folder, lambda found: found)  # the lock is free, and the file is whole
+        assert found is not None
+        assert found.in_effect
+
+
+def generation(folder: ServiceFolder) -> int:
+    found = read_desired(folder)
+    assert found is not None
+    assert found.in_effect
+    return found.generation

@@ -1,0 +1,105 @@
+"""What instances report of themselves, added up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from scanflow.backends.local.services.supervisor.metrics import (
+    MetricsWindow,
+    RevisionStats,
+    ServiceMetrics,
+    between,
+    quantile,
+    read_usage,
+)
+
+
+def samples(times: int = 1) -> list[list[Any]]:
+    """Return what an instance reports of a registry, as the library itself gives it."""
+    registry = CollectorRegistry()
+    requests = Counter("scanflow_requests", "r", ["service", "revision", "code"], registry=registry)
+    seconds = Histogram("scanflow_request_seconds", "s", ["service", "revision"], buckets=[0.1, 1.0], registry=registry)
+    Gauge("scanflow_in_flight", "f", ["service"], registry=registry).labels("w").set(3)
+    Counter("scanflow_recorded", "n", registry=registry).inc(5 * times)
+    requests.labels("w", "r1", "200").inc(8 * times)
+    requests.labels("w", "r1", "503").inc(2 * times)
+    requests.labels("w", "r2", "200").inc(1 * times)
+    for value in (0.05, 0.05, 0.5, 3.0) * times:
+        seconds.labels("w", "r1").observe(value)
+    return [[one.name, one.labels, one.value] for family in registry.collect() for one in family.samples]
+
+
+def test_counts_of_all_instances_are_added_up(tmp_path: Path) -> None:
+    metrics = ServiceMetrics(tmp_path / "metrics.json")
+    metrics.report("1", samples())
+    metrics.report("2", samples())
+    first = metrics.totals.revisions["r1"]
+    assert (first.requests, first.errors, first.timed) == (20, 4, 8)
+    assert first.mean_s == pytest.approx(0.9)
+    assert first.buckets == {0.1: 4, 1.0: 6, float("inf"): 8}
+    assert metrics.totals.revisions["r2"].requests == 2
+    assert (metrics.totals.recorded, metrics.totals.requests) == (10, 22)
+
+
+def test_what_ended_instances_counted_stays_also_for_the_next_supervisor(tmp_path: Path) -> None:
+    first = ServiceMetrics(tmp_path / "metrics.json")
+    first.report("1", samples())
+    first.ended("1")
+    second = ServiceMetrics(tmp_path / "metrics.json")
+    second.report("2", samples(2))
+    assert second.totals.revisions["r1"].requests == 30
+    others = {name: value for name, labels, value in second.others("2") if labels.get("code") != "503"}
+    assert others["scanflow_recorded_total"] == 5
+    assert "scanflow_in_flight" not in others  # a gauge of a process that is gone
+    assert {name for name, _, _ in second.others("1")} >= {"scanflow_in_flight"}
+
+
+@pytest.mark.parametrize("broken", ["x", [["name"]], [["name", {}, "much"]], None])
+def test_what_is_no_sample_changes_nothing(tmp_path: Path, broken: Any) -> None:
+    metrics = ServiceMetrics(tmp_path / "metrics.json")
+    metrics.report("1", samples())
+    metrics.report("1", broken)
+    assert metrics.totals.requests == 11
+    (tmp_path / "metrics.json").write_text("{")
+    assert ServiceMetrics(tmp_path / "metrics.json").totals.requests == 0
+
+
+def test_a_window_gives_rates_and_quantiles_of_its_seconds(tmp_path: Path) -> None:
+    metrics, window = ServiceMetrics(tmp_path / "metrics.json"), MetricsWindow(0)
+    metrics.report("1", samples())
+    window.look(metrics.totals, 100, in_flight=0)
+    assert window.sample("rps", 10, queues=[0], cpu_shares=[]) is None
+    metrics.report("1", samples(2))
+    window.look(metrics.totals, 110, in_flight=0)
+    assert window.active == 110
+    assert window.rps("r1") == 1.0
+    assert window.sample("rps", 10, queues=[0, 0], cpu_shares=[]) == pytest.approx(0.55)
+    assert window.sample("p95", 10, queues=[0], cpu_shares=[]) == 1.0
+    assert window.sample("queue", 10, queues=[1, 3], cpu_shares=[]) == 2
+    assert window.sample("cpu", 10, queues=[0], cpu_shares=[0.5, 0.7]) == pytest.approx(0.6)
+
+
+def test_what_was_done_between_two_moments_is_never_negative() -> None:
+    before = RevisionStats(requests=10, buckets={1.0: 10})
+    assert between(before, RevisionStats(requests=12, buckets={1.0: 12, 2.0: 13})).buckets == {1.0: 2, 2.0: 13}
+    assert between(before, RevisionStats()).requests == 0
+
+
+def test_quantiles_lie_inside_their_bucket() -> None:
+    buckets = {0.1: 90.0, 0.2: 100.0, float("inf"): 100.0}
+    assert quantile(buckets, 0.5) == pytest.approx(0.1 * 50 / 90)
+    assert quantile(buckets, 0.95) == pytest.approx(0.15)
+    assert quantile({0.1: 0.0, float("inf"): 3.0}, 0.5) == 0.1
+    assert quantile({}, 0.5) is None
+
+
+def test_the_usage_of_a_process_is_read() -> None:
+    usage = read_usage(os.getpid())
+    assert usage is not None
+    assert usage.rss_bytes > 1_000_000
+    assert read_usage(2**22 + 1) is None

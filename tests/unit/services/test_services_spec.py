@@ -1,0 +1,226 @@
+"""From an application to what instances are told, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.environments import SERVING_RUNTIME, normalised
+from scanflow.backends.local.layout import Home
+from scanflow.backends.local.services.grants import UsedCpus, choose, planned, release, threads_of
+from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
+from scanflow.backends.local.services.spec.service_spec import ServiceSpec, nodes_of, requirements_of
+from scanflow.backends.service_records import Shape
+from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
+from scanflow.placement.topology import uniform
+from scanflow.wire import ModelFiles
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("a.py", "b.py", "one.txt", "two.txt"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def service(name: str = "m", **fields: Any) -> sf.Service:
+    if "model" not in fields:
+        fields["implementation"] = "a.py:A"
+    return sf.Service(name=name, **fields)
+
+
+def online(*nodes: sf.Service, edges: Any = (), name: str = "w", **serving: Any) -> Workflow:
+    return sf.Workflow(name=name, type="online", nodes=nodes, edges=edges, serving=sf.Serving(**serving))
+
+
+def application(folder: Path, *workflows: Workflow, **fields: Any) -> sf.Application:
+    return sf.Application(name="shop", app_dir=folder, workflows=workflows, **fields)
+
+
+def fetch(uri: str) -> ModelFiles:
+    return ModelFiles(name=uri, version=1, path="/models")
+
+
+def define(folder: Path, workflow: Workflow, *others: Workflow, shape: Shape | None = None) -> ServiceSpec:
+    blueprint = ServiceSpecBuilder(Home(folder), ServicesHome(folder / "services"), fetch)
+    app = application(folder, workflow, *others)
+    blueprint.check(app, workflow, shape)
+    return blueprint.definition(app, workflow, source=None, shape=shape, tell=lambda _: None)
+
+
+def refused(folder: Path, workflow: Workflow, **fields: Any) -> None:
+    app = application(folder, workflow, **fields)
+    ServiceSpecBuilder(Home(folder), ServicesHome(folder / "services"), fetch).check(app, workflow, None)
+
+
+def test_a_graph_keeps_its_parents_in_the_order_of_the_nodes(folder: Path) -> None:
+    a, b = service("a"), service("b", model="models:/x/1")
+    join = service("join", role="combiner", parameters={"weights": [1, 2]})
+    workflow = online(a, b, join, edges=[b >> join, a >> join])
+    nodes = nodes_of(application(folder, workflow), workflow, fetch)
+    assert [(node.name, node.role, node.parents) for node in nodes] == [
+        ("a", "MODEL", ()),
+        ("b", "MODEL", ()),
+        ("join", "COMBINER", ("a", "b")),
+    ]
+    assert nodes[0].file == str((folder / "a.py").resolve())
+    assert nodes[1].model == fetch("models:/x/1")
+    assert nodes[2].parameters == {"weights": [1, 2]}
+
+
+def test_the_nodes_of_a_graph_share_one_instance(folder: Path) -> None:
+    a = service("a", resources=sf.Resources(cpu=0.25, memory="64Mi"), instances=2)
+    b = service("b", resources=sf.Resources(cpu=0.5, memory="64Mi"), affinity="cpu")
+    made = define(folder, online(a, b, edges=[a >> b]), shape=None)
+    assert made.shape.cores == 0.75
+    assert made.shape.memory_bytes == 128 * 2**20
+    assert (made.shape.instances, made.shape.affinity) == (2, "cpu")
+    assert made.shape.threads["OMP_NUM_THREADS"] == "1"
+
+
+def test_limits_and_the_backup_are_taken_over(folder: Path) -> None:
+    first = online(service(), deadline=2, queue=7, backup="spare", hand_back_after=5, grpc_port=0)
+    spare = online(service(), name="spare")
+    made = define(folder, first, spare)
+    assert (made.limits.deadline_s, made.limits.queue, made.serving.backup, made.serving.hand_back_after) == (
+        2,
+        7,
+        "spare",
+        5,
+    )
+    assert define(folder, spare, first).aliases == ("w",)
+
+
+def test_what_a_process_is_started_with_makes_its_spec_hash(folder: Path) -> None:
+    made = define(folder, online(service()))
+    wider = made.changed(shape=made.shape.model_copy(update={"cores": 2.0}))
+    more = made.changed(shape=made.shape.model_copy(update={"instances": 7}))
+    assert made.spec_hash != wider.spec_hash
+    assert made.spec_hash == more.spec_hash == made.changed(serves=9).spec_hash
+    assert made.spec_hash != made.changed(deployment=2).spec_hash
+
+
+def test_only_what_instances_see_makes_a_deployment(folder: Path) -> None:
+    before = define(folder, online(service(scaling=sf.Scaling(metric="rps", target=2))))
+    scaled = define(folder, online(service(scaling=sf.Scaling(metric="rps", target=3)), hand_back_after=9))
+    kept = before.changed(deployment=3, serves=4).with_unseen_of(scaled)
+    assert kept is not None
+    assert (kept.deployment, kept.serves, kept.serving.hand_back_after) == (3, 4, 9)
+    assert kept.scaling == scaled.scaling
+    assert kept.spec_hash == before.changed(deployment=3).spec_hash
+    assert before.with_unseen_of(before) is None  # to deploy the same again replaces its processes
+    assert before.with_unseen_of(define(folder, online(service(), queue=3))) is None
+    (folder / "other.py").write_text("changed = True\n")
+    assert before.with_unseen_of(define(folder, online(service()))) is None
+
+
+def test_a_definition_reads_back(folder: Path) -> None:
+    made = define(
+        folder, online(service(parameters={"x": {"y": [1, None]}}, scaling=sf.Scaling(metric="rps", target=2)))
+    )
+    assert ServiceSpec.model_validate_json(made.model_dump_json()) == made
+
+
+def test_what_cannot_be_honoured_is_refused_by_name(folder: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"Service 'm': .* cannot honour resources.gpu"):
+        refused(folder, online(service(resources=sf.Resources(gpu=1))))
+    with pytest.raises(UnsupportedError, match="cannot honour affinity"):
+        refused(folder, online(service(affinity=sf.Affinity(node_selector={"a": "b"}))))
+    a, b = service("a", requirements="one.txt"), service("b", requirements="two.txt")
+    with pytest.raises(UnsupportedError, match="cannot honour requirements: 'a' and 'b' name different ones"):
+        refused(folder, online(a, b, edges=[a >> b]))
+    with pytest.raises(NotFoundError, match=r"There is no file 'c.py'"):
+        refused(folder, online(sf.Service(name="m", implementation="c.py:C")))
+    with pytest.raises(InvalidError, match="has no tracker to record them in"):
+        refused(folder, online(service(), record=0.5))
+    with pytest.raises(UsageError, match="is run, not served"):
+        refused(folder, sf.Workflow(name="w", nodes=[sf.Executor(name="x", mainfile="a.py")]))
+
+
+def test_a_backup_has_none_itself(folder: Path) -> None:
+    first, second = online(service(), backup="second"), online(service(), name="second", backup="third")
+    third = online(service(), name="third")
+    with pytest.raises(UnsupportedError, match="nobody follows a chain"):
+        define(folder, first, second, third)
+
+
+def test_more_memory_than_there_is_is_refused(folder: Path) -> None:
+    with pytest.raises(InvalidError, match="of memory do not fit this machine"):
+        refused(folder, online(service(resources=sf.Resources(memory="900Ti"))))
+
+
+def test_requirements_of_all_nodes_are_one_file(folder: Path) -> None:
+    a, b = service("a", requirements="one.txt"), service("b", requirements="one.txt")
+    workflow = online(a, b, edges=[a >> b])
+    assert requirements_of(application(folder, workflow), workflow) == (folder / "one.txt",)
+
+
+def test_what_an_instance_needs_is_added_unless_the_service_names_it_itself() -> None:
+    wanted = normalised(["NumPy<3", "prometheus_client"], with_runtime=True, runtime=SERVING_RUNTIME)
+    assert wanted[:2] == ("NumPy<3", "prometheus_client")
+    assert not [line for line in wanted[2:] if line.startswith(("numpy", "prometheus"))]
+    assert any(line.startswith("msgspec==") for line in wanted)
+
+
+# Grants
+
+MACHINE = uniform(2, 4)
+
+
+def test_pinned_services_do_not_share_cores(tmp_path: Path) -> None:
+    home = ServicesHome(tmp_path)
+    shape = Shape(instances=2, cores=2, affinity="cpumem")
+    first, second = home.service("a"), home.service("b")
+    for one in (first, second):
+        one.path.mkdir()
+        one.desired.touch()
+    a1 = choose(first, MACHINE, shape, 2, [])
+    a2 = choose(first, MACHINE, shape, 2, [a1])
+    b1 = choose(second, MACHINE, shape, 2, [])
+    b2 = choose(second, MACHINE, shape, 2, [b1])
+    assert sorted(cpu for grant in (a1, a2, b1, b2) for cpu in grant.cpus) == list(range(8))
+    with pytest.raises(InvalidError, match="0 cores of them are left"):
+        choose(second, MACHINE, shape, 3, [b1, b2])
+    release(first)
+    assert set(choose(second, MACHINE, shape, 3, [b1, b2]).cpus) <= {*a1.cpus, *a2.cpus}
+
+
+def test_unpinned_services_share_whatever_there_is() -> None:
+    others = UsedCpus(planned(MACHINE, Shape(cores=8, affinity="cpu"), 1, UsedCpus()))
+    assert len(planned(MACHINE, Shape(instances=40, cores=1), 40, others)) == 40
+
+
+def test_unpinned_services_and_replacements_get_the_least_used_cpus(tmp_path: Path) -> None:
+    machine, shape, home = uniform(1, 4), Shape(cores=1), ServicesHome(tmp_path)
+    grants = []
+    for name in ("a", "b"):
+        home.service(name).path.mkdir()
+        home.service(name).desired.touch()
+        grants.append(choose(home.service(name), machine, shape, 1, []))
+    replacement = choose(home.service("a"), machine, shape, 1, [], leaving=grants[:1])
+    pinned = choose(home.service("b"), machine, shape.model_copy(update={"affinity": "cpu"}), 1, [], leaving=grants[1:])
+    cpus = [grant.cpus for grant in (*grants, replacement)]
+    assert len(set(cpus)) == 3
+    assert pinned.cpus not in {replacement.cpus, grants[1].cpus}
+    assert choose(home.service("b"), machine, Shape(cores=4, affinity="cpu"), 1, []).cpus == (0, 1, 2, 3)
+
+
+def test_instances_of_one_unpinned_service_share_their_cpus(tmp_path: Path) -> None:
+    folder, shape = ServicesHome(tmp_path).service("a"), Shape(instances=2, cores=1)
+    folder.path.mkdir()
+    first = choose(folder, MACHINE, shape, 2, [])
+    assert choose(folder, MACHINE, shape, 2, [first]) == first
+    assert len(choose(folder, MACHINE, shape, 3, [first, first]).cpus) == 3
+
+
+def test_thread_pools_are_sized_to_the_cores_and_a_larger_wish_is_refused() -> None:
+    assert threads_of(MACHINE, Shape(cores=2), {"OMP_NUM_THREADS": "1", "OTHER": "x"})["OMP_NUM_THREADS"] == "1"
+    assert threads_of(MACHINE, Shape(affinity="cpu"), {})["OMP_NUM_THREADS"] == "1"
+    assert threads_of(MACHINE, Shape(), {})["OMP_NUM_THREADS"] == "8"
+    with pytest.raises(InvalidError, match="MKL_NUM_THREADS=3"):
+        threads_of(MACHINE, Shape(cores=2), {"MKL_NUM_THREADS": "3"})

@@ -1,0 +1,427 @@
+"""HTTP on a real socket: uvicorn's protocol, our bounds, and an application that does as the request's path says."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import re
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import pytest
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scanflow_serving import asgi, http_server
+from scanflow_serving.asgi import HttpApi
+from scanflow_serving.http_server import HttpServer
+from scanflow_serving.messages import Request, Response
+from scanflow_serving.problems import ProblemError
+from tests.serving import raw_exchange, read_answer
+
+MOST = 2 * 1024 * 1024
+T = TypeVar("T")
+
+
+class Served:
+    """What answers."""
+
+    def __init__(self) -> None:
+        self.came = threading.Semaphore(0)
+        self.held: list[asyncio.Event] = []
+
+    async def handle(self, request: Request) -> Response:
+        match request.path:
+            case "/hold":
+                self.held.append(asyncio.Event())
+                self.came.release()
+                await self.held[-1].wait()
+                return Response(200, b"held")
+            case "/large":
+                return Response(200, [b"a" * 1000, memoryview(bytes(int(request.query))), b"", b"z"])
+            case "/split":
+                return Response(200, b"", "text/plain", (("x-a", "1\r\nx-b: 2"),))
+            case "/nothing":
+                return Response(204)
+            case "/json":
+                return Response(200, b"1" * int(request.query))
+        return Response(200, bytes(request.body) or request.path.encode(), "text/plain")
+
+    def refuse(self, problem: ProblemError) -> Response:
+        return problem.response()
+
+
+class Server:
+    """An HTTP server on a loop of its own, in a thread."""
+
+    def __init__(self, *, age_s: float = 300.0, **options: Any) -> None:
+        self.loop = uvloop.new_event_loop()
+        self.served = Served()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port: int = self.listener.getsockname()[1]
+        api = HttpApi(self.served, max_request_bytes=MOST, **options)
+
+        async def begin() -> HttpServer:
+            made = HttpServer(api, age_s=age_s, drain_idle_s=0.0)
+            made.listen("main", self.listener.dup())
+            return made
+
+        self.http = self.do(begin())
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def call(self, what: Callable[[], T]) -> T:
+        """Call something on the loop."""
+
+        async def call() -> T:
+            return what()
+
+        return self.do(call())
+
+    def until_held(self) -> None:
+        assert self.served.came.acquire(timeout=20)
+
+    def release(self) -> None:
+        """Answer the oldest request that is held."""
+        self.loop.call_soon_threadsafe(self.served.held.pop(0).set)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def exchange(self, request: bytes) -> tuple[int, bytes]:
+        """Return the status of the last response to these bytes, and all that came."""
+        came = raw_exchange(self.port, request)
+        return int((re.findall(rb"^HTTP/1.1 (\d+)", came, re.MULTILINE) or [b"0"])[-1]), came
+
+    def close(self) -> None:
+        self.call(self.http.close)
+        self.listener.close()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(20)
+        self.loop.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+def get(path: str, more: str = "", method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode()
+
+
+def post(path: str, body: bytes, more: str = "") -> bytes:
+    return get(path, f"Content-Length: {len(body)}\r\n{more}", "POST") + body
+
+
+LAST = "Connection: close\r\n"
+
+
+def test_a_connection_serves_one_request_after_the_other(server: Server) -> None:
+    with server.connect() as sock:
+        for text in (b"one", b"two" * 1000, b"three"):
+            sock.sendall(post("/", text))
+            status, headers, body = read_answer(sock)
+            assert (status, body, "connection" in headers) == (200, text, False)
+            assert headers["server"] == "scanflow"
+
+
+def test_requests_sent_ahead_are_answered_in_order(server: Server) -> None:
+    with server.connect() as sock:
+        sock.sendall(b"".join(get(f"/{place}") for place in range(49)) + get("/49", LAST))
+        came = b""
+        while piece := sock.recv(65536):
+            came += piece
+    assert [int(one.split(b"/")[-1]) for one in came.split(b"HTTP/1.1 ")[1:]] == list(range(50))
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 1024 * 1024])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_of_any_size_comes_and_goes_whole(server: Server, size: int, chunked: bool) -> None:
+    body = os.urandom(size)
+    whole = post("/empty", body)
+    if chunked:
+        pieces = [body[at : at + 10_007] for at in range(0, size, 10_007)]
+        coded = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+        whole = get("/empty", "Transfer-Encoding: chunked\r\n", "POST") + coded
+    with server.connect() as sock:
+        sock.sendall(whole)
+        assert read_answer(sock)[2] == (body or b"/empty")
+
+
+def test_a_large_response_in_parts_waits_for_a_slow_receiver(server: Server) -> None:
+    with server.connect() as sock:
+        sock.sendall(get("/large?30000000"))
+        status, _, body = read_answer(sock)
+    assert (status, len(body), body[:1], body[-1:]) == (200, 30_001_001, b"a", b"z")
+
+
+@pytest.mark.parametrize(
+    ("request_", "head", "body"),
+    [
+        (get("/x", LAST, "HEAD"), b"content-length: 2", b""),
+        (get("/nothing", LAST), b"HTTP/1.1 204", b""),
+        (get("/split", LAST), b"x-a: 1  x-b: 2", b""),
+        (b"GET /x HTTP/1.0\r\n\r\n", b"connection: close", b"/x"),
+        (get("/x", "Upgrade: h2c\r\nConnection: Upgrade, close\r\n"), b"HTTP/1.1 200", b"/x"),
+        (post("/", b"abc", "Upgrade: h2c\r\nConnection: Upgrade, close\r\n"), b"HTTP/1.1 200", b"abc"),
+    ],
+)
+def test_what_a_response_looks_like(server: Server, request_: bytes, head: bytes, body: bytes) -> None:
+    came = raw_exchange(server.port, request_)
+    found, _, rest = came.partition(b"\r\n\r\n")
+    assert head in found
+    assert rest == body
+
+
+def test_a_body_is_requested_when_the_sender_waits(server: Server) -> None:
+    with server.connect() as sock:
+        sock.sendall(get("/", "Content-Length: 3\r\nExpect: 100-continue\r\n", "POST"))
+        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(b"abc")
+        assert read_answer(sock)[2] == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (get("/", f"Content-Length: {MOST + 1}\r\nExpect: 100-continue\r\n", "POST"), 413),
+        (
+            get("/", "Transfer-Encoding: chunked\r\n", "POST") + b"%x\r\n" % (MOST + 1) + b"a" * (MOST + 1) + b"\r\n",
+            413,
+        ),
+        (get("/", "Transfer-Encoding: gzip, chunked\r\n", "POST") + b"0\r\n\r\n", 501),
+        (get("/", "Transfer-Encoding: chunked\r\n", "POST") + b"x\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\nHost: localhost\r\n\r\n", 505),
+        (get("/", "Host: localhost\r\n"), 400),
+        (get("/", "Content-Type: a/b\r\nContent-Type: a/c\r\n"), 400),
+        (get("/", "Expect: miracles\r\n"), 417),
+        (b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", 501),
+        (b"\x16\x03\x01 no http\r\n\r\n", 501),
+        (get("/", "Content-Length: x\r\n", "POST"), 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 400_000, 431),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_a_problem(server: Server, request_: bytes, status: int) -> None:
+    found, came = server.exchange(request_)
+    assert found == status
+    assert b"100 Continue" not in came
+    assert json.loads(came.partition(b"\r\n\r\n")[2])["status"] == status
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_client_that_leaves_while_its_request_runs_leaves_nothing(server: Server, whole: bool) -> None:
+    with server.connect() as sock:
+        sock.sendall(get("/hold") if whole else get("/", "Content-Length: 3\r\n", "POST") + b"a")
+        if whole:
+            server.until_held()
+    if whole:
+        server.release()
+    assert server.do(server.http.drain(20))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.binary(max_size=200) | st.sampled_from([get("/"), post("/", b"a"), b"\r\n", b"GET "]), max_size=6))
+def test_hostile_bytes_hurt_no_other_client(noise: list[bytes]) -> None:
+    server = Server()
+    try:
+        with server.connect() as other:
+            other.sendall(get("/wait")[:20])
+            with server.connect() as sock:
+                for one in noise:
+                    sock.sendall(one)
+                sock.shutdown(socket.SHUT_WR)
+            other.sendall(get("/wait")[20:])
+            assert read_answer(other)[2] == b"/wait"
+    except ConnectionError:  # the noise was refused before it was all sent
+        pass
+    finally:
+        server.close()
+
+
+# -- who may ask
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ("Host: localhost:1", 200),
+        ("Host: 127.0.0.1", 200),
+        ("Host: models.example", 200),
+        ("Host: evil.example", 421),
+        ("Host: localhost\r\nOrigin: http://evil.example", 403),
+        ("Host: localhost\r\nOrigin: null", 403),
+        ("Host: localhost\r\nOrigin: http://localhost", 200),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site", 403),
+        ("Host: localhost\r\nSec-Fetch-Site: same-origin", 200),
+    ],
+)
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
+def test_a_page_of_another_origin_gets_no_prediction(more: str, status: int, kind: str) -> None:
+    server = Server(hosts=("models.example",))
+    try:
+        head = f"POST / HTTP/1.1\r\n{more}\r\nContent-Type: {kind}\r\nContent-Length: 1\r\n{LAST}\r\n"
+        assert server.exchange(head.encode() + b"a")[0] == status
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "status"),
+    [
+        ("/", "", 401),
+        ("/", "Authorization: Bearer wrong\r\n", 401),
+        ("/", "Authorization: Bearer s3cret\r\n", 200),
+        ("/v2/health/ready", "", 200),
+    ],
+)
+def test_a_token_is_needed_where_one_is_set(path: str, more: str, status: int) -> None:
+    server = Server(token="s3cret")
+    try:
+        assert server.exchange(get(path, more + LAST))[0] == status
+    finally:
+        server.close()
+
+
+# -- compression
+
+
+@pytest.mark.parametrize(
+    ("coding", "encode"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", lambda body: zlib.compress(body, wbits=-zlib.MAX_WBITS)),
+        ("identity", bytes),
+    ],
+)
+def test_a_compressed_body_is_decompressed(server: Server, coding: str, encode: Callable[[bytes], bytes]) -> None:
+    body = b"many words " * 10_000
+    with server.connect() as sock:
+        sock.sendall(post("/", encode(body), f"Content-Encoding: {coding}\r\n"))
+        assert read_answer(sock)[2] == body
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status"),
+    [
+        ("gzip", gzip.compress(bytes(100 * MOST), mtime=0), 413),
+        ("gzip", b"no gzip", 400),
+        ("gzip", gzip.compress(b"abc", mtime=0)[:-4], 400),
+        ("br", b"abc", 415),
+    ],
+)
+def test_what_cannot_be_decompressed_is_refused(server: Server, coding: str, body: bytes, status: int) -> None:
+    assert server.exchange(post("/", body, f"Content-Encoding: {coding}\r\n{LAST}"))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("path", "accepted", "coding"),
+    [
+        ("/json?5000", "gzip", "gzip"),
+        ("/json?5000", "deflate, gzip", "gzip"),
+        ("/json?5000", "deflate", "deflate"),
+        ("/json?10", "gzip", None),
+        ("/json?5000", "br", None),
+    ],
+)
+def test_a_response_is_compressed_if_the_client_takes_it(
+    server: Server, path: str, accepted: str, coding: str | None
+) -> None:
+    with server.connect() as sock:
+        sock.sendall(get(path, f"Accept-Encoding: {accepted}\r\n"))
+        _, headers, body = read_answer(sock)
+    assert headers.get("content-encoding") == coding
+    plain = body if coding is None else zlib.decompress(body, zlib.MAX_WBITS | 32)
+    assert plain == b"1" * int(path.partition("?")[2])
+
+
+# -- slow clients, and the end of connections
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET / HT", get("/", "Content-Length: 9\r\n", "POST") + b"a", get("/", "Transfer-Encoding: chunked\r\n", "POST")],
+)
+def test_a_slow_sender_is_answered_408(server: Server, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEAD_S", 0.0)
+    monkeypatch.setattr(asgi, "BODY_S", 0.0)
+    with server.connect() as sock:
+        sock.sendall(sent)
+        assert read_answer(sock)[0] == 408
+
+
+def test_a_client_that_reads_nothing_of_a_response_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "WRITE_S", 0.0)
+    with server.connect() as sock:
+        sock.sendall(get("/large?50000000"))
+        assert server.do(server.http.drain(20))
+
+
+@pytest.mark.parametrize("first", [b"", get("/")])
+def test_a_connection_without_requests_is_closed(server: Server, first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "IDLE_S", 0.0)
+    with server.connect() as sock:
+        sock.sendall(first)
+        while sock.recv(65536):
+            pass
+
+
+def test_an_old_connection_says_that_its_response_is_the_last() -> None:
+    server = Server(age_s=0.001)
+    try:
+        with server.connect() as sock:
+            closed = False
+            while not closed:  # its age is looked at twice a second
+                sock.sendall(get("/"))
+                status, headers, _ = read_answer(sock)
+                assert status == 200
+                closed = headers.get("connection") == "close"
+            assert sock.recv(1) == b""
+    finally:
+        server.close()
+
+
+def test_a_draining_server_answers_what_it_has_read_and_closes_the_rest(server: Server) -> None:
+    with server.connect() as busy, server.connect() as idle:
+        busy.sendall(get("/hold"))
+        server.until_held()
+        idle.sendall(get("/"))
+        read_answer(idle)
+        draining = asyncio.run_coroutine_threadsafe(server.http.drain(20), server.loop)
+        assert idle.recv(1) == b""
+        server.release()
+        _, headers, body = read_answer(busy)
+        assert (headers["connection"], body) == ("close", b"held")
+        assert draining.result(20)
+        with server.connect() as waiting:  # in the queue of the socket, for another process
+            waiting.sendall(get("/"))
+            with server.listener.accept()[0] as taken:
+                assert taken.recv(3) == b"GET"
+
+
+def test_an_ignored_listener_gives_its_connections_back(server: Server) -> None:
+    other = socket.create_server(("127.0.0.1", 0))
+    server.call(lambda: server.http.listen("backup", other.dup()))
+    with server.connect() as own, socket.create_connection(other.getsockname(), timeout=20) as lent:
+        for sock in (own, lent):
+            sock.sendall(get("/hold"))
+            server.until_held()
+        server.call(lambda: server.http.ignore("backup"))
+        for sock, closes in ((own, False), (lent, True)):
+            server.release()
+            assert (read_answer(sock)[1].get("connection") == "close") is closes
+    other.close()

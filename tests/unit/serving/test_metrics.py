@@ -1,0 +1,68 @@
+"""Metrics, of one instance and of a service."""
+
+from __future__ import annotations
+
+from scanflow_serving.metrics import Metrics
+
+
+def busy() -> Metrics:
+    metrics = Metrics("shop")
+    one = metrics.revision("r1")
+    one.answered(200, 0.002)
+    one.answered(500, 0.2)
+    one.node("model").worked(0.001)
+    one.node("model").failed()
+    one.node("model").batch(8)
+    metrics.refused("queue")
+    metrics.in_flight(3)
+    metrics.recorded(5)
+    metrics.dropped(2)
+    return metrics
+
+
+def text(metrics: Metrics, *others: Metrics) -> str:
+    body, kind = metrics.render([sample for other in others for sample in other.samples()])
+    assert kind.startswith("text/plain")
+    return body.decode()
+
+
+def test_two_instances_are_counted_together() -> None:
+    found = text(busy(), busy())
+    for line in (
+        'scanflow_requests_total{code="200",revision="r1",service="shop"} 2.0',
+        'scanflow_requests_total{code="500",revision="r1",service="shop"} 2.0',
+        'scanflow_request_seconds_bucket{le="0.001",revision="r1",service="shop"} 0.0',
+        'scanflow_request_seconds_bucket{le="0.0025",revision="r1",service="shop"} 2.0',
+        'scanflow_request_seconds_bucket{le="+Inf",revision="r1",service="shop"} 4.0',
+        'scanflow_request_seconds_count{revision="r1",service="shop"} 4.0',
+        'scanflow_node_errors_total{node="model",revision="r1",service="shop"} 2.0',
+        'scanflow_batch_rows_sum{node="model",revision="r1",service="shop"} 16.0',
+        'scanflow_refused_total{reason="queue",service="shop"} 2.0',
+        'scanflow_recorded_total{service="shop"} 10.0',
+        'scanflow_dropped_total{service="shop"} 4.0',
+        'scanflow_in_flight{service="shop"} 6.0',
+    ):
+        assert line in found
+    assert found.count("# TYPE scanflow_request_seconds histogram") == 1
+
+
+def test_what_only_another_instance_counted_is_there_too() -> None:
+    other = busy()
+    other.custom("r1", [("model", {"type": "COUNTER", "key": "cats", "value": 2})])
+    other.revision("r2").answered(200, 0.1)
+    found = text(busy(), other)
+    assert 'scanflow_requests_total{code="200",revision="r2",service="shop"} 1.0' in found
+    assert 'scanflow_custom_cats_total{node="model",revision="r1",service="shop"} 2.0' in found
+
+
+def test_gauges_of_components_are_not_added_up() -> None:
+    def warm(degrees: float) -> Metrics:
+        metrics = Metrics("shop")
+        metrics.custom("r1", [("model", {"type": "GAUGE", "key": "degrees", "value": degrees})])
+        metrics.custom("r1", [("model", {"type": "COUNTER", "key": "degrees", "value": 1})])  # it is a gauge already
+        metrics.custom("r1", [("model", {"type": "TIMER", "key": "time", "value": 20})])
+        return metrics
+
+    found = text(warm(20), warm(30))
+    assert 'scanflow_custom_degrees{node="model",revision="r1",service="shop"} 20.0' in found
+    assert 'scanflow_custom_time_seconds_sum{node="model",revision="r1",service="shop"} 0.04' in found

@@ -1,0 +1,228 @@
+"""The demo: what it sends when, what it prints on the way and at the end."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scanflow.agent.records import Event
+from scanflow.errors import InternalError, NotFoundError, StepFailedError, UnavailableError
+from scanflow_client.demo.application import load_demo, traffic_program
+from scanflow_client.demo.loop import LoopOutcome, loop_lines, report_of, run_loop
+from scanflow_client.demo.phases import FIRST, Phase, phase_after
+from scanflow_client.demo.screen import activity, screen_on
+from scanflow_client.demo.traffic import Responses, TrafficProgram, responses_of
+
+BEGAN = 1_790_000_000.0
+
+
+def event(type: str, *, app: str = "mnist", subject: str = "", **data: Any) -> Event:
+    return Event(at=BEGAN, type=type, app=app, subject=subject, data=data)
+
+
+def phases(*types: str | Event) -> list[str]:
+    found, phase = [], FIRST
+    for type in types:
+        phase = phase_after(phase, type if isinstance(type, Event) else event(type))
+        found.append(f"{phase.name}: {phase.order}")
+    return found
+
+
+LOOK = event("intent", subject="workflow/detector", verdict="act")
+BETTER, WORSE = event("model.judged", better=True), event("model.judged", better=False)
+
+
+def test_digits_are_clean_until_the_agents_have_looked_once_and_drifted_from_then_on() -> None:
+    assert FIRST.order == "clean 100"
+    assert phases(event("intent", subject="workflow/detector", verdict="refuse")) == ["clean: clean 100"]
+    assert phases(
+        "predictions.counted",
+        LOOK,
+        "drift.none",
+        LOOK,
+        "drift.found",
+        BETTER,
+        "service.changed",
+        "model.promoted",
+    ) == [
+        "checking: clean 4",
+        "checking: clean 4",
+        "drifted: drifted 100",
+        "detecting: drifted 4",
+        "learning: drifted 4",
+        "swapping: drifted 20",
+        "swapping: drifted 20",
+        "promoted: drifted 100",
+    ]
+
+
+def test_a_false_alarm_a_worse_model_and_a_rejected_one_are_gone_on_from() -> None:
+    assert phases("drift.found")[-1] == "drifted: drifted 100"
+    assert phases("drift.none", LOOK, "drift.none")[-1] == "drifted: drifted 100"
+    assert phases("drift.none", "drift.found", WORSE)[-1] == "drifted: drifted 100"
+    assert phases("drift.none", "drift.found", BETTER, "model.rejected")[-1] == "drifted: drifted 100"
+
+
+ROWS = [
+    {"kind": "clean", "revision": "r1", "right": 96, "wrong": 4, "failed": 0},
+    {"kind": "drifted", "revision": "r1", "right": 60, "wrong": 39, "failed": 1},
+    {"kind": "drifted", "revision": "r2", "right": 9, "wrong": 1, "failed": 0},
+]
+
+
+def loop(**changes: Any) -> LoopOutcome:
+    models = {"r1": "models:/m/1", "r2": "models:/m/2"}
+    known: dict[str, Any] = {"events": (), "responses": responses_of(ROWS), "models": models, "seconds": 80.0}
+    return LoopOutcome(**{**known, **changes})
+
+
+def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> None:
+    assert loop_lines(loop(), Path("/tmp/x.html")) == [
+        "",
+        "  champion  models:/m/1 → models:/m/2, 80 s after the first prediction",
+        "  accuracy  clean 96.0%; drifted 60.6%, then 90.0%",
+        "  requests  210 sent, 1 failed",
+        "  report    /tmp/x.html",
+    ]
+    told = loop().as_json()
+    assert (told["failed"], told["accuracy"]["models:/m/2"]) == (1, {"clean": None, "drifted": 0.9})
+
+
+def test_the_champion_is_the_version_that_was_promoted_and_not_the_one_on_its_way() -> None:
+    models = {"r1": "models:/m/1", "r2": "models:/m/2", "r3": "models:/m/3"}
+    promoted = event("model.promoted", version=2)
+    assert loop(models=models, events=(promoted,)).order == ["models:/m/1", "models:/m/3", "models:/m/2"]
+    assert loop(models=models).order[-1] == "models:/m/3"
+
+
+def test_the_report_has_the_figures() -> None:
+    import scanflow as sf
+
+    app = sf.Application(name="mnist")
+    assert all(figure in report_of(app, loop()) for figure in ("60.6%", "90.0%", "80 s", "The loop of mnist"))
+
+
+def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_once() -> None:
+    stream = io.StringIO()
+    refused = event("intent", subject="service/serve", agent="executor", verdict="refuse", primitive="upgrade_workflow")
+    with screen_on(stream) as screen:
+        for happened in (event("labels.given", agent="checker", count=5), event("sample"), refused, refused):
+            screen.show(happened)
+    assert [line.split(" s  ")[1] for line in stream.getvalue().splitlines()] == [
+        "checker   5 labels",
+        "executor  swaps the model of serve: refuse",
+    ]
+
+
+def test_what_is_going_on_says_how_well_digits_are_read() -> None:
+    assert activity(FIRST, ()) == "sending clean digits, until there are enough to check"
+    assert activity(Phase("learning", "drifted", 4), responses_of(ROWS)).endswith("; 209 predictions, 79% correct")
+
+
+# The traffic program
+
+ECHO = """
+import json, sys
+print(json.dumps({"ready": True}), flush=True)
+count = 0
+for line in sys.stdin:
+    count += 1
+    row = {"kind": line.split()[0], "revision": "r1", "right": count, "wrong": 0, "failed": 0}
+    print(json.dumps({"sent": [row]}), flush=True)
+"""
+
+
+def test_traffic_takes_orders_and_says_what_was_answered(tmp_path: Path) -> None:
+    program = tmp_path / "echo.py"
+    program.write_text(ECHO)
+    with TrafficProgram(program, log=tmp_path / "log") as traffic:
+        traffic.send("clean 5")
+        traffic.send("drifted 5")
+    assert traffic.responses == (Responses(kind="drifted", revision="r1", right=2, wrong=0, failed=0),)
+
+
+def test_traffic_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    program = tmp_path / "bad.py"
+    program.write_text("import sys; sys.exit('Error: no pictures')")
+    with pytest.raises(InternalError, match="no pictures"):
+        TrafficProgram(program, log=tmp_path / "log")
+
+
+# The loop, with a server that has been
+
+
+class Told:
+    """A server that tells these events, one after the other."""
+
+    def __init__(self, *events: Event) -> None:
+        self._events = events
+
+    def get(self, path: str) -> dict[str, Any]:
+        assert path == "/status"
+        return {"counts": {"events": 7}}
+
+    def events(self, path: str, *, after: str, app: str) -> Any:
+        assert (path, after, app) == ("/events", "7", "mnist")
+        for number, one in enumerate(self._events):
+            yield type("Message", (), {"data": one.model_copy(update={"id": 8 + number}).model_dump_json()})
+
+
+def closing(tmp_path: Path, *events: Event, timeout_s: float = 30.0) -> tuple[LoopOutcome, list[str]]:
+    import scanflow as sf
+
+    program = tmp_path / "echo.py"
+    program.write_text(ECHO)
+    heard: list[str] = []
+    server: Any = Told(*events)
+    with TrafficProgram(program, log=tmp_path / "log") as traffic:
+        found = run_loop(
+            server,
+            sf.Application(name="mnist"),
+            traffic,
+            models=lambda: {"r1": "models:/m/1"},
+            tell=lambda one: heard.append(one.type),
+            look=lambda _phase, _responses: None,
+            timeout_s=timeout_s,
+            tail_s=0.0,
+        )
+    return found, heard
+
+
+def test_the_loop_ends_with_a_promotion(tmp_path: Path) -> None:
+    promoted = event("model.promoted", version=2)
+    found, heard = closing(tmp_path, event("drift.none"), event("drift.found"), BETTER, promoted)
+    assert heard == ["drift.none", "drift.found", "model.judged", "model.promoted"]
+    assert [one.id for one in found.events] == [8, 9, 10, 11]
+    assert found.sent > 0
+
+
+def test_a_run_of_the_agents_that_fails_ends_it_with_where_to_look(tmp_path: Path) -> None:
+    with pytest.raises(StepFailedError, match=r"calm-otter-1.*no memory.*scanflow logs calm-otter-1"):
+        closing(tmp_path, event("run.failed", subject="run/calm-otter-1", error="no memory"))
+
+
+def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"scanflow up.*scanflow why.*scanflow events"):
+        closing(tmp_path, event("drift.none"), timeout_s=1.0)
+
+
+# What it needs
+
+
+@pytest.mark.parametrize(("data", "drifted"), [("digitz", None), ("digits", Path("nothere.npz"))])
+def test_data_that_is_not_there_is_told_before_anything_is_started(data: str, drifted: Path | None) -> None:
+    with pytest.raises(NotFoundError, match=r"digitz|nothere"):
+        load_demo(data, drifted)
+
+
+def test_the_demo_is_the_tutorial_of_the_loop() -> None:
+    app, path, parameters, drifted = load_demo("digits")
+    assert (path.name, drifted, parameters) == ("loop.py", None, {"load-data.data": "digits"})
+    assert [agent.name for agent in app.agents] == ["tracker", "checker", "planner", "executor"]
+    served: Any = type("Served", (), {"url": "http://127.0.0.1:9", "app": "mnist", "team": "datascience"})
+    program, arguments = traffic_program(path, served, Path("/c.npz"))
+    assert program.is_file()
+    assert arguments[-2:] == ["--drifted_path", "/c.npz"]

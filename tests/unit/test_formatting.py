@@ -1,0 +1,306 @@
+"""Records as people see them: whole screens, kept as files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.agent.messages import SensorReport
+from scanflow.agent.records import Action, Decision, Event, Intent
+from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
+from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
+from scanflow.failures import Failure
+from scanflow.names import RunName, StepName
+from scanflow_client.formatting import agents, control_plane, runs, services, text
+from scanflow_client.formatting.table import Table, lay_out
+from tests.snapshots import assert_snapshot
+
+NOW = 1_790_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def drawn(*screen: str | Table, width: int | None = None) -> str:
+    """Return a screen as it is printed."""
+    return "\n".join("\n".join([part] if isinstance(part, str) else lay_out(part, width)) for part in screen)
+
+
+# Runs
+
+
+def task(name: str, state: Any = "succeeded", **fields: Any) -> TaskRecord:
+    known: dict[str, Any] = {"seconds": 1.5, "attempts": 1, "cpu_s": 1.2, "max_rss_bytes": 30 * 2**20}
+    return TaskRecord(task=StepName(name), step=name.partition(".")[0], state=state, **{**known, **fields})
+
+
+def run(state: Any = "succeeded", *tasks: TaskRecord, **fields: Any) -> RunRecord:
+    known: dict[str, Any] = {"name": RunName("calm-otter-417"), "app": "shop", "team": "data", "workflow": "training"}
+    known |= {"created": NOW - 200, "seconds": 83.0, "folder": "/home/runs/calm-otter-417"}
+    return RunRecord(state=state, tasks=tasks, **{**known, **fields})
+
+
+FAILED = Failure(
+    summary="exit code 1", frames=("train.py:6 in pick: row['age']",), cause="KeyError: 'age'\n  of the row"
+)
+
+
+def test_runs() -> None:
+    fan_out = [task("train.0"), task("train.1", "failed", attempts=2, failure=FAILED), task("train.2", "running")]
+    failed = run(
+        "failed", task("load", origin="old-fox-1"), *fan_out, task("total", "skipped", attempts=0, seconds=None)
+    )
+    alone = run("failed", task("load", "failed", attempts=0, failure=Failure(summary="no such file")), error="e")
+    screens = [
+        *("# list", runs.runs_table([run(), run("interrupted", seconds=None)])),
+        *("# show", *runs.run_screen(failed)),
+        *("# show, stopped", *runs.run_screen(run("stopped", task("load", "stopped")))),
+        *("# failures", *runs.failure_lines(alone), *runs.failure_lines(run("failed", error="the disk is full"))),
+        *("# lines", *(runs.task_line(one) for one in failed.tasks)),
+        *("# outcomes", *(runs.outcome_line(run(state)) for state in ("succeeded", "failed", "stopped", "running"))),
+        *("# outputs", *runs.output_lines("select", {"rate": 0.3}), *runs.output_lines("x", list(range(1000)))),
+    ]
+    assert_snapshot("runs", drawn(*screens))
+
+
+def test_a_failure_takes_at_most_twelve_lines() -> None:
+    failure = Failure(summary="exit code 1", frames=("a", "b", "c"), cause="\n".join("defghijkl"))
+    assert len(runs.failure_lines(run("failed", task("load", "failed", failure=failure)))) == 12
+
+
+def test_plans() -> None:
+    step = PlannedStep(name="load", wave=0, runs="load.py", after=(), cores=1, memory_bytes=None)
+    fanned = PlannedStep(
+        name="train", wave=1, runs="app.py:train", after=("load",), cores=2, memory_bytes=2**30, width=None,
+        notes=("for each load.result", "1 retry"),
+    )  # fmt: skip
+    sizes: dict[str, Any] = {"machine_cores": 8, "machine_memory_bytes": 2**34, "peak_cores": 8}
+    batch = Plan(workflow="w", steps=(step, fanned), waves=2, peak_memory_bytes=2**32, unsized=1, **sizes)
+    node = PlannedStep(
+        name="cnn", wave=0, runs="models:/cnn/1", after=(), cores=1, memory_bytes=None, notes=("MODEL", "batches of 8"),
+    )  # fmt: skip
+    instance = PlannedInstance(name="1", cores=4, cpus=(0, 1, 2, 3), memory_nodes=(0,), threads=4)
+    graph = Plan(
+        workflow="g", steps=(node,), waves=1, peak_memory_bytes=0, unsized=1, instances=(instance,), **sizes
+    )  # fmt: skip
+    both = runs.check_lines("shop", [batch, graph], {"w": "batch", "g": "online"}, file="app.py", target=None)
+    alone = runs.check_lines("shop", [graph], {"g": "online"}, file="app.py", target="app.py:g")
+    screens = [*runs.plan_screen(batch, online=False), *runs.plan_screen(graph, online=True), *both, *alone]
+    assert_snapshot("plans", drawn(*screens))
+
+
+# Services
+
+CURRENT = RevisionRecord(id="r1", models={"cnn": "models:/cnn/3"}, requests=90, rps=1.5, p50_s=0.004, p95_s=0.0123)
+CANARY = RevisionRecord(
+    id="r2", models={"cnn": "models:/cnn/4"}, weight=0.1, role="canary", requests=10, errors=1, rps=0.5, p95_s=2.5
+)
+SHADOW = CANARY.model_copy(update={"shadow": True, "role": "shadow"})
+READY = InstanceRecord(
+    instance="1", state="ready", began=NOW - 5, restarts=1, threads=3,
+    rss_bytes=60 * 2**20, cpu_share=0.5, in_flight=2, error="ended by signal 9",
+).with_details(pid=42, cpus=[0, 1, 4], memory_nodes=[0])  # fmt: skip
+WAITING = InstanceRecord(instance="2", state="waiting", error="ended by signal 9. Its log: scanflow logs")
+
+
+def service(**fields: Any) -> ServiceRecord:
+    known: dict[str, Any] = {"name": "digits", "app": "mnist", "team": "data", "state": "ready", "generation": 1}
+    known |= {"url": "http://127.0.0.1:46700", "folder": "/f", "revisions": (CURRENT,)}
+    known |= {"shape": Shape(instances=2, cores=1, affinity="cpumem")}
+    return ServiceRecord.model_validate({**known, **fields})
+
+
+def test_services() -> None:
+    many = service(state="degraded", instances=[READY, WAITING], revisions=[CURRENT, CANARY], recorded=5, dropped=1)
+    backup = service(state="backup", backup="spare", grpc="127.0.0.1:46701", shape=Shape(cores=1.5), revisions=[])
+    wrong = service(instances=[WAITING], error="instance 2: ended by signal 9", shape=Shape(affinity="cpu"))
+    classes = service(revisions=[RevisionRecord(id="r7")])
+    found = Explanation(
+        service="digits", at=NOW, metric="rps", sample=31.0, target=20, up=20, down=16, instances=2, wanted=4,
+        formula="ceil(2 x 31.0 / 20.0) = 4, at most max=3", decision="add 1",
+    )  # fmt: skip
+    screens = [
+        *("# list", services.services_table([many, backup, service(revisions=[CURRENT, SHADOW]), classes])),
+        *("# one", *services.service_screen(many)),
+        *("# canary", *services.service_screen(service(revisions=[CURRENT, CANARY]))),
+        *("# backup", *services.service_screen(backup)),
+        *("# a failed change", *services.service_screen(wrong)),
+        *("# explained", *services.explanation_lines(found)),
+        *services.explanation_lines(found.model_copy(update={"sample": None}))[:2],
+        *services.explanation_lines(found.model_copy(update={"target": 0})),
+    ]
+    assert_snapshot("services", drawn(*screens))
+
+
+def test_example_requests_can_be_pasted() -> None:
+    curl, ours = services.request_examples(service(), [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}])
+    body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [0.5, 0.5, 0.5]}]}
+    assert json.loads(shlex.split(curl)[-1]) == body
+    assert json.loads(shlex.split(ours)[-1]) == [[0.5, 0.5, 0.5]]
+    two = [{"name": name, "datatype": "INT64", "shape": [-1]} for name in "ab"]
+    assert json.loads(shlex.split(services.request_examples(service(), two)[1])[-1]) == {"a": [1], "b": [1]}
+    picture = [{"name": "x", "datatype": "UINT8", "shape": [-1, 28, 28]}]
+    assert_snapshot("requests", drawn(*services.request_examples(service(), picture), ours))
+    assert "--data '[[" in services.request_examples(service(), [])[1]
+
+
+# Agents and the control plane
+
+
+def test_agents() -> None:
+    sensors = (
+        SensorReport(name="count", trigger={"kind": "interval", "seconds": 3600.0}, fired=12, last=NOW - 5, missed=3),
+        SensorReport(name="look", trigger={"kind": "call"}, next=NOW + 60, errors=1),
+        SensorReport(name="late", trigger={"kind": "date", "when": "2026-01-31"}, next=NOW - 60),
+    )
+    tracker = agents.AgentStatus(
+        name="tracker", app="mnist", state="running", url="http://a", started=NOW - 60, sensors=sensors
+    )
+    checker = agents.AgentStatus(name="checker", app="mnist", state="failed", error="line 3", problem="timeout")
+    screens = [
+        *agents.agents_screen([], detailed=False),
+        *agents.agents_screen([tracker, checker], detailed=False),
+        *agents.agents_screen([tracker], detailed=True, now=NOW),
+    ]
+    assert_snapshot("agents", drawn(*screens))
+
+
+TRIGGERS: list[dict[str, Any]] = [
+    {"kind": "interval", "seconds": 5.0},
+    {"kind": "date", "when": "2026-01-31T06:00:00Z"},
+    {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"},
+    {"kind": "cron", "expression": "0 * * * *", "timezone": "Europe/Madrid"},
+    {"kind": "event", "type": "run.failed", "match": {}},
+    {"kind": "all_of", "triggers": [{"kind": "call"}, {"kind": "event", "type": "a", "match": {"b": 1}}]},
+    {"kind": "any_of", "triggers": [{"kind": "call"}]},
+    {"kind": "moon"},
+]
+ENTRIES: list[tuple[str, dict[str, Any]]] = [
+    ("sample", {"value": 1204, "cause": "interval:1", "error": None}),
+    ("sample", {"value": None, "cause": "interval:1", "error": "no such run"}),
+    ("intent", {"primitive": "run_workflow", "arguments": {"workflow": "w"}, "target": "workflow/w", "rule": "n > 1"}),
+    ("call", {"agent": "checker", "sensor": "look", "args": [5], "kwargs": {"a": 1}}),
+    ("decision", {"key": "k", "answer": {"verdict": "queue", "reason": "It cools down."}}),
+    ("decision", {"key": "k", "answer": {"sample": "s9"}}),
+    ("missed", {"reason": "late", "count": 3}),
+    ("refused", {"key": "k", "error": "no such\nagent"}),
+    ("new", {"some": "thing"}),
+]
+
+
+def action(state: Any, verdict: Any, **changes: Any) -> Action:
+    known: dict[str, Any] = {"id": "a1", "agent": "tracker", "app": "mnist", "team": "data", "at": NOW}
+    intent = Intent(
+        **known, strategy="count", primitive="run_workflow", arguments={"workflow": "w"}, target="workflow/w",
+        fields=("running",), rule="n > 1", key="k",
+    )  # fmt: skip
+    decision = Decision(intent="a1", verdict=verdict, reason="It needs approval.", at=NOW)
+    return Action(id="a1", intent=intent, state=state, decision=decision, began=None, ended=None, **changes)
+
+
+def test_triggers_journals_and_actions() -> None:
+    actions = [
+        *(action("pending", verdict) for verdict in ("act", "approve", "queue", "suggest")),
+        *(action(state, "act") for state in ("running", "succeeded", "observed", "lost")),
+        action("failed", "act", error="no such run"),
+        action("reverted", "act", reverted_by="ada"),
+    ]
+    screens: list[str | Table] = [
+        *(agents.trigger_text(one) for one in TRIGGERS),
+        *(agents.journal_line({"at": NOW, "kind": kind, "subject": "count", "body": body}) for kind, body in ENTRIES),
+        *(agents.action_line(one) for one in actions),
+        agents.actions_table(actions[:2]),
+        agents.approvals_table(actions[:1]),
+        agents.labels_table([{"id": "img/17", "app": "mnist", "data": {"index": 17}, "guess": 3, "score": 0.75}]),
+    ]
+    assert_snapshot("actions", drawn(*screens))
+
+
+def test_the_control_plane() -> None:
+    server = {"url": "http://127.0.0.1:46666", "pid": 8, "ready": True, "reason": None}
+    tracker = {"url": "http://t", "pid": 7, "alive": True, "ready": False, "log": "/log"}
+    status = {"started": NOW - 60, "database": "sqlite", "counts": {"events": 4, "open_runs": 0}}
+    status |= {"agents": [{"name": "tracker", "app": "mnist", "state": "running", "started": NOW, "restarts": 1}]}
+    up = {"up": True, "server": server, "tracker": tracker, "status": status}
+    ill = {**up, "server": {**server, "ready": False, "reason": "a\nb"}, "tracker": {**tracker, "alive": False}}
+    screens = [
+        *control_plane.status_screen(up),
+        *control_plane.status_screen({**ill, "status": None}),
+        *control_plane.status_screen({"up": False}),
+        control_plane.event_line(Event(at=NOW, type="sample", app="a", subject="s", data={"value": "a\nb" * 500})),
+    ]
+    assert_snapshot("control-plane", drawn(*screens))
+
+
+def test_secrets_among_arguments_and_in_events_are_stars() -> None:
+    body = {"primitive": "run_workflow", "target": "workflow/w", "arguments": {"parameters": {"token": "hunter2"}}}
+    intent = agents.journal_line({"id": 1, "at": NOW, "kind": "intent", "subject": "s", "body": body})
+    event = control_plane.event_line(Event(at=NOW, type="run.started", data={"parameters": {"db_password": "hunter2"}}))
+    assert "hunter2" not in intent + event
+    assert "***" in intent
+    assert "***" in event
+
+
+# Amounts and tables
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (text.format_bytes(1023), "1023 B"),
+        (text.format_bytes(1536), "1.5 KiB"),
+        (text.format_bytes(2**50), "1024.0 TiB"),
+        (text.counted(1, "step"), "1 step"),
+        (text.counted(1200, "strategy"), "1,200 strategies"),
+        (text.ago(0, now=59), "59 s ago"),
+        (text.ago(0, now=7200), "2 h ago"),
+        (text.ago(0, now=200_000), "2 d ago"),
+        (text.ago(None), "-"),
+        (text.latency(0.0123), "12.3 ms"),
+        (text.percent(0.5), "50.0%"),
+        (text.percent(None), "-"),
+        (text.shorten("a\n\x1b[31mb" + "c" * 500)[:5], "a bcc"),
+    ],
+)
+def test_amounts(made: str, told: str) -> None:
+    assert made == told
+
+
+TABLE = Table(
+    ("run", "workflow", "state"),
+    [("calm-otter-417", "shop:training", "3 succeeded, 1 failed"), ("x", "shop:training-of-digits", "running\x1b[2J")],
+)
+
+
+@pytest.mark.parametrize("width", [None, 60, 48, 20])
+def test_a_table_is_laid_out_for_the_terminal(width: int | None) -> None:
+    assert_snapshot(f"table-{width or 'unlimited'}", drawn(TABLE, width=width))
+
+
+words = st.text("abcdefgh", min_size=1, max_size=12)
+
+
+@given(
+    st.lists(st.lists(st.lists(words, max_size=4).map(" ".join), min_size=3, max_size=3), max_size=4),
+    st.integers(1, 90),
+)
+def test_no_word_is_broken_and_none_is_lost_at_any_width(rows: Sequence[Sequence[str]], width: int) -> None:
+    lines = lay_out(Table(("one", "two", "three"), rows), width)
+    left = " ".join(lines).split()
+    for row in rows:
+        for cell in row:
+            for word in cell.split():
+                assert word in left
+                left.remove(word)

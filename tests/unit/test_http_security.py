@@ -1,0 +1,139 @@
+"""Which requests a program answers: hosts, origins, media types and tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scanflow.http_security import RequestGuard, bearer_token, host_name, refuse_media, refuse_request
+
+LOCAL = (b"host", b"127.0.0.1:46666")
+
+
+def answer(app: Any, headers: Sequence[tuple[bytes, bytes]], *, path: str = "/runs", method: str = "GET") -> Any:
+    """Return the status and the document of a response."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("the body is none of the guard's business")
+
+    scope = {"type": "http", "method": method, "path": path, "headers": headers}
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+async def hello(scope: Any, _receive: Any, send: Any) -> None:
+    body = json.dumps({"caller": scope.get("state", {}).get("caller")}).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.mark.parametrize(
+    "host", [b"127.0.0.1:46666", b"127.8.9.1", b"localhost:1", b"LOCALHOST.", b"[::1]:80", b"a.example:443"]
+)
+def test_loopback_and_configured_hosts_are_answered(host: bytes) -> None:
+    assert refuse_request([(b"host", host)], hosts={"a.example"}) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"evil.example",
+        b"127.0.0.1.evil.example",
+        b"localhost.evil",
+        b"127.0.0.1@evil",
+        b"",
+        b"10.0.0.1",
+        b"[::1",
+        b"a/b",
+    ],
+)
+def test_a_foreign_or_malformed_host_is_refused(host: bytes) -> None:
+    refusal = refuse_request([(b"host", host)])
+    assert refusal is not None
+    assert refusal.status == 421
+
+
+def test_two_hosts_are_refused_and_none_is_what_no_browser_sends() -> None:
+    refusal = refuse_request([LOCAL, (b"host", b"evil.example")])
+    assert refusal is not None
+    assert refusal.status == 400
+    assert refuse_request([]) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        (b"origin", b"https://evil.example"),
+        (b"origin", b"null"),
+        (b"origin", b"http://127.0.0.1:8888"),
+        (b"origin", b"file://127.0.0.1:46666"),
+        (b"sec-fetch-site", b"cross-site"),
+        (b"sec-fetch-site", b"same-site"),
+    ],
+)
+def test_pages_of_other_origins_are_refused(header: tuple[bytes, bytes]) -> None:
+    refusal = refuse_request([LOCAL, header])
+    assert refusal is not None
+    assert refusal.status == 403
+
+
+def test_own_pages_and_programs_are_answered() -> None:
+    own = (b"origin", b"http://127.0.0.1:46666")
+    assert refuse_request([LOCAL, own, (b"sec-fetch-site", b"same-origin")]) is None
+    assert refuse_request([LOCAL, (b"sec-fetch-site", b"none")]) is None
+
+
+@pytest.mark.parametrize(
+    ("media", "refused"),
+    [
+        (b"application/json", False),
+        (b"Application/JSON; charset=utf-8", False),
+        (b"application/merge-patch+json", False),
+        (b"text/plain", True),
+        (b"application/x-www-form-urlencoded", True),
+        (None, True),
+    ],
+)
+def test_a_body_has_to_say_that_it_is_json(media: bytes | None, refused: bool) -> None:
+    headers = [(b"content-length", b"2"), *([] if media is None else [(b"content-type", media)])]
+    refusal = refuse_media("POST", headers)
+    assert (refusal is not None and refusal.status == 415) is refused
+    assert refuse_media("POST", [(b"content-length", b"0")]) is None
+    assert refuse_media("POST", [(b"transfer-encoding", b"chunked")]) is not None
+
+
+def test_a_bearer_token_is_read_once() -> None:
+    one = (b"authorization", b"bearer  secret ")
+    assert bearer_token([one]) == "secret"
+    assert bearer_token([one, one]) is None
+    assert bearer_token([(b"authorization", b"Basic c2VjcmV0")]) is None
+
+
+@pytest.mark.parametrize(("host", "name"), [(b"A.Example:80", "a.example"), (b"a:b", ""), (b"\xff", ""), (b"u@a", "")])
+def test_a_host_is_a_name_without_its_port(host: bytes, name: str) -> None:
+    assert host_name(host) == name
+
+
+def test_a_guarded_application_knows_the_caller_and_asks_others_for_a_token() -> None:
+    async def authenticate(token: str) -> str | None:
+        return "ada" if token == "good" else None
+
+    guarded = RequestGuard(hello, authenticate=authenticate, open_paths=["/healthz"], json_only=True)
+    good = (b"authorization", b"Bearer good")
+    assert answer(guarded, [LOCAL, good]) == (200, {"caller": "ada"})
+    assert answer(guarded, [LOCAL], path="/healthz") == (200, {"caller": None})
+    for headers in ([LOCAL], [LOCAL, (b"authorization", b"Bearer bad")]):
+        status, problem = answer(guarded, headers)
+        assert status == 401
+        assert "scanflow token show" in problem["detail"]
+    body = [(b"content-length", b"2"), (b"content-type", b"text/plain")]
+    assert answer(guarded, [LOCAL, good, *body], method="POST")[0] == 415
+    assert answer(guarded, [(b"host", b"evil.example"), good], path="/healthz")[0] == 421

@@ -1,0 +1,135 @@
+"""Versions of models on this machine's disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError
+from scanflow.knowledge import MemoryKnowledge
+from scanflow.knowledge.model_cache import ModelCache, split_model_uri
+
+
+class Counting(MemoryKnowledge):
+    """Counts what is downloaded."""
+
+    fetched = 0
+
+    def fetch_model(self, name: str, destination: Path, *, version: int | str = "latest") -> Path:
+        self.fetched += 1
+        return super().fetch_model(name, destination, version=version)
+
+
+@pytest.fixture
+def knowledge(tmp_path: Path) -> Counting:
+    registry = Counting()
+    register(registry, tmp_path / "v1", b"first")
+    return registry
+
+
+@pytest.fixture
+def cache(knowledge: Counting, tmp_path: Path) -> ModelCache:
+    return ModelCache(tmp_path / "models", lambda: knowledge)
+
+
+def register(registry: MemoryKnowledge, folder: Path, weights: bytes, file: str = "MLmodel") -> None:
+    folder.mkdir()
+    (folder / file).write_bytes(weights)
+    registry.register_model("cnn", folder, app="shop", team="data")
+
+
+@pytest.mark.parametrize(
+    ("uri", "parts"),
+    [
+        ("models:/cnn/3", ("cnn", 3)),
+        ("models:/cnn@champion", ("cnn", "champion")),
+        ("models:/cnn/latest", ("cnn", "latest")),
+        ("models:/a model/12", ("a model", 12)),
+    ],
+)
+def test_an_address_has_a_name_and_a_version(uri: str, parts: tuple[str, int | str]) -> None:
+    assert split_model_uri(uri) == parts
+
+
+@pytest.mark.parametrize(
+    "uri", ["cnn", "models:/cnn", "models:/cnn@", "models:/cnn/1/2", "models:/@a", "", "runs:/a/b"]
+)
+def test_what_is_no_address_says_how_one_is_written(uri: str) -> None:
+    with pytest.raises(InvalidError, match=r"is not an address in the registry. Write 'models:/.*@champion'"):
+        split_model_uri(uri)
+
+
+def test_a_version_is_fetched_once_whatever_it_is_called(cache: ModelCache, knowledge: Counting) -> None:
+    knowledge.set_model_alias("cnn", "champion", 1)
+    found = cache.fetch("models:/cnn@champion")
+    assert (found.name, found.version) == ("cnn", 1)
+    assert (Path(found.path) / "MLmodel").read_bytes() == b"first"
+    assert cache.fetch("models:/cnn/1") == cache.fetch("models:/cnn/latest") == found
+    assert knowledge.fetched == 1
+
+
+def test_an_alias_is_looked_up_each_time(cache: ModelCache, knowledge: Counting, tmp_path: Path) -> None:
+    knowledge.set_model_alias("cnn", "champion", 1)
+    first = cache.fetch("models:/cnn@champion")
+    register(knowledge, tmp_path / "v2", b"second")
+    knowledge.set_model_alias("cnn", "champion", 2)
+    second = cache.fetch("models:/cnn@champion")
+    assert (Path(second.path) / "MLmodel").read_bytes() == b"second"
+    assert Path(first.path).is_dir()
+
+
+def test_the_first_version_of_a_registry_made_anew_is_another(cache: ModelCache, tmp_path: Path) -> None:
+    first = cache.fetch("models:/cnn/1")
+    other = MemoryKnowledge()
+    register(other, tmp_path / "other", b"other")
+    found = ModelCache(tmp_path / "models", lambda: other).fetch("models:/cnn/1")
+    assert (Path(found.path) / "MLmodel").read_bytes() == b"other"
+    assert (Path(first.path) / "MLmodel").read_bytes() == b"first"
+
+
+def test_a_fetch_that_breaks_off_leaves_nothing_and_can_be_tried_again(
+    cache: ModelCache, knowledge: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(name: str, destination: Path, *, version: int | str) -> Path:
+        raise UnavailableError("The line is cut.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(knowledge, "fetch_model", break_off)
+        with pytest.raises(UnavailableError, match="The line is cut"):
+            cache.fetch("models:/cnn/1")
+    assert not [*(tmp_path / "models").rglob("MLmodel")]
+    assert cache.fetch("models:/cnn/1").version == 1
+
+
+def test_whoever_comes_second_takes_what_the_first_has_fetched(
+    cache: ModelCache, knowledge: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = MemoryKnowledge.fetch_model
+
+    def raced(self: MemoryKnowledge, name: str, destination: Path, *, version: int | str = "latest") -> Path:
+        original(self, name, destination, version=version)
+        return original(self, name, destination, version=version)  # refused: it is there
+
+    monkeypatch.setattr(Counting, "fetch_model", raced)
+    assert (Path(cache.fetch("models:/cnn/1").path) / "MLmodel").is_file()
+
+
+def test_what_is_no_mlflow_model_says_how_to_make_one(cache: ModelCache, knowledge: Counting, tmp_path: Path) -> None:
+    register(knowledge, tmp_path / "v2", b"", file="weights.bin")
+    with pytest.raises(InvalidError, match=r"version 2 of the model 'cnn' has no file 'MLmodel'.*log_model"):
+        cache.fetch("models:/cnn/2")
+
+
+def test_what_is_not_there_names_the_nearest(cache: ModelCache) -> None:
+    with pytest.raises(NotFoundError, match=r"There is no model 'cnm'. Did you mean 'cnn'"):
+        cache.fetch("models:/cnm/1")
+    with pytest.raises(NotFoundError, match="no version with the alias 'champion'"):
+        cache.fetch("models:/cnn@champion")
+
+
+def test_how_a_version_is_served_is_remembered_with_it(cache: ModelCache, knowledge: Counting) -> None:
+    assert cache.recall("cnn", 1) is None
+    cache.remember("cnn", 1, '{"instances":2}')
+    assert cache.recall("cnn", 1) == '{"instances":2}'
+    assert knowledge.get_model("cnn", 1).tags["scanflow.shape"] == '{"instances":2}'

@@ -1,0 +1,162 @@
+"""What is asked of a service on a command line: JSON, arrays, bytes, whole messages."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from scanflow.deployer import Deployer
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.transport import Answer, Reply
+from scanflow.transport.tensors import as_arrays
+from scanflow_client.predict_io import PredictRequest, read_request, response_lines, send
+
+
+class Terminal(io.BytesIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def read(
+    file: str | None = None, *, data: str | None = None, npy: Path | None = None, stdin: bytes | None = None
+) -> PredictRequest:
+    return read_request(file=file, data=data, npy=npy, stdin=Terminal() if stdin is None else io.BytesIO(stdin))
+
+
+def saved(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
+    file = io.BytesIO()
+    save(file, *arrays, **named)
+    return file.getvalue()
+
+
+def test_rows_are_json() -> None:
+    assert read(data="[[1, 2]]").inputs == [[1, 2]]
+    assert read(data='{"a": [1], "inputs": [2]}').inputs == {"a": [1], "inputs": [2]}
+    assert read("-", stdin=b" [[1, 2]]\n").inputs == [[1, 2]]
+    assert read(stdin=b"[[1, 2]]").inputs == [[1, 2]]
+
+
+def test_whole_messages_are_sent_as_they_are() -> None:
+    tensors = '{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}'
+    assert read(data=tensors).message == json.loads(tensors)
+    assert read(data='{"data": {"ndarray": [[1]]}}').message == {"data": {"ndarray": [[1]]}}
+
+
+def test_files_are_known_by_what_is_in_them(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    (tmp_path / "rows.npy").write_bytes(saved(np.save, array))
+    (tmp_path / "rows.npz").write_bytes(saved(np.savez, a=array))
+    (tmp_path / "rows.json").write_text("[[1]]")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "text.txt").write_bytes(b"[sic] it is text")
+    assert read(str(tmp_path / "rows.npy")).inputs.tolist() == array.tolist()
+    assert read(npy=tmp_path / "rows.npy").inputs.dtype == np.uint8
+    assert list(read(str(tmp_path / "rows.npz")).inputs) == ["a"]
+    assert read(str(tmp_path / "rows.json")).inputs == [[1]]
+    assert read(str(tmp_path / "picture.png")).raw == b"\x89PNG"
+    assert read(str(tmp_path / "text.txt")).raw == b"[sic] it is text"
+    assert read("-", stdin=saved(np.save, array)).inputs.shape == (2, 3)
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No input is given"):
+        read()
+    with pytest.raises(UsageError, match="Several inputs are given"):
+        read("a.npy", data="[1]")
+    with pytest.raises(NotFoundError, match=r"There is no file 'nothere.npy'"):
+        read("nothere.npy")
+    with pytest.raises(InvalidError, match="--data is not JSON"):
+        read(data="[[1, 2]")
+    (tmp_path / "objects.npy").write_bytes(saved(np.save, np.array([object()], dtype=object)))
+    with pytest.raises(InvalidError, match="holds no array that can be sent"):
+        read(npy=tmp_path / "objects.npy")
+    (tmp_path / "cut.npy").write_bytes(saved(np.save, np.arange(100))[:100])
+    with pytest.raises(InvalidError, match="holds no array that can be sent"):
+        read(str(tmp_path / "cut.npy"))
+
+
+class Listening:
+    """Keeps what it is asked, and answers with it."""
+
+    def __init__(self, content_type: str = "application/json") -> None:
+        self.content_type = content_type
+        self.declared: list[str] = []
+        self.asked: list[tuple[str, bytes]] = []
+
+    def connect(self, _name: str) -> AbstractContextManager[Listening]:
+        return nullcontext(self)
+
+    def post(self, path: str, body: bytes, _headers: Mapping[str, str]) -> Reply:
+        self.asked.append((path, body))
+        return Reply(content=body, headers={"content-type": self.content_type})
+
+    def document(self, _path: str) -> dict[str, Any]:
+        return {"inputs": [{"name": "x", "datatype": datatype} for datatype in self.declared]}
+
+    def predict(self, name: str, inputs: Any, *, node: str | None, dtype: str | None) -> Answer:  # noqa: ARG002
+        return Answer(outputs=as_arrays({"y": inputs}, dtype=dtype), instance="1", revision="r1")
+
+
+def asked(listening: Listening, question: PredictRequest, *, seldon: bool = False, node: str | None = None) -> Any:
+    return send(cast(Deployer, listening), "digits", question, node=node, dtype=None, seldon=seldon)
+
+
+def test_each_kind_of_question_goes_where_it_is_understood() -> None:
+    there = Listening()
+    tensors = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    assert asked(there, PredictRequest(message=tensors)) == tensors
+    assert asked(there, PredictRequest(message={"strData": "a"})) == {"strData": "a"}
+    assert asked(there, PredictRequest(inputs=np.array([[1, 2]])), seldon=True) == {"data": {"ndarray": [[1, 2]]}}
+    assert asked(there, PredictRequest(raw=b"\x00"), seldon=True) == {"binData": "AA=="}
+    assert asked(there, PredictRequest(message=tensors), node="a/b") == tensors
+    predictions, infer = "/api/v1.0/predictions", "/v2/models/digits/infer"
+    assert [path for path, _ in there.asked] == [
+        infer, predictions, predictions, predictions, "/v2/models/a%2Fb/infer",
+    ]  # fmt: skip
+    with pytest.raises(InvalidError, match="Seldon's protocol takes one input"):
+        asked(there, PredictRequest(inputs={"a": [1]}), seldon=True)
+
+
+def test_whole_numbers_that_are_typed_are_what_the_model_declares() -> None:
+    there = Listening()
+    for declared, got in ([], "int64"), (["FP64"], "float64"), (["INT8"], "int64"), (["FP32", "FP64"], "int64"):
+        there.declared = declared
+        answer = asked(there, PredictRequest(inputs=[[1, 2]]))
+        assert answer.outputs["y"].dtype == got
+    there.declared = ["FP64"]
+    assert asked(there, PredictRequest(inputs=np.array([1], dtype="int8"))).outputs["y"].dtype == "int8"
+
+
+def test_bytes_come_back_as_bytes_unless_the_answer_is_a_document() -> None:
+    assert asked(Listening("application/octet-stream"), PredictRequest(raw=b"abc")) == b"abc"
+    assert asked(Listening(), PredictRequest(raw=b'{"a": 1}')) == {"a": 1}
+
+
+def test_an_answer_is_told_with_its_types_and_who_gave_it() -> None:
+    answer = asked(Listening(), PredictRequest(inputs=[[1, 2]]))
+    assert response_lines(answer, as_json=False) == ["y  int64 (1, 2)", "[[1, 2]]", "from instance 1, revision r1"]
+    assert json.loads(response_lines(answer, as_json=True)[0]) == {
+        "outputs": {"y": [[1, 2]]},
+        "instance": "1",
+        "revision": "r1",
+    }
+
+
+def test_a_large_answer_is_shortened_for_people_only() -> None:
+    answer = asked(Listening(), PredictRequest(inputs=np.zeros((100, 100))))
+    assert len("\n".join(response_lines(answer, as_json=False))) < 1000
+    assert len(json.loads(response_lines(answer, as_json=True)[0])["outputs"]["y"]) == 100
+
+
+def test_text_is_told_as_text() -> None:
+    words = np.empty(2, dtype=object)
+    words[:] = [b"yes", b"n\xff"]
+    answer = Answer(outputs={"y": words}, instance=None, revision=None)
+    assert json.loads(response_lines(answer, as_json=True)[0])["outputs"]["y"] == ["yes", "n\ufffd"]
