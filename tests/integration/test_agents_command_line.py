@@ -96,7 +96,7 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerPr
     assert f"{id}  " in cli("why").stdout
     assert cli("approve").stdout.startswith("No action is waiting for approval.")
     again = cli("approve", id)
-    assert (again.returncode, "needs no yes" in again.stderr) == (2, True)
+    assert (again.returncode, "needs no approval" in again.stderr) == (2, True)
 
     journal = cli("agents", "tracker", "--journal").stdout.splitlines()
     assert [line.split()[2] for line in journal][:3] == ["sample", "sample", "intent"]

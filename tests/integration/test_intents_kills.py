@@ -23,8 +23,8 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from scanflow.agent.primitive_model import PrimitiveResult
-from scanflow.agent.records import Call
-from scanflow_server.arbiter.engine import Engine
+from scanflow.agent.records import PrimitiveCall
+from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.store.base import open_store
 
 address, folder = sys.argv[1], Path(sys.argv[2])
@@ -33,7 +33,7 @@ def perform(intent, call, key, noted, note):
     # A thing that is done by replacing a value, as those of services are: done when it is what is wanted.
     place = folder / str(call.arguments["workflow"])
     before = place.read_text() if place.exists() else "0"
-    inverse = noted or Call(primitive=call.primitive, arguments={**call.arguments, "instances": int(before)})
+    inverse = noted or PrimitiveCall(primitive=call.primitive, arguments={**call.arguments, "instances": int(before)})
     if noted is None:
         note(inverse)
     time.sleep(0.005)
@@ -44,7 +44,7 @@ def perform(intent, call, key, noted, note):
     time.sleep(0.005)
     return PrimitiveResult({"before": inverse.arguments["instances"]}, inverse)
 
-engine = Engine(open_store(address), perform, look=lambda intent: {}, workers=2)
+engine = ArbiterEngine(open_store(address), perform, look=lambda intent: {}, workers=2)
 engine.start()
 print("started", flush=True)
 time.sleep(300)

@@ -96,9 +96,10 @@ def test_of_two_equals_the_first_keeps_the_replicas_and_the_other_is_told_by_who
     plant.start("shrinker")
     reasons = refusals(plant, "shrinker", 8)
     assert (instances(plant), changes(plant)) == (2, 1)
-    (winner,) = plant.done()
-    assert winner["intent"]["agent"] == "grower"
-    assert {one["decision"]["winner"] for one in plant.refused()} == {winner["id"]}
+    # What the winner sees while its change is under way it wants again; that changes nothing when its turn comes.
+    done = {one["id"]: one["intent"]["agent"] for one in plant.done()}
+    assert set(done.values()) == {"grower"}
+    assert {one["decision"]["winner"] for one in plant.refused(agent="shrinker")} <= done.keys()
     assert all("belongs to the strategy 'tests/mnist/grower/replicas'" in reason for reason in reasons), reasons
     assert plant.done(agent="shrinker") == []
     assert "refuse" in plant.why(plant.refused()[0]["id"])
