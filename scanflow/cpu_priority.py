@@ -11,8 +11,6 @@ import platform
 import struct
 from pathlib import Path
 
-__all__ = ["take_short_slices", "yield_cpu"]
-
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274, "ppc64le": 355, "s390x": 345}
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 """``struct sched_attr`` (sched_setattr(2)): size, policy, flags, nice, priority, runtime, deadline, period."""

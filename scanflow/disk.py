@@ -7,8 +7,6 @@ import sqlite3
 
 from scanflow.errors import UnavailableError
 
-__all__ = ["disk_error"]
-
 _FULL = "its disk is full. Free space"
 _DENIED = "this user has no permission. Fix its permissions, or name a home of your own (SCANFLOW_HOME)"
 _READ_ONLY = "its file system is mounted read-only. Name another home (SCANFLOW_HOME)"

@@ -14,8 +14,6 @@ from pathlib import Path
 from scanflow.errors import UnavailableError
 from scanflow.private import open_home, open_private
 
-__all__ = ["ensure_home_token", "home_token", "make_token", "token_file", "token_hash"]
-
 _PREFIX = "scanflow_"
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-__all__ = ["Refusal", "RequestGuard", "bearer_token", "host_name", "is_loopback_host", "refuse_media", "refuse_request"]
-
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 """As ASGI has them: names in lower case."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["STARS", "looks_secret", "masked"]
-
 STARS = "***"
 """What is shown and kept in place of a secret."""
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 
-__all__ = ["being_loaded", "file_being_loaded", "load_function", "load_module"]
-
 _loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", default=None)
 _folders: set[Path] = set()
 _MARK = "__loaded_by_scanflow__"

@@ -9,8 +9,6 @@ from typing import NewType
 
 from scanflow.errors import InvalidError
 
-__all__ = ["RunName", "StepName", "check_locator", "check_name", "environment_name", "make_run_name", "slug"]
-
 RunName = NewType("RunName", str)
 """A run's human name, unique in one home: ``calm-otter-417``."""
 

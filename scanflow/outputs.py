@@ -11,20 +11,6 @@ from contextvars import ContextVar
 from pathlib import Path, PurePath
 from typing import Any
 
-__all__ = [
-    "OUTPUTS_FOLDER",
-    "PATH",
-    "PICKLE",
-    "VALUE",
-    "encode",
-    "is_mark",
-    "keep_outputs",
-    "output",
-    "output_dir",
-    "use_output_dir",
-    "write_output",
-]
-
 OUTPUTS_FOLDER = ".outputs"
 """Inside a step's output folder: one JSON file for each named value."""
 

@@ -20,8 +20,6 @@ from scanflow.errors import NotFoundError, UsageError, did_you_mean
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Group", "load_plugin", "not_installed", "plugin_names"]
-
 Group: TypeAlias = Literal["backends", "detectors", "primitives", "templates"]
 
 

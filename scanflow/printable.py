@@ -9,8 +9,6 @@ from __future__ import annotations
 import codecs
 import re
 
-__all__ = ["PrintableStream", "one_line", "printable"]
-
 _STRING_END = r"(?:\x07|\x1b\\|\x9c|(?=\n)|\Z)"
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, erasing

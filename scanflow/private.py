@@ -13,8 +13,6 @@ from typing import IO, Any
 
 from scanflow.errors import UsageError
 
-__all__ = ["open_home", "open_private", "private_file", "private_folder", "write_private"]
-
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _SHARED_BY_DESIGN = {"venvs"}  # packages, no data; tens of thousands of files
 

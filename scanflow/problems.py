@@ -26,8 +26,6 @@ from scanflow.errors import (
     UsageError,
 )
 
-__all__ = ["PROBLEM_JSON", "error_of", "problem_document", "problem_of", "refusal_of", "status_of"]
-
 PROBLEM_JSON = "application/problem+json"
 """The media type of a problem document."""
 

@@ -13,8 +13,6 @@ from scanflow.errors import InvalidError
 from scanflow.home_token import home_token
 from scanflow.http_security import host_name, is_loopback_host
 
-__all__ = ["Settings"]
-
 
 class Settings(BaseModel):
     """Settings of one process. Each field is read from ``SCANFLOW_<FIELD>``; an empty one counts as unset."""

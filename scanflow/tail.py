@@ -7,8 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-__all__ = ["Tail"]
-
 BLOCK = 65_536
 
 

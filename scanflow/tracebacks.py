@@ -8,8 +8,6 @@ from pathlib import PurePath
 
 from scanflow.printable import printable
 
-__all__ = ["CAUSE_WIDTH", "MAX_CAUSE_LINES", "MAX_FRAMES", "WIDTH", "read_text"]
-
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
 _CAUSES = (

@@ -13,21 +13,6 @@ from typing import Any, Literal, TypeVar
 
 from scanflow.errors import InvalidError
 
-__all__ = [
-    "BatchingOptions",
-    "ControlMessage",
-    "Desired",
-    "InstanceSpec",
-    "Limits",
-    "ModelFiles",
-    "Node",
-    "Recording",
-    "Revision",
-    "decode",
-    "encode",
-    "read_token",
-]
-
 Role = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
 _T = TypeVar("_T")
 

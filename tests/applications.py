@@ -9,8 +9,6 @@ from scanflow_server import requests
 from scanflow_server.context import ServerContext
 from scanflow_server.store import applications
 
-__all__ = ["keep_application"]
-
 
 def keep_application(context: ServerContext, app: Application, *, source: Path | None = None) -> None:
     """Keep an application as its newest revision."""

@@ -14,8 +14,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-__all__ = ["Postgres", "private_postgres"]
-
 _USERS = ("postgres", "nobody")
 _TIMEOUT_S = 60
 _SETTINGS = "-c listen_addresses= -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=200"

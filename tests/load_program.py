@@ -30,8 +30,6 @@ import httptools
 
 from scanflow.cpu_priority import take_short_slices
 
-__all__ = ["PROGRESS", "LoadError", "Plan"]
-
 SWEEP_S = 0.1
 """How often requests that wait too long are looked for, and the time is compared with the duration."""
 

@@ -19,8 +19,6 @@ from scanflow.home_token import ensure_home_token
 from scanflow.loading import load_application
 from tests.waiting import until
 
-__all__ = ["ServerProcess", "bearer", "body_of", "free_port"]
-
 
 def bearer(token: str) -> dict[str, str]:
     """Return the header that carries a token."""

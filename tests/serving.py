@@ -17,8 +17,6 @@ from typing import Any, Self
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage, Desired, InstanceSpec, Limits, Node, Revision, encode
 
-__all__ = ["Instance", "raw_exchange", "read_answer", "unused_port"]
-
 PATIENCE_S = 60.0
 
 
@@ -66,10 +64,7 @@ class Instance:
         (self.folder / "instance.json").write_bytes(encode(InstanceSpec(**{**fields, **spec})))
         self._log = (self.folder / "log").open("wb")
         self.process = subprocess.Popen(
-            [*program, str(self.folder)],
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=(self.listener.fileno(),),
+            [*program, str(self.folder)], stdout=self._log, stderr=self._log, pass_fds=(self.listener.fileno(),)
         )
 
     # -- its life

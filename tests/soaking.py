@@ -20,8 +20,6 @@ import psutil
 from tests.server import bearer
 from tests.waiting import until
 
-__all__ = ["Api", "Follower", "Growth", "Look", "Predictor", "Watch", "growth_of", "kill", "of_home", "weigh"]
-
 PATIENCE_S = 90.0
 MIB = 1024 * 1024
 

@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["until"]
-
 PATIENCE_S = 60.0
 _POLL = threading.Event()
 

@@ -14,8 +14,6 @@ from scanflow_client.formatting.agents import AgentStatus
 if TYPE_CHECKING:
     from scanflow.transport import ServerClient
 
-__all__ = ["entries_of", "known", "one_of", "with_sensors"]
-
 SENSORS_TIMEOUT_S = 3.0
 """The longest that an agent may take to report its sensors; the others are listed all the same."""
 

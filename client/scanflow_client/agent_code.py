@@ -14,8 +14,6 @@ from scanflow.agent.replay import Moment
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.problems import error_of
 
-__all__ = ["Replayed", "replay", "strategies_of"]
-
 _PROBLEM = 1
 _STOPPED = 130
 

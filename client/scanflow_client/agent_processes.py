@@ -10,8 +10,6 @@ from pathlib import Path
 from scanflow.deployer.remote_home import up_file
 from scanflow.processes.daemon import Daemon
 
-__all__ = ["AgentProcess", "living_agents", "wait_until_ended"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProcess:

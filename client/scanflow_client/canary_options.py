@@ -7,8 +7,6 @@ import re
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.errors import InvalidError
 
-__all__ = ["parse_rule", "parse_share"]
-
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
 _SHARE = re.compile(rf"\s*({_NUMBER})\s*(%?)\s*")
 _RULE = re.compile(rf"\s*(errors|p95|mean)\s*<=\s*({_NUMBER})\s*x\s*(?:\+\s*({_NUMBER})\s*)?")

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
     from scanflow.transport import Answer
 
-__all__ = ["Client"]
-
 
 class Client:
     """Runs and serves workflows, and looks at past runs and at services.

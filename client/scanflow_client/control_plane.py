@@ -28,8 +28,6 @@ from scanflow.settings import Settings
 from scanflow.transport import ServerClient, is_reachable, path_of
 from scanflow_client.shutdown import AgentShutdown
 
-__all__ = ["DownResult", "UpResult", "down", "free_port", "look", "up"]
-
 HOST = "127.0.0.1"
 PORT = 46666
 """Of the server, unless another is given; if it is taken, the next free one."""

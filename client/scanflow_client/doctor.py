@@ -14,8 +14,6 @@ from scanflow.placement.available_cpus import this_machine
 from scanflow.settings import Settings
 from scanflow_client.formatting.text import format_bytes
 
-__all__ = ["Finding", "examine"]
-
 LEAST_DISK_BYTES = 2 * 2**30
 _SERVING = ("grpc", "httptools", "msgspec", "numpy", "prometheus_client", "uvloop")
 _OPTIONAL = (
@@ -38,15 +36,7 @@ class Finding(NamedTuple):
 def examine(settings: Settings) -> list[Finding]:
     """Look at this machine and return what was found, in the order a person would fix it."""
     home = settings.home.expanduser().absolute()
-    return [
-        _python(),
-        _cores(),
-        *_home(home),
-        _uv(),
-        _serving(),
-        *map(_optional, _OPTIONAL),
-        *_services(settings),
-    ]
+    return [_python(), _cores(), *_home(home), _uv(), _serving(), *map(_optional, _OPTIONAL), *_services(settings)]
 
 
 def _python() -> Finding:

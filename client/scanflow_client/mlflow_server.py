@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path, tracker_place
 from scanflow.settings import Settings
 
-__all__ = ["command", "environment", "main"]
-
 _OTHERS = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 
 

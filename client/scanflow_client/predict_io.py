@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from scanflow.deployer import Deployer
     from scanflow.transport import Answer, Reply
 
-__all__ = ["PredictRequest", "read_request", "response_lines", "send"]
-
 _SELDON = frozenset({"data", "binData", "strData", "jsonData"})
 _NUMPY = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"

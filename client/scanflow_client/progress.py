@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from scanflow.backends.service_records import Progress, ServiceObserver
 
-__all__ = ["RunProgress", "changes_on", "print_line", "progress_for"]
-
 MAX_RUNNING = 8
 """Lines of running steps at the bottom of a terminal."""
 

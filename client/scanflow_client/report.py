@@ -11,8 +11,6 @@ from scanflow.reports.loop_events import TYPES, loop_events, versions_of
 from scanflow.reports.page import loop_report
 from scanflow.transport import ServerClient, path_of
 
-__all__ = ["loop_events_so_far", "report_page", "write_report"]
-
 _AT_ONCE = 1000
 
 

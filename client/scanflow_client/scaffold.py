@@ -7,8 +7,6 @@ from pathlib import Path
 from scanflow.errors import InvalidError
 from scanflow.names import slug
 
-__all__ = ["write_application"]
-
 _APP = '''"""A first workflow. Run it: scanflow run app.py"""
 
 import scanflow as sf

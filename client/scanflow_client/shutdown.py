@@ -9,8 +9,6 @@ from scanflow.errors import ScanflowError
 from scanflow.transport import ServerClient, path_of
 from scanflow_client.agent_processes import AgentProcess, living_agents, wait_until_ended
 
-__all__ = ["AgentShutdown"]
-
 _ENDED = {"stopped", "failed"}
 Place = tuple[str, str]
 """An application's name and an agent's."""

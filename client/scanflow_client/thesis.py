@@ -21,8 +21,6 @@ from scanflow.backends.records import RunRecord
 from scanflow.errors import UnsupportedError, did_you_mean
 from scanflow_client.client import Client
 
-__all__ = ["Awaited", "ScanflowClient", "ScanflowDeployClient", "ScanflowDeployerClient"]
-
 T = TypeVar("T")
 _MPI_NAMES = {"nTasks": "n_tasks", "nNodes": "n_nodes", "nWorkers": "n_workers"}
 _LOCAL = ("local", "embedded")

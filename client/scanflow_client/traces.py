@@ -12,8 +12,6 @@ from scanflow.agent.replay import Trace
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 
-__all__ = ["moment_of", "read_trace", "save_trace"]
-
 _KINDS = frozenset({"sample", "intent", "call", "error", "decision", "refused"})
 
 

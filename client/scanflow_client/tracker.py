@@ -20,8 +20,6 @@ from scanflow.knowledge import KnowledgeBase, ModelVersion, SavedVersion, open_k
 from scanflow.knowledge.files import arriving
 from scanflow.settings import Settings
 
-__all__ = ["ScanflowTrackerClient"]
-
 _log = logging.getLogger(__name__)
 
 PRODUCTION = "production"
@@ -218,13 +216,7 @@ def _copy_run(source: KnowledgeBase, target: KnowledgeBase, run_id: str, app: st
         return None
     metrics = {key: value for key, value in run.metrics.items() if math.isfinite(value)}  # plain MLflow takes NaN too
     copied = target.log_run(
-        app,
-        team,
-        name=run.name,
-        params=run.params,
-        metrics=metrics,
-        started_at=run.started_at,
-        ended_at=run.ended_at,
+        app, team, name=run.name, params=run.params, metrics=metrics, started_at=run.started_at, ended_at=run.ended_at
     )
     return copied.run_id
 

@@ -14,8 +14,6 @@ from scanflow.app.parameters import Fixed, Parameters, plain
 from scanflow.app.triggers import CallReceive
 from scanflow.names import check_name
 
-__all__ = ["Act", "Call", "Doing", "Kind", "call"]
-
 Kind = Literal["batch", "online"]
 
 

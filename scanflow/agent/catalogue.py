@@ -14,8 +14,6 @@ from scanflow.agent.actions import Act, Kind
 from scanflow.app.model import Model, short
 from scanflow.errors import InvalidError, did_you_mean
 
-__all__ = ["Layer", "Parameter", "Primitive", "primitive", "rows_of", "type_name"]
-
 P = ParamSpec("P")
 Layer = Literal["application", "infrastructure"]
 """Thesis 5.2.3: what the workflow is to be, or which executors and instances there are."""

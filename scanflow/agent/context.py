@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord
     from scanflow.knowledge.port import KnowledgeBase
 
-__all__ = ["Caller", "Context", "Services", "current", "current_or_none", "firing"]
-
 
 class Services(Protocol):
     """What runs: the reading half of a deployer."""

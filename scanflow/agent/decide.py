@@ -18,8 +18,6 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
-__all__ = ["Evaluation", "Evaluator", "Situation", "decide", "evaluate"]
-
 _OURS = ("sample", "parameters", "situation")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["encodable", "error_text", "shortened"]
-
 
 def encodable(text: str) -> str:
     """Return a text without halves of characters, which no encoding has: each as ``\\ud83d``."""

@@ -13,8 +13,6 @@ from scanflow.agent.registry import Declared
 from scanflow.agent.rules import explain, rule_of
 from scanflow.agent.strategy import Strategy
 
-__all__ = ["called", "strategy_documents", "wanted"]
-
 
 def called(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) -> str:
     """Return a call as it is written: ``checker.look(5, often=true)``."""

@@ -6,8 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.agent.records import JSON
 
-__all__ = ["Accepted", "Here", "SensorCall", "SensorReport"]
-
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -15,20 +15,6 @@ from scanflow.app.resources import Resources
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
-__all__ = [
-    "above_zero",
-    "both_spellings",
-    "cut_fields",
-    "executor_field",
-    "instance_count",
-    "model_address",
-    "named",
-    "resources_given",
-    "service_target",
-    "target_of_kind",
-    "workflow_target",
-]
-
 _MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 
 

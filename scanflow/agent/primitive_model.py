@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from scanflow.app.workflow import Workflow
     from scanflow.deployer.port import Deployer
 
-__all__ = ["PrimitiveContext", "PrimitiveModel", "PrimitiveResult", "installed_primitive", "installed_primitives"]
-
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveResult:
@@ -106,10 +104,7 @@ class PrimitiveModel(Model):
         """Return it as it is listed."""
         parameters = [
             Parameter(
-                name=name,
-                type=type_name(field.annotation),
-                required=field.is_required(),
-                what=field.description or "",
+                name=name, type=type_name(field.annotation), required=field.is_required(), what=field.description or ""
             )
             for name, field in cls.model_fields.items()
         ]

@@ -9,21 +9,6 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-__all__ = [
-    "JSON",
-    "Action",
-    "ActionState",
-    "Autonomy",
-    "Decision",
-    "Event",
-    "Guard",
-    "Intent",
-    "PrimitiveCall",
-    "Sample",
-    "Verdict",
-]
-
-
 JSON: TypeAlias = JsonValue
 """What JSON can hold: text, numbers, true, false, null, and lists and mappings of those. The models here refuse NaN and
 infinity, which would become null on their way."""

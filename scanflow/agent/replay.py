@@ -17,8 +17,6 @@ from scanflow.agent.formatting import wanted
 from scanflow.agent.records import Intent, Sample
 from scanflow.errors import InvalidError
 
-__all__ = ["Difference", "Moment", "Trace", "difference", "replay", "trace_of"]
-
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

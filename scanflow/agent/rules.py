@@ -14,8 +14,6 @@ from typing import Any, overload
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
-__all__ = ["Rule", "explain", "rule", "rule_of"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rule:

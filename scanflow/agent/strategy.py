@@ -19,8 +19,6 @@ from scanflow.app.quantities import Seconds, Wait
 from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTrigger, Interval, Trigger
 from scanflow.errors import InvalidError
 
-__all__ = ["Strategy", "Then", "When"]
-
 When: TypeAlias = SensorFunction[..., Any] | Sensor | Trigger | str
 """A sensor, its name, or a trigger alone."""
 

@@ -10,8 +10,6 @@ from scanflow.app.application import Application
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.loading import load_application
 
-__all__ = ["agents_of"]
-
 
 def agents_of(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
     """Return the application of ``FILE[:AGENT]``, its file, and the agents that are meant.

@@ -26,8 +26,6 @@ from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
 from scanflow.plugins import not_installed, plugin_names
 
-__all__ = ["Agent", "Misfire", "Sensor", "SensorFunction", "collecting", "declare", "declared_sensor"]
-
 Misfire = Literal["run_once", "skip"]
 """What is done about due times that came while the agent was down: fire once for all of them, or not at all."""
 

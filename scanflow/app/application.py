@@ -15,8 +15,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import MAX_NAME, check_name, environment_name
 
-__all__ = ["Application", "Tracker"]
-
 
 class Tracker(Model):
     """The knowledge base that the application's steps log to: MLflow."""
@@ -42,11 +40,7 @@ class Application(Model):
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "application"))]
     team: Annotated[str, AfterValidator(lambda team: check_name(team, "team"))] = "default"
-    app_dir: Annotated[
-        str | Path,
-        BeforeValidator(_folder),
-        Field(validate_default=True),
-    ] = "."
+    app_dir: Annotated[str | Path, BeforeValidator(_folder), Field(validate_default=True)] = "."
     """The folder that scripts are relative to. A relative one is relative to the file it was loaded from."""
 
     workflows: Annotated[Sequence[Workflow], AfterValidator(as_tuple)] = ()

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from scanflow.app.model import Model, short
 from scanflow.errors import InvalidError
 
-__all__ = ["Chain", "Dependency", "Linkable", "Targets"]
-
 
 class Dependency(Model):
     """An edge: ``depender`` starts after ``dependee`` (batch), or receives what it sends (online)."""

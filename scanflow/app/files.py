@@ -10,8 +10,6 @@ from scanflow.app.application import Application
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
-__all__ = ["SCHEMA", "dump_json", "dump_yaml", "load_json", "load_yaml"]
-
 SCHEMA = "scanflow/v1"
 """Written first in every file; a reader refuses what it does not know."""
 

@@ -7,8 +7,6 @@ from graphlib import CycleError, TopologicalSorter
 
 from scanflow.errors import InvalidError
 
-__all__ = ["ancestors", "levels", "parents_of"]
-
 _MOST_SHOWN = 20
 
 

@@ -13,8 +13,6 @@ from scanflow.app.graph import levels
 from scanflow.app.service import Service
 from scanflow.errors import InvalidError
 
-__all__ = ["answers", "check_inference", "children_of"]
-
 Parents = Mapping[str, Sequence[str]]
 
 

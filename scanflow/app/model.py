@@ -23,8 +23,6 @@ from pydantic_core import ErrorDetails
 
 from scanflow.errors import InvalidError, did_you_mean
 
-__all__ = ["Model", "Number", "Whole", "as_tuple", "short"]
-
 
 class Model(BaseModel):
     """A frozen description, refused as a whole with an :class:`~scanflow.errors.InvalidError` when a part is wrong."""

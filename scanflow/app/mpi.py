@@ -14,8 +14,6 @@ from scanflow.app.resources import Affinity, Resources
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
-__all__ = ["MPIProfile", "MPIWorkload"]
-
 MPIProfile = Literal["cpu", "memory", "network"]
 """What bounds the program (thesis 6.3.1); it decides into how many workers the job is cut."""
 

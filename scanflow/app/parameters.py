@@ -12,8 +12,6 @@ from pydantic import AfterValidator, BeforeValidator
 from scanflow.errors import InvalidError
 from scanflow.masking import STARS, looks_secret
 
-__all__ = ["Fixed", "Parameters", "Texts", "Variables", "plain", "plain_mapping", "with_article"]
-
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 _MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
 _OURS = frozenset({"$from", "$path", "$pickle"})

@@ -11,9 +11,6 @@ from scanflow.app.references import Ref
 from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 
-__all__ = ["IMAGE_NOTE", "Plan", "PlannedInstance", "PlannedStep", "plan_graph", "plan_workflow"]
-
-
 IMAGE_NOTE = "image not used here"
 
 

@@ -13,11 +13,6 @@ from pydantic import BeforeValidator, ValidationInfo
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
-__all__ = [
-    "Duration", "Seconds", "Size", "Wait", "format_duration", "format_memory", "parse_cpu", "parse_duration",
-    "parse_memory",
-]  # fmt: skip
-
 MAX_CORES = 100_000
 MIN_MEMORY = 10**6  # no program runs in less: a unit was forgotten
 MAX_MEMORY = 2**63 - 1  # what Kubernetes can count

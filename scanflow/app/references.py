@@ -15,8 +15,6 @@ from scanflow.app.model import Model, short
 from scanflow.app.parameters import plain
 from scanflow.errors import InvalidError
 
-__all__ = ["Condition", "Ref", "item", "read_condition", "read_reference", "references_in"]
-
 RESULT = "result"
 _FROM = "$from"
 _REF = re.compile(r"(?P<step>[a-z0-9][-a-z0-9]*)\.(?P<output>.+)", re.DOTALL)

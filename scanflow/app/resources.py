@@ -12,8 +12,6 @@ from scanflow.app.parameters import Fixed, Texts
 from scanflow.app.quantities import format_memory, parse_cpu, parse_memory
 from scanflow.errors import InvalidError, did_you_mean
 
-__all__ = ["Affinity", "AffinityMode", "Resources"]
-
 AffinityMode = Literal["any", "cpu", "cpumem", "cpumempin"]
 """Thesis 3.4.2 and 4.2.3: any core; own cores; own cores and near memory; each thread on its own core."""
 

@@ -10,8 +10,6 @@ from scanflow.app.model import Model, Number, Whole
 from scanflow.app.quantities import Seconds
 from scanflow.errors import InvalidError
 
-__all__ = ["Scaling", "ScalingMetric"]
-
 ScalingMetric = Literal["rps", "p95", "cpu", "queue"]
 """Requests a second per instance; 95th percentile of latency in seconds; share of its cores; waiting requests."""
 

@@ -16,8 +16,6 @@ from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import check_locator, check_name
 
-__all__ = ["Service", "ServiceRole"]
-
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
 _MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 _ROLES = ("MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER")

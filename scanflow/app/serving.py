@@ -13,8 +13,6 @@ from scanflow.app.quantities import Seconds, Size, Wait, parse_memory
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
-__all__ = ["Batching", "Serving"]
-
 MAX_QUEUE = 100_000
 MAX_CONCURRENCY = 256  # threads of one instance
 _Port = Annotated[Whole, Field(ge=1, le=65535)]

@@ -19,8 +19,6 @@ from scanflow.errors import InvalidError, did_you_mean
 from scanflow.masking import STARS, looks_secret
 from scanflow.names import slug
 
-__all__ = ["Step", "check_parameters", "check_result", "defaults_of", "step"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

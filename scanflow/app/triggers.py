@@ -16,11 +16,6 @@ from scanflow.app.parameters import Fixed, Parameters
 from scanflow.app.quantities import MAX_DURATION_S, Seconds
 from scanflow.errors import InvalidError
 
-__all__ = [
-    "AllOf", "AnyOf", "CallReceive", "Cron", "Date", "EventTrigger", "Interval", "Trigger", "all_of", "any_of", "at",
-    "cron", "cron_fields", "every", "on_call", "on_event",
-]  # fmt: skip
-
 MAX_NESTING = 20
 MIN_INTERVAL_S = 0.01
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)

@@ -22,8 +22,6 @@ from scanflow.app.serving import Serving
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import check_name
 
-__all__ = ["Node", "Workflow", "WorkflowType"]
-
 WorkflowType = Literal["batch", "online", "mpi"]
 Node = Annotated[Executor | Service | MPIWorkload, Field(discriminator="kind")]
 

@@ -9,8 +9,6 @@ import yaml
 from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
-__all__ = ["read_yaml", "write_yaml"]
-
 MAX_DEPTH = 100
 MAX_VALUES = 10_000_000
 

@@ -9,8 +9,6 @@ from scanflow.app.executor import Target
 from scanflow.app.workflow import Workflow
 from scanflow.loading import find_file
 
-__all__ = ["AppFiles"]
-
 
 class AppFiles:
     """Where an application's files are found."""

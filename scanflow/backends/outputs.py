@@ -7,8 +7,6 @@ from typing import Any
 
 from scanflow.errors import NotFoundError, did_you_mean
 
-__all__ = ["RESULT", "pick_output"]
-
 RESULT = "result"
 """The output that holds what a step's function returned."""
 

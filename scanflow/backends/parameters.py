@@ -10,8 +10,6 @@ from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
 from scanflow.errors import InvalidError, NotFoundError
 
-__all__ = ["items_of", "resolve_parameters"]
-
 Lookup = Callable[[str, str], Any]
 """``(step, output) -> value``; None where the step was skipped, a list where it was fanned out."""
 

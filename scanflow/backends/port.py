@@ -32,23 +32,6 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
     from scanflow.wire import ModelFiles
 
-__all__ = [
-    "Backend",
-    "BackendFactory",
-    "BatchBackend",
-    "Environment",
-    "LogPage",
-    "LogPart",
-    "LogReader",
-    "Models",
-    "OnlineBackend",
-    "OpenModels",
-    "RunBackend",
-    "RunDefinition",
-    "ServiceClient",
-    "Stream",
-]
-
 Stream = Literal["stdout", "stderr", "both"]
 Environment = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From the tags of a task to the environment variables that make it log to the tracker under them."""

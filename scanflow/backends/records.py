@@ -10,22 +10,6 @@ from pydantic import BaseModel, ConfigDict
 from scanflow.failures import Failure
 from scanflow.names import RunName, StepName
 
-__all__ = [
-    "EnvironmentReady",
-    "Event",
-    "Observer",
-    "Record",
-    "RunEnded",
-    "RunRecord",
-    "RunStarted",
-    "RunState",
-    "TaskEnded",
-    "TaskRecord",
-    "TaskStarted",
-    "TaskState",
-    "Waiting",
-]
-
 RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
 """``interrupted``: it should be running, but nobody drives it; ``resume`` goes on with it."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Budget", "Outcome", "Share", "StepProgress"]
-
 Outcome = Literal["ran", "skipped"]
 
 

@@ -10,19 +10,6 @@ from pydantic import ConfigDict, Field
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.records import Record
 
-__all__ = [
-    "CanaryPolicy",
-    "Explanation",
-    "InstanceRecord",
-    "InstanceState",
-    "Progress",
-    "RevisionRecord",
-    "ServiceObserver",
-    "ServiceRecord",
-    "ServiceState",
-    "Shape",
-]
-
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
 """``waiting``: it ended and will be started again after a pause; ``failed``: it will not."""
 

@@ -8,8 +8,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import Sizing
 from scanflow.backends.service_records import Shape
 
-__all__ = ["changed_shape", "read_shape", "shape_of"]
-
 _STRICTNESS: tuple[AffinityMode, ...] = ("any", "cpu", "cpumem", "cpumempin")
 
 

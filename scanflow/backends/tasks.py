@@ -13,8 +13,6 @@ from scanflow.backends.records import TaskRecord
 from scanflow.errors import UsageError
 from scanflow.names import StepName
 
-__all__ = ["inputs_of_spin", "only_step", "split_task", "task_name", "with_pending"]
-
 
 def task_name(step: str, index: int | None) -> StepName:
     """Return ``train`` or ``train.3``; a step's own name has no dot."""

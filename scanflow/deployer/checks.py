@@ -10,8 +10,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.errors import UnsupportedError, UsageError
 from scanflow.loading import file_being_loaded
 
-__all__ = ["online_workflow", "refuse_while_loading", "runnable", "with_parameters"]
-
 
 def with_parameters(app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
     """Return the workflow of that name, or the only batch one, with parameters set.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:  # most commands are about runs, and need none of these
     from scanflow.backends.service_change import ServiceChange, Sizing
     from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
 
-__all__ = ["EmbeddedDeployer"]
-
 LOG_POLL_S = 0.2
 
 

@@ -13,8 +13,6 @@ from scanflow.settings import Settings
 if TYPE_CHECKING:
     from scanflow.backends.port import Backend, Models
 
-__all__ = ["open_backend"]
-
 _EXTRAS = {"kubernetes": "pip install 'scanflow[kubernetes]'"}
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
     from scanflow.transport import Answer
 
-__all__ = ["Deployer"]
-
 
 class Deployer(Protocol):
     """Runs batch workflows and serves online ones somewhere, and tells of both.
@@ -78,13 +76,7 @@ class Deployer(Protocol):
         ...
 
     def logs(
-        self,
-        run: str,
-        task: str,
-        *,
-        stream: Stream = ...,
-        attempt: int | None = None,
-        follow: bool = False,
+        self, run: str, task: str, *, stream: Stream = ..., attempt: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
         """Yield what a task wrote; with ``follow``, go on until it has ended. ``both`` streams are interleaved."""
         ...

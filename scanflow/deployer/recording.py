@@ -8,8 +8,6 @@ from pathlib import Path
 
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 
-__all__ = ["log_predictions"]
-
 
 def log_predictions(
     *,

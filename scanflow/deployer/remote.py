@@ -22,8 +22,6 @@ from scanflow.names import RunName
 from scanflow.problems import error_of
 from scanflow.transport import ServerClient, path_of
 
-__all__ = ["RemoteDeployer"]
-
 AGAIN_S = 0.2
 PATIENCE_S = 30.0
 """How long a run may be nobody's, after whoever drove it was killed, before it is told to be interrupted."""
@@ -113,13 +111,7 @@ class RemoteDeployer(RemoteServices):
         return found
 
     def logs(
-        self,
-        run: str,
-        task: str,
-        *,
-        stream: Stream = "stdout",
-        attempt: int | None = None,
-        follow: bool = False,
+        self, run: str, task: str, *, stream: Stream = "stdout", attempt: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
         """See :meth:`~scanflow.deployer.port.Deployer.logs`."""
         return self._server.stream(

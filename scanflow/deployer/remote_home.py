@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scanflow.private import open_home, private_folder
 from scanflow.processes.daemon import Daemon
 
-__all__ = ["Up", "UpProcess", "forget_up", "read_up", "up_file", "write_up"]
-
 
 class UpProcess(BaseModel):
     """One process that ``scanflow up`` started."""

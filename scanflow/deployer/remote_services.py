@@ -23,8 +23,6 @@ from scanflow.transport import ServerClient, path_of
 if TYPE_CHECKING:
     from scanflow.transport import Message
 
-__all__ = ["RemoteServices", "new_key"]
-
 
 def new_key() -> str:
     """Return the name of one wish, so that it is acted on once however often it is sent."""

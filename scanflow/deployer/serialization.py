@@ -14,8 +14,6 @@ from scanflow.app.steps import check_parameters, defaults_of
 from scanflow.app.workflow import Workflow
 from scanflow.errors import UsageError
 
-__all__ = ["packed", "with_changes"]
-
 
 def packed(app: Application | None, source: Path | None = None) -> dict[str, Any]:
     """Return the part of a request that says which application is meant; nothing for None.

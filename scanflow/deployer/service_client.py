@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord
     from scanflow.transport import Answer
 
-__all__ = ["ServiceCalls"]
-
 
 class ServiceCalls(ABC):
     """The part of a :class:`~scanflow.deployer.port.Deployer` that needs nothing but a service's record."""

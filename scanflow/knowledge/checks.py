@@ -16,22 +16,6 @@ from scanflow.errors import InvalidError
 from scanflow.knowledge.records import LATEST
 from scanflow.names import check_name, environment_name
 
-__all__ = [
-    "RESERVED",
-    "check_alias",
-    "check_artifact_name",
-    "check_environment",
-    "check_limit",
-    "check_metrics",
-    "check_model_name",
-    "check_params",
-    "check_path",
-    "check_run_name",
-    "check_tags",
-    "check_times",
-    "split_run_uri",
-]
-
 RESERVED = "scanflow.kb."
 """Begins the tags by which adapters keep their own books; nobody else may set them."""
 

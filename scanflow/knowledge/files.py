@@ -12,8 +12,6 @@ from pathlib import Path
 
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, did_you_mean
 
-__all__ = ["arriving", "check_source"]
-
 # A tracking server is sent a file's name as part of an address, unquoted: "#" and what follows would be lost on the
 # way.
 _NOT_CARRIED = re.compile(r"[#%?\\\x00-\x1f\x7f]")

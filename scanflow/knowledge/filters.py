@@ -21,8 +21,6 @@ from typing import Any, Literal
 
 from scanflow.errors import UnsupportedError
 
-__all__ = ["Clause", "matches", "parse_filter", "to_mlflow"]
-
 _EXAMPLE = "tags.stage = 'train' and metrics.accuracy > 0.9"
 _SUBJECT = re.compile(
     r"\s*(?P<kind>tags?|params?|parameters?|metrics?)\.(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_][\w./:\-]*))\s*"

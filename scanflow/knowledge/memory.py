@@ -16,8 +16,6 @@ from scanflow.knowledge.files import arriving, check_source
 from scanflow.knowledge.filters import matches, parse_filter
 from scanflow.knowledge.records import LATEST, ModelVersion, SavedVersion, TrackedRun
 
-__all__ = ["MemoryKnowledge"]
-
 Files = Mapping[str, bytes]
 Kept = TypeVar("Kept")
 

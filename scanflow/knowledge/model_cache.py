@@ -12,8 +12,6 @@ from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow.wire import ModelFiles
 
-__all__ = ["SHAPE_TAG", "ModelCache", "split_model_uri"]
-
 SHAPE_TAG = "scanflow.shape"
 """The tag of a model version that holds how it was served last: instances, cores, affinity and threads, as JSON."""
 

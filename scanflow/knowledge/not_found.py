@@ -6,18 +6,6 @@ from collections.abc import Iterable
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 
-__all__ = [
-    "check_model_folder",
-    "check_owner",
-    "unknown_application",
-    "unknown_artifacts",
-    "unknown_model",
-    "unknown_path",
-    "unknown_run",
-    "unknown_version",
-    "unknown_version_of",
-]
-
 
 def unknown_application(app: str, team: str) -> NotFoundError:
     """No save of this application."""

@@ -14,8 +14,6 @@ from typing import Literal, Protocol
 from scanflow.app.application import Application
 from scanflow.knowledge.records import LATEST, ModelVersion, SavedVersion, TrackedRun
 
-__all__ = ["KnowledgeBase"]
-
 
 class KnowledgeBase(Protocol):
     """The knowledge base. Methods may be called from several threads and by several processes at once.

@@ -10,8 +10,6 @@ from pydantic import Field
 
 from scanflow.app.model import Model
 
-__all__ = ["LATEST", "ModelVersion", "RunStatus", "SavedVersion", "TrackedRun"]
-
 RunStatus = Literal["running", "finished", "failed"]
 
 LATEST = "latest"

@@ -24,8 +24,6 @@ from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.wire import ModelFiles, decode
 
-__all__ = ["RegistrySubprocess"]
-
 _NAMES = ("fetch", "find", "remember", "recall")
 
 

@@ -24,17 +24,6 @@ from scanflow.errors import InvalidError
 from scanflow.knowledge.checks import check_environment
 from scanflow.private import private_folder, write_private
 
-__all__ = [
-    "TrackerPlace",
-    "known_environment",
-    "prepared_environment",
-    "remember",
-    "sqlite_path",
-    "step_environment",
-    "tagged",
-    "tracker_place",
-]
-
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 
 

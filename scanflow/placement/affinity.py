@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from scanflow.errors import InvalidError
 
-__all__ = ["Mapped", "any_", "cpu", "cpumem", "cpumempin"]
-
 
 class Mapped(NamedTuple):
     """What a container (or a process in it) is mapped to."""
@@ -39,10 +37,7 @@ def any_(*, n_socket: int, p: int, n_ctn: int, n_cpu: int) -> Mapped:
     _positive(n_socket=n_socket, p=p, n_ctn=n_ctn, n_cpu=n_cpu)
     each = _whole(n_cpu * n_ctn, n_socket, f"{n_ctn} containers of {n_cpu} cores", "sockets")
     _fits(each, p, "ANY")
-    return Mapped(
-        tuple(core for s in range(n_socket) for core in range(s * p, s * p + each)),
-        tuple(range(n_socket)),
-    )
+    return Mapped(tuple(core for s in range(n_socket) for core in range(s * p, s * p + each)), tuple(range(n_socket)))
 
 
 def cpu(i: int, *, n_socket: int, p: int, n_ctn: int, n_cpu: int) -> Mapped:

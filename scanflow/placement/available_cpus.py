@@ -15,8 +15,6 @@ from typing import TypeVar
 from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import parse_cpus
 
-__all__ = ["CGROUP", "PROC", "CgroupLimits", "Machine", "affinity_mask", "read_limits", "this_machine"]
-
 CGROUP = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 _T = TypeVar("_T")

@@ -11,9 +11,6 @@ from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.occupancy import FULL, Demand, Occupancy, areas, sockets
 from scanflow.placement.topology import Topology
 
-__all__ = ["check_budget", "no_socket_fits", "too_fragmented"]
-
-
 Most = Callable[[Occupancy, Demand], int]
 """How many instances can be placed, at most as many as are asked for."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from scanflow.errors import InvalidError
 
-__all__ = ["MAX_CPU", "format_cpus", "parse_cpus", "parse_mask"]
-
 MAX_CPU = 2**16 - 1  # the kernel's own limit is 8192
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6})(?::([0-9]{1,6})/([0-9]{1,6}))?)?")
 

@@ -10,8 +10,6 @@ from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 
-__all__ = ["explain"]
-
 _MODES = {
     "any": "all instances share the same CPUs, and the system decides",
     "cpu": "each instance has CPUs of its own, evenly from all sockets; memory from anywhere",

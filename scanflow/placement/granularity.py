@@ -8,8 +8,6 @@ from fractions import Fraction
 
 from scanflow.errors import InvalidError
 
-__all__ = ["BudgetShare", "cores_and_instances", "cut"]
-
 MILLI = 1000  # the smallest part of a core that can be asked for is a thousandth
 
 

@@ -12,8 +12,6 @@ from scanflow.errors import InvalidError
 from scanflow.placement.order import Order, cpu_order, pick
 from scanflow.placement.topology import Core, Topology
 
-__all__ = ["FULL", "Demand", "Occupancy", "areas", "sockets", "to_milli"]
-
 FULL = 1000
 """A CPU's capacity. Cores are asked for in thousandths."""
 

@@ -13,8 +13,6 @@ from typing import Literal, TypeVar
 
 from scanflow.placement.topology import Core, Topology
 
-__all__ = ["Order", "cpu_order", "pick"]
-
 _T = TypeVar("_T")
 
 Order = Literal["apart", "together", "numbered"]

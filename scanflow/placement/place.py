@@ -21,8 +21,6 @@ from scanflow.placement.occupancy import FULL, Demand, Occupancy, areas, sockets
 from scanflow.placement.order import Order
 from scanflow.placement.topology import Topology
 
-__all__ = ["Grant", "place"]
-
 
 @dataclass(frozen=True, slots=True)
 class Grant:

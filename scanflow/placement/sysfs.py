@@ -16,8 +16,6 @@ from scanflow.placement.available_cpus import PROC, CgroupLimits, affinity_mask,
 from scanflow.placement.cpulist import parse_cpus, parse_mask
 from scanflow.placement.topology import Cache, Core, NumaNode, Topology
 
-__all__ = ["SYSFS", "another_machine", "read_topology"]
-
 SYSFS = Path("/sys")
 
 _SIZE = re.compile(r"([0-9]+)([KMG]?)")
@@ -26,11 +24,7 @@ _SAME_TIER = 0.9  # cores of one design still differ by a few hundredths: favour
 
 
 def read_topology(
-    sysfs: Path = SYSFS,
-    *,
-    cgroup: Path | None = None,
-    proc: Path = PROC,
-    affinity: Collection[int] | None = None,
+    sysfs: Path = SYSFS, *, cgroup: Path | None = None, proc: Path = PROC, affinity: Collection[int] | None = None
 ) -> Topology:
     """Return the machine below ``sysfs``, and what its control groups leave of ``affinity``.
 

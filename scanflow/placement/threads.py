@@ -12,11 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import format_cpus
 
-__all__ = [
-    "INTER_OP", "INTRA_OP", "POOLS", "SCANFLOW_THREADS", "check_counted", "check_overrides", "pool_size",
-    "thread_variables",
-]  # fmt: skip
-
 SCANFLOW_THREADS = "SCANFLOW_THREADS"
 """The number for libraries without a variable of their own: whoever opens an ONNX model sets its session's options."""
 

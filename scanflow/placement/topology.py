@@ -20,8 +20,6 @@ from scanflow.app.model import Model, Number, Whole, as_tuple, short
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.placement.cpulist import MAX_CPU, format_cpus, parse_cpus
 
-__all__ = ["Cache", "Core", "Cpus", "NumaNode", "Topology", "load", "save", "uniform"]
-
 
 def _as_cpus(value: Any) -> Any:
     if isinstance(value, str):

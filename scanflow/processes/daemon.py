@@ -24,8 +24,6 @@ from scanflow.private import private_folder
 from scanflow.processes import shim
 from scanflow.processes.shims import Exit, Spec, attempt_folder, end_lost, read_exit, read_started, stop_attempt
 
-__all__ = ["Daemon"]
-
 _START_S = 30.0
 _POLL_S = 0.002
 

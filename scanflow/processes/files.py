@@ -14,8 +14,6 @@ from scanflow.errors import UnavailableError
 from scanflow.private import open_private, private_folder
 from scanflow.processes.locks import try_lock
 
-__all__ = ["locked", "write_atomically"]
-
 PATIENCE_S = 10.0
 _POLL_S = 0.01
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["birth_of", "living_since"]
-
 _ENDED = {"Z", "X"}  # a process that has ended and was not waited for is none any more
 _THREADS, _BIRTH = 17, 19  # where proc(5) has them, counted from the state
 

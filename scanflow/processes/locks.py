@@ -12,8 +12,6 @@ from pathlib import Path
 from scanflow.errors import AlreadyRunningError
 from scanflow.private import open_private
 
-__all__ = ["is_locked", "only_driver", "try_lock"]
-
 PATIENCE_S = 1.0  # somebody who only looks (``is_locked``) holds the lock for an instant
 
 

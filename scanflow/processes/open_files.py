@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import resource
 
-__all__ = ["open_many"]
-
 _FILES = 65536
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.placement.cpulist import format_cpus, parse_cpus
 
-__all__ = ["Bound", "Thread", "apply", "bind", "bind_memory", "pin", "read_back", "worked"]
-
 PROC = Path("/proc")
 NODES = Path("/sys/devices/system/node")
 

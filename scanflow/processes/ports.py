@@ -13,8 +13,6 @@ from pathlib import Path
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.processes.files import locked, write_atomically
 
-__all__ = ["FIRST_PORT", "choose_port", "forget_ports", "is_free", "next_port"]
-
 FIRST_PORT = 46700
 _TRIED = 1000
 _PAST_LAST = 65536

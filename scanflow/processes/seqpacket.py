@@ -15,8 +15,6 @@ from pathlib import Path
 from scanflow.errors import InvalidError
 from scanflow.wire import ControlMessage, decode, encode
 
-__all__ = ["MAX_FILES", "accept", "connect", "listen", "receive", "send"]
-
 MAX_FILES = 16
 """Most open files in one message."""
 

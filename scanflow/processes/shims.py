@@ -23,8 +23,6 @@ from typing import Any, Literal, Self
 from scanflow.private import private_folder, write_private
 from scanflow.processes import shim
 
-__all__ = ["Exit", "Shims", "Spec", "attempt_folder", "end_lost", "read_exit", "read_started", "stop_attempt"]
-
 _GONE_MS = 2000
 """Longest wait for a killed process to be gone."""
 
@@ -243,10 +241,7 @@ class Shims:
                 *(entry or str(Path.cwd()) for entry in sys.path),
             ]
             self._shim = subprocess.Popen(
-                warm if self._warm else cold,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
+                warm if self._warm else cold, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
             assert self._shim.stdout is not None
             self._selector.register(self._shim.stdout, selectors.EVENT_READ, self._shim)

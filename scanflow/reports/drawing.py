@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["AXIS_FONT_PX", "PlacedLabel", "element", "nice_step", "number", "place", "span_text", "text_width", "ticks"]
-
 AXIS_FONT_PX = 12
 WIDEST = 0.62
 """Of a letter, on average, as a share of the font's size: an upper bound for the usual sans-serif fonts."""

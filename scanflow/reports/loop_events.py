@@ -13,8 +13,6 @@ from typing import Any
 from scanflow.agent.records import Event
 from scanflow.reports.records import Kind, LoopEvent, Use, Version
 
-__all__ = ["TYPES", "loop_event", "loop_events", "versions_of"]
-
 
 def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[LoopEvent]:
     """Return what belongs to the story, in the order told; ``app``: of one application."""

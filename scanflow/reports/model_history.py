@@ -10,8 +10,6 @@ from scanflow.reports.records import Use, Version
 from scanflow.reports.style import paint
 from scanflow.reports.timeline import WIDTH, empty, halo, safe, whole
 
-__all__ = ["model_history"]
-
 LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 112.0, 40.0, 64.0, 240.0, 58.0
 MOST_ROWS = 3
 ROW_PX = 18.0

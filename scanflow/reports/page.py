@@ -11,8 +11,6 @@ from scanflow.reports.records import LoopEvent, Version
 from scanflow.reports.style import PAGE
 from scanflow.reports.timeline import timeline
 
-__all__ = ["MOST_ROWS", "loop_report"]
-
 MOST_ROWS = 1000
 """So many events are listed, the latest ones; the plot has all."""
 

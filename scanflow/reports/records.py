@@ -6,8 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-__all__ = ["Kind", "LoopEvent", "Use", "Version"]
-
 Kind = Literal["predictions", "call", "detection", "look", "label", "retrain", "gate", "promotion", "revert", "other"]
 """``detection``: drift was looked for and found; ``look``: it was not found."""
 

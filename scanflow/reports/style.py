@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["COLOURS", "PAGE", "STYLE", "paint"]
-
 COLOURS: Mapping[str, tuple[str, str]] = {
     "ink": ("#1f2430", "#e7e9ee"),
     "soft": ("#5b6372", "#a4acba"),

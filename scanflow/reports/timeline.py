@@ -9,8 +9,6 @@ from scanflow.reports.drawing import AXIS_FONT_PX, PlacedLabel, element, place, 
 from scanflow.reports.records import Kind, LoopEvent
 from scanflow.reports.style import STYLE, paint
 
-__all__ = ["Marker", "markers_of", "timeline"]
-
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960.0, 112.0, 24.0, 12.0, 58.0
 ROW_PX, MARKER_PX, MOST_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0

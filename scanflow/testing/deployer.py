@@ -15,8 +15,6 @@ from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.testing.services import ServicesContract
 
-__all__ = ["DeployerContract"]
-
 APP = """
 import pathlib
 import sys

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["ODD_NAMES", "read_folder", "write_folder"]
-
 ODD_NAMES = (
     "weights.bin",
     "naïve läyer.txt",

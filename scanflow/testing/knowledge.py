@@ -27,8 +27,6 @@ from scanflow.knowledge.port import KnowledgeBase
 from scanflow.testing.folders import ODD_NAMES, read_folder, write_folder
 from scanflow.testing.models import APP, ModelsContract
 
-__all__ = ["KnowledgeBaseContract"]
-
 
 class KnowledgeBaseContract(ModelsContract):
     """Every promise of :class:`~scanflow.knowledge.port.KnowledgeBase`, as tests."""

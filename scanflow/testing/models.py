@@ -12,8 +12,6 @@ from scanflow.knowledge.model_cache import ModelCache
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.testing.folders import ODD_NAMES, read_folder, write_folder
 
-__all__ = ["ModelsContract"]
-
 APP = "shop"
 
 

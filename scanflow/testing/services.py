@@ -14,8 +14,6 @@ from scanflow.deployer import Deployer
 from scanflow.errors import NotFoundError, ServiceFailedError, UsageError
 from scanflow.transport import Answer
 
-__all__ = ["ServicesContract"]
-
 SERVICE = "contract-multiply"
 
 MODEL = """

@@ -20,15 +20,7 @@ _HOMES = {
     "path_of": "server_client",
 }
 
-__all__ = [
-    "Answer",
-    "HttpServiceClient",
-    "Message",
-    "Reply",
-    "ServerClient",
-    "is_reachable",
-    "path_of",
-]
+__all__ = ["Answer", "HttpServiceClient", "Message", "Reply", "ServerClient", "is_reachable", "path_of"]
 
 
 def __getattr__(name: str) -> object:

@@ -13,8 +13,6 @@ from scanflow.problems import error_of
 from scanflow.transport.service_client import CONNECT_TIMEOUT_S, is_loopback
 from scanflow.transport.sse import Message, Parser
 
-__all__ = ["AsyncClient"]
-
 TIMEOUT_S = 10.0
 SILENCE_S = 40.0
 """After so long without a byte a stream counts as dead: a server that has nothing to say says so every 15 s."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["retried"]
-
 T = TypeVar("T")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0

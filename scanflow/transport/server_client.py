@@ -17,8 +17,6 @@ from scanflow.transport.retries import retried
 from scanflow.transport.service_client import CONNECT_TIMEOUT_S, is_loopback
 from scanflow.transport.sse import Message, Parser
 
-__all__ = ["ServerClient", "is_reachable", "path_of"]
-
 BASE = "/api/v1"
 TIMEOUT_S = 60.0
 """The longest silence of an answer; what takes longer is an operation, and streamed."""

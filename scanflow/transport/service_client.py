@@ -20,8 +20,6 @@ from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Answer", "HttpServiceClient", "Reply", "is_loopback"]
-
 CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 10.0
 """How long a request is sent again, in seconds."""
@@ -79,13 +77,7 @@ class HttpServiceClient:
         )
 
     def infer(
-        self,
-        model: str,
-        inputs: Any,
-        *,
-        version: str | None = None,
-        dtype: str | None = None,
-        binary: bool = True,
+        self, model: str, inputs: Any, *, version: str | None = None, dtype: str | None = None, binary: bool = True
     ) -> Answer:
         """Return the answer of ``model``: the service's name for its whole graph, or the name of one node.
 

@@ -17,8 +17,6 @@ from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["as_arrays", "decode_answer", "encode_request", "load_arrays"]
-
 DEFAULT_INPUT = "input"
 _DATATYPES = {
     "bool": "BOOL",

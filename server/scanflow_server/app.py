@@ -24,8 +24,6 @@ from scanflow_server.metrics import Counted, Meters
 from scanflow_server.problems import Problem, handle_problems
 from scanflow_server.routes import agents, applications, events, intents, labels, runs, services, system, tokens
 
-__all__ = ["BASE", "create_app"]
-
 BASE = "/api/v1"
 OPEN_PATHS = ("/healthz", "/readyz")
 """What is answered without a token: that the server is there, and nothing about it."""

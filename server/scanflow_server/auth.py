@@ -15,8 +15,6 @@ from scanflow.home_token import ensure_home_token, token_hash
 from scanflow_server.context import ServerContext
 from scanflow_server.store import tokens
 
-__all__ = ["Caller", "TokenNames", "register_home"]
-
 _FRESH_S = 2.0
 """How long names are kept; another server on the same database may have revoked one since."""
 

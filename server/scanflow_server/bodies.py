@@ -18,30 +18,6 @@ from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
 from scanflow_server.store.keys import OWN
 
-__all__ = [
-    "AgentName",
-    "AgentView",
-    "AppBody",
-    "ApplicationView",
-    "Begun",
-    "DeployBody",
-    "Document",
-    "HereBody",
-    "Key",
-    "Name",
-    "Named",
-    "Operation",
-    "ResumeBody",
-    "RunBody",
-    "RunName",
-    "SpinBody",
-    "Status",
-    "Text",
-    "TrackerStatus",
-    "check_text",
-    "read_application",
-]
-
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _DEEPEST = 100
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 
-__all__ = ["ChangeNotifier"]
-
 
 class ChangeNotifier:
     """Counts changes, so that a waiter misses none between looking and waiting."""

@@ -30,8 +30,6 @@ from scanflow_server.store.operations import Kind, OperationRow
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["PRIORITY", "QueuedDeployer", "carry_out", "intent_of", "new_id"]
-
 PRIORITY = 1_000_001
 """Of what a person requests; an agent's strategy has at most a million."""
 

@@ -21,8 +21,6 @@ from scanflow_server.limits import StreamLimit
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
 
-__all__ = ["Given", "ServerContext", "make_context"]
-
 
 @dataclass(slots=True)
 class ServerContext:

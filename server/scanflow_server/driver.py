@@ -11,8 +11,6 @@ from pathlib import Path
 
 from scanflow_server.jobs import Job
 
-__all__ = ["main"]
-
 _log = logging.getLogger("scanflow_server.driver")
 
 

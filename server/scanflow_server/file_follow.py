@@ -9,8 +9,6 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.port import LogPart, LogReader
 
-__all__ = ["follow"]
-
 _POLL_S = 0.2
 
 

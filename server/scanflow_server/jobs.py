@@ -18,8 +18,6 @@ from typing import Any
 from scanflow.private import open_private, private_folder, write_private
 from scanflow.processes.daemon import Daemon
 
-__all__ = ["GONE", "GRACE_S", "Job", "Lines"]
-
 GONE = ".gone-"
 """So begins the name of a folder that is being removed."""
 

@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanflow.errors import UnavailableError
 
-__all__ = ["MAX_BODY_BYTES", "BodyLimit", "LimitedStream", "StreamLimit"]
-
 MAX_BODY_BYTES: Final = 32 * 2**20
 """The largest body of a request: an application of 10,000 steps takes a tenth of it."""
 

@@ -19,8 +19,6 @@ from scanflow.private import open_home, open_private, private_folder
 from scanflow.processes.locks import try_lock
 from scanflow_server.settings import ServerSettings
 
-__all__ = ["main"]
-
 _log = logging.getLogger("scanflow_server")
 
 _PATIENCE_S = 3.0  # a server that was killed this instant may not be gone yet

@@ -17,8 +17,6 @@ from scanflow.problems import problem_of
 from scanflow.settings import Settings
 from scanflow_server.jobs import Job, Lines
 
-__all__ = ["operate"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from starlette.exceptions import HTTPException
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow.problems import PROBLEM_JSON, problem_document, problem_of
 
-__all__ = ["PROBLEMS", "Problem", "handle_problems", "problem_response", "problems"]
-
 _log = logging.getLogger(__name__)
 _MOST_SHOWN = 5
 

@@ -20,8 +20,6 @@ from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import WantedRun
 from scanflow_server.streams import event
 
-__all__ = ["changes", "get_operation", "number_of", "operation_events", "run_events"]
-
 _POLL_S = 0.1
 _DIGITS = 18
 """No number of an event has more; one of thousands cannot even be read."""

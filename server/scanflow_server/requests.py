@@ -23,20 +23,6 @@ from scanflow_server.store import applications, events, keys, operations, runs
 from scanflow_server.store.operations import Kind, OperationRow
 from scanflow_server.store.runs import RunRequest, WantedRun
 
-__all__ = [
-    "begun_run",
-    "document_of",
-    "is_being_changed",
-    "is_being_deployed",
-    "list_runs",
-    "request_operation",
-    "request_resume",
-    "request_run",
-    "request_spin",
-    "request_stop",
-    "show_run",
-]
-
 _Kept = tuple[Application, dict[str, Any], Path | None]
 """An application, as it travels, and its file."""
 
@@ -214,13 +200,7 @@ def request_operation(
         return known
     app, team = of()
     one = OperationRow(
-        id=new_id(kind),
-        kind=kind,
-        service=service,
-        app=app,
-        request=request,
-        created=context.moment(),
-        state="queued",
+        id=new_id(kind), kind=kind, service=service, app=app, request=request, created=context.moment(), state="queued"
     )
     intent = intent_of(one, team=team, by=by)
     seen = engine.intents.look(intent)
@@ -310,10 +290,7 @@ class _Once:
 
 
 def _begin(
-    context: ServerContext,
-    new: Callable[[str], WantedRun],
-    once: _Once,
-    keep: _Kept | None = None,
+    context: ServerContext, new: Callable[[str], WantedRun], once: _Once, keep: _Kept | None = None
 ) -> RunRecord:
     with context.store.write() as connection:
         name = once.find(connection)

@@ -18,8 +18,6 @@ from scanflow.problems import problem_of
 from scanflow.settings import Settings
 from scanflow_server.jobs import Job, Lines
 
-__all__ = ["FINAL", "drive"]
-
 _log = logging.getLogger(__name__)
 
 FINAL = frozenset({"succeeded", "failed", "stopped"})

@@ -13,8 +13,6 @@ from scanflow.errors import InvalidError, UsageError
 from scanflow.http_security import is_loopback_host
 from scanflow.settings import Settings
 
-__all__ = ["ServerSettings"]
-
 PORT = 46666
 
 

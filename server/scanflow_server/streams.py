@@ -10,8 +10,6 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
 from scanflow_server.limits import LimitedStream, StreamLimit
 
-__all__ = ["EVENTS", "PING", "event", "events_response", "pinged"]
-
 PING_S: Final = 15.0
 PING: Final = KEEPALIVE_COMMENT
 

@@ -14,8 +14,6 @@ from scanflow_serving.http_server import LINGER_S
 from scanflow_serving.messages import Request, Response
 from scanflow_serving.problems import ProblemError
 
-__all__ = ["HttpApi", "compress", "decompress"]
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

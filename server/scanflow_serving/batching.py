@@ -21,8 +21,6 @@ from scanflow_serving.components import raised
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import GraphStep, Walk, take_extras
 
-__all__ = ["QUIET", "Batcher", "Traffic", "arrived", "join", "pause", "rows_of", "split", "stack"]
-
 _WEIGHT: Final = 0.2
 _LIKELY: Final = 0.4
 _PATIENCE: Final = 3.0

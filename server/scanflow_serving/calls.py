@@ -22,18 +22,6 @@ from scanflow_serving.results import as_tensors, raw_bytes
 from scanflow_serving.revisions import Loaded
 from scanflow_serving.seldon import Prediction
 
-__all__ = [
-    "LARGE",
-    "InferCall",
-    "OipCall",
-    "SeldonCall",
-    "Server",
-    "ServingCall",
-    "as_inputs",
-    "equal_answers",
-    "with_headers",
-]
-
 LARGE: Final = 256 * 1024
 """Bodies above this size are read in a worker thread, so that nobody waits behind them."""
 

@@ -16,8 +16,6 @@ from scanflow.wire import Node
 from scanflow_serving.declared import NodeSignature, declared_by
 from scanflow_serving.problems import ProblemError
 
-__all__ = ["CALLED", "Call", "Component", "load_component", "raised"]
-
 Call = Callable[[Any, Any, dict[str, Any]], Any]
 """Called with the value, the names of its columns and the request's meta data; of a COMBINER with lists of the first
 two."""

@@ -15,8 +15,6 @@ from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage, Desired, decode
 from scanflow_serving.http_server import HttpServer
 
-__all__ = ["Control", "Controlled"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import DATATYPES, datatype_of
 
-__all__ = ["NOTHING", "NodeSignature", "TensorSpec", "declared_by", "declared_in_mlmodel"]
-
 UNPROCESSABLE: Final = 422
 
 _COLUMNS: Final = {

@@ -17,8 +17,6 @@ from scanflow_serving.graph import Graph
 from scanflow_serving.messages import Response
 from scanflow_serving.revisions import Loaded
 
-__all__ = ["about", "as_json", "index", "model", "revisions", "server", "this_process", "threads_of"]
-
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
 _encoder: Final = msgspec.json.Encoder()
 

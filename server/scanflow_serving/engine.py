@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from scanflow_serving.problems import ProblemError
 
-__all__ = ["MAX_ABANDONED", "Engine", "Worker"]
-
 MAX_ABANDONED: Final = 4
 """So many threads may hang before the instance asks to be replaced."""
 

@@ -21,8 +21,6 @@ from scanflow_serving.declared import NodeSignature, TensorSpec, declared_in_mlm
 from scanflow_serving.results import as_tensors
 from scanflow_serving.tensors import DATATYPES
 
-__all__ = ["open_model"]
-
 _PARAMETERS: Final = {"sklearn": ("predict_proba",)}
 _ONNX: Final = {
     "tensor(bool)": "BOOL",

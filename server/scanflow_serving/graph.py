@@ -19,8 +19,6 @@ from scanflow.wire import Node
 from scanflow_serving.components import Component, raised
 from scanflow_serving.problems import ProblemError
 
-__all__ = ["ALL", "Graph", "GraphStep", "Invoke", "Outcome", "Walk", "call_now", "finish", "in_order"]
-
 _T = TypeVar("_T")
 ALL: Final = -1
 """What a ROUTER returns to take all of its branches."""

@@ -28,8 +28,6 @@ from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.protos import SERVICE, message, methods
 from scanflow_serving.tensors import DATATYPES, from_binary, from_python, to_binary
 
-__all__ = ["GrpcApi", "RequestHandler", "status_of"]
-
 _CONTENTS: Final = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",

@@ -11,8 +11,6 @@ from scanflow_serving.components import Component, raised
 from scanflow_serving.engine import Engine
 from scanflow_serving.revisions import Loaded
 
-__all__ = ["HealthChecks"]
-
 EVERY_S: Final = 5.0
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,6 @@ from uvicorn.server import ServerState
 
 from scanflow_serving.problems import ProblemError
 
-__all__ = ["HttpServer"]
-
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Most bytes of a request line and its headers that come in more than one piece."""
 

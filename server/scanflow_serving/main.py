@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from scanflow_serving.grpc_api import GrpcApi
     from scanflow_serving.routes import ServingApplication
 
-__all__ = ["CONFIGURATION", "UNHEALTHY", "main"]
-
 UNHEALTHY: Final = 70
 """Exit code: too many of its threads hang; a new process would be well."""
 

@@ -10,16 +10,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-__all__ = [
-    "Body",
-    "InferRequest",
-    "InferResponse",
-    "Request",
-    "RequestedOutput",
-    "Response",
-    "Tensor",
-]
-
 Body = bytes | bytearray | memoryview
 
 
@@ -29,12 +19,7 @@ class Request:
     __slots__ = ("body", "headers", "method", "path", "query")
 
     def __init__(
-        self,
-        method: str,
-        path: str,
-        query: str = "",
-        headers: dict[str, str] | None = None,
-        body: Body = b"",
+        self, method: str, path: str, query: str = "", headers: dict[str, str] | None = None, body: Body = b""
     ) -> None:
         """``path`` is decoded; names in ``headers`` are lower case."""
         self.method = method

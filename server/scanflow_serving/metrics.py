@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-__all__ = ["BUCKETS", "Metrics", "NodeMetrics", "RevisionMetrics", "Samples"]
-
 Samples = Sequence[tuple[str, dict[str, str], float]]
 """Name, labels and value of each, as the text format has them; counts since the instance began."""
 

@@ -14,8 +14,6 @@ from scanflow_serving.messages import Body, InferRequest, InferResponse, Request
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import from_binary, from_json, from_python, to_binary, to_list
 
-__all__ = ["HEADER_LENGTH", "OCTETS", "decode", "decode_raw", "encode", "pick_outputs", "wants_raw"]
-
 HEADER_LENGTH: Final = "inference-header-content-length"
 OCTETS: Final = "application/octet-stream"
 JSON_TYPE: Final = "application/json"
@@ -184,10 +182,7 @@ def _request(read: _Request, tensors: list[Tensor], rest: memoryview | None, use
         request.timeout_s = timeout_of(parameters)
     if read.outputs:
         request.outputs = [
-            RequestedOutput(
-                one.name,
-                binary=bool((one.parameters or {}).get("binary_data", request.binary_output)),
-            )
+            RequestedOutput(one.name, binary=bool((one.parameters or {}).get("binary_data", request.binary_output)))
             for one in read.outputs
         ]
     return request

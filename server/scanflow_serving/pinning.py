@@ -16,8 +16,6 @@ from typing import Final
 from scanflow.processes.pinning import pin
 from scanflow_serving.engine import Engine
 
-__all__ = ["Pinning"]
-
 _TASKS: Final = "/proc/self/task"
 _SERVERS: Final = ("grpc", "event_engine", "lifeguard", "resolver", "libuv", "timer")
 """How names of threads begin that serve connections."""

@@ -24,8 +24,6 @@ from scanflow.private import open_private, private_folder
 from scanflow.wire import Recording
 from scanflow_serving.messages import Tensor
 
-__all__ = ["Recorder", "Sampler"]
-
 CLOSE_S = 5.0
 _MOST_WAITING_BYTES = 64 * 1024 * 1024
 

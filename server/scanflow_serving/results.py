@@ -13,8 +13,6 @@ from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.tensors import datatype_of
 
-__all__ = ["as_array", "as_tensors", "raw_bytes"]
-
 
 def as_tensors(value: Any, declared: Sequence[TensorSpec], who: str) -> list[Tensor]:
     """Return a component's result as the outputs of an answer.

@@ -20,8 +20,6 @@ from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph, GraphStep, Invoke, Walk, call_now, in_order, take_extras
 from scanflow_serving.metrics import Metrics
 
-__all__ = ["Chooser", "Loaded", "Revisions", "share_key"]
-
 LOAD_S: Final = 600.0
 """Longest that loading and warming up may take."""
 

@@ -30,8 +30,6 @@ from scanflow_serving.recorder import Recorder
 from scanflow_serving.revisions import Chooser, Loaded, Revisions
 from scanflow_serving.shadows import Shadows
 
-__all__ = ["ServingApplication"]
-
 _MODELS: Final = "/v2/models/"
 _LOADING_SWITCH_S: Final = 0.0002
 """While a model is loaded its thread gives way to requests this soon; Python's own default is 5 ms."""
@@ -63,11 +61,7 @@ class ServingApplication:
     """One instance: what it serves, and to whom."""
 
     def __init__(
-        self,
-        spec: InstanceSpec,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        on_unhealthy: Callable[[], None] | None = None,
+        self, spec: InstanceSpec, *, loop: asyncio.AbstractEventLoop, on_unhealthy: Callable[[], None] | None = None
     ) -> None:
         """``on_unhealthy`` is called when too many threads hang and the process should be replaced."""
         limits = spec.limits

@@ -23,8 +23,6 @@ from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import as_array
 from scanflow_serving.tensors import check_finite, check_shape
 
-__all__ = ["REVISION_TAG", "Feedback", "Prediction", "decode", "decode_feedback", "encode", "give_feedback", "plain"]
-
 REVISION_TAG: Final = "scanflow.revision"
 """The tag of an answer that says which revision gave it, so that feedback finds it again."""
 

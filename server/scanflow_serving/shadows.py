@@ -13,8 +13,6 @@ from scanflow_serving.metrics import Metrics
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.revisions import Loaded, Revisions
 
-__all__ = ["Shadows"]
-
 _WAITING: Final = 16
 """Most copies that wait for a shadow; the next is dropped, and counted."""
 

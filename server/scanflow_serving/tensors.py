@@ -16,21 +16,6 @@ from scanflow.errors import did_you_mean
 from scanflow_serving.messages import Body, Tensor
 from scanflow_serving.problems import ProblemError, invalid
 
-__all__ = [
-    "DATATYPES",
-    "FLOATS",
-    "check_datatype",
-    "check_finite",
-    "check_shape",
-    "datatype_of",
-    "from_binary",
-    "from_json",
-    "from_python",
-    "from_sequence",
-    "to_binary",
-    "to_list",
-]
-
 DATATYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype("?"),
     "UINT8": np.dtype("u1"),

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from scanflow_serving.problems import invalid
 from scanflow_serving.tensors import check_shape, from_binary, from_python
 
-__all__ = ["decode", "encode"]
-
 _TYPES: Final = {
     "DT_FLOAT": ("FP32", "floatVal"),
     "DT_DOUBLE": ("FP64", "doubleVal"),

@@ -31,8 +31,6 @@ from tests.benchmarks.control_server import TOKEN, give_token
 from tests.server import bearer
 from tests.waiting import until
 
-__all__ = ["answer", "main", "measure", "percentiles"]
-
 MODULE = """
 import time
 import scanflow as sf

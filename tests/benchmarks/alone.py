@@ -14,8 +14,6 @@ from scanflow import wire
 from tests.benchmarks.measure import environment
 from tests.benchmarks.servers import Probe, Server, end, marked, until_ready
 
-__all__ = ["alone"]
-
 
 @contextmanager
 def alone(python: Path, program: Path, component: str, service: str, folder: Path, *, probe: Probe) -> Iterator[Server]:

@@ -16,8 +16,6 @@ import threading
 import time
 from dataclasses import dataclass
 
-__all__ = ["Plan"]
-
 MIB = 1024 * 1024
 HEAD = 64 * 1024
 TIMEOUT_S = 60

@@ -18,8 +18,6 @@ from tests.benchmarks.measure import NotMeasuredError, run
 from tests.benchmarks.servers import Probe, deployed, oip
 from tests.load import LoadError, steady_load
 
-__all__ = ["CHANGES", "measure_changes"]
-
 CHANGES = {
     "swap": "another version swapped in",
     "canary": "a canary given 10 %, then taken back",

@@ -14,8 +14,6 @@ from tests.benchmarks.measure import NotMeasuredError, report_of
 from tests.benchmarks.servers import pinned
 from tests.load import LoadError, Result, steady_load
 
-__all__ = ["busy", "bytes_through", "callers", "client_name", "ends_of", "rate_of"]
-
 LUA = Path(__file__).parent / "serving" / "peers" / "wrk.lua"
 
 

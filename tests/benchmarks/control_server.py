@@ -32,8 +32,6 @@ from tests.load import LoadError, steady_load
 from tests.server import bearer
 from tests.waiting import until
 
-__all__ = ["API", "acting_agent", "ask", "asked", "fill", "give_token", "ours", "outcome_of", "running"]
-
 READY_S = 120.0
 TOKEN = "scanflow_benchmark"
 """What the homes of measured servers and agents take for their token."""

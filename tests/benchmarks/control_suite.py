@@ -18,8 +18,6 @@ from tests.benchmarks.places import Places
 from tests.benchmarks.servers import free_port
 from tests.waiting import until
 
-__all__ = ["FULL", "QUICK", "Sizes", "control"]
-
 API_SECTION = Section(
     group="control",
     title="The server, asked",

@@ -17,22 +17,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = [
-    "Benchmark",
-    "Metric",
-    "NotMeasuredError",
-    "Results",
-    "Sampler",
-    "Section",
-    "environment",
-    "interleave",
-    "pss_mib",
-    "report_of",
-    "run",
-    "wall_s",
-    "watch",
-]
-
 Sampler = Callable[[Path], Mapping[str, float]]
 """Measures once, in the empty folder it is given, and returns the value of each metric by its key."""
 

@@ -4,21 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-__all__ = [
-    "metaflow_chain",
-    "metaflow_fan_out",
-    "prefect_chain",
-    "prefect_fan_out",
-    "prefect_hello",
-    "scanflow_chain",
-    "scanflow_dag",
-    "scanflow_fan_out",
-    "scanflow_hello",
-    "scanflow_map",
-    "scanflow_scripts",
-    "scanflow_steps",
-]
-
 
 def scanflow_hello() -> str:
     """Three steps, each a process, each handing a number to the next."""

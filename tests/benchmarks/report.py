@@ -15,8 +15,6 @@ import psutil
 from tests.benchmarks.measure import Metric, Results, Section
 from tests.benchmarks.places import Places
 
-__all__ = ["block", "machine", "page", "table", "with_blocks"]
-
 GROUPS = {"work": "Batch workflows", "serving": "Online inference", "control": "The control plane and agents"}
 
 PAGE = """# Benchmarks

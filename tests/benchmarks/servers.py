@@ -21,21 +21,6 @@ import psutil
 
 from tests.benchmarks.measure import NotMeasuredError, environment, pss_mib, run
 
-__all__ = [
-    "Probe",
-    "Server",
-    "ask",
-    "cores",
-    "deployed",
-    "end",
-    "free_port",
-    "marked",
-    "oip",
-    "pinned",
-    "started",
-    "until_ready",
-]
-
 READY_S = 120.0
 STOP_S = 20.0
 MB = 1_000_000

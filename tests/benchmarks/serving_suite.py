@@ -19,8 +19,6 @@ from tests.benchmarks.places import Places
 from tests.benchmarks.servers import Probe, cores, oip
 from tests.benchmarks.starters import PROGRAMS, Starter, mlflow, mlserver, ours, starlette
 
-__all__ = ["FULL", "QUICK", "Sizes", "serving"]
-
 JSON = {"content-type": "application/json"}
 BYTES = {"content-type": "application/octet-stream", "accept": "application/octet-stream"}
 IMAGE_SIDE = 224
@@ -168,12 +166,7 @@ def _bytes(places: Places, sizes: Sizes) -> Benchmark:
             with starter(folder) as server:
                 return {
                     f"{name}, {clients}": bytes_through(
-                        server.port,
-                        probe.path,
-                        size=size,
-                        clients=clients,
-                        seconds=sizes.bytes_seconds,
-                        folder=folder,
+                        server.port, probe.path, size=size, clients=clients, seconds=sizes.bytes_seconds, folder=folder
                     )[_unit(size)[0]]
                     for name, size in BODIES.items()
                     for clients in (1, 4)

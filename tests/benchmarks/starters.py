@@ -13,8 +13,6 @@ from tests.benchmarks.measure import run
 from tests.benchmarks.places import Places
 from tests.benchmarks.servers import Probe, Server, cores, deployed, free_port, pinned, started
 
-__all__ = ["PROGRAMS", "Starter", "mlflow", "mlserver", "ours", "starlette"]
-
 PROGRAMS = Path(__file__).parent / "serving"
 
 Starter = Callable[[Path], AbstractContextManager[Server]]

@@ -13,8 +13,6 @@ from tests.benchmarks import programs
 from tests.benchmarks.measure import Benchmark, Metric, Sampler, Section, report_of, wall_s, watch
 from tests.benchmarks.places import Places
 
-__all__ = ["suite"]
-
 Command = Sequence[str | Path]
 
 STEPS = 40
@@ -165,7 +163,7 @@ def _subprocess_steps(places: Places) -> Benchmark:
         metrics=[
             Metric(
                 key="over_ms", what="one more step in a process of its own, over `python -c pass`", unit="ms", bar=15
-            ),
+            )
         ],
         contenders={
             "Scanflow": _marginal(scanflow, programs.scanflow_scripts, 1, bare),

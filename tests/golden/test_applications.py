@@ -80,10 +80,7 @@ def shop() -> sf.Application:
     small, large = (sf.Service(name=name, model=f"models:/{name}/1", instances=2) for name in ("small", "large"))
     join = sf.Service(name="join", role="COMBINER", implementation="graph.py:Mean")
     spare = sf.Workflow(
-        name="spare",
-        type="online",
-        nodes=[choose, small, large, join],
-        edges=choose >> [small, large] >> join,
+        name="spare", type="online", nodes=[choose, small, large, join], edges=choose >> [small, large] >> join
     )
     dgemm = sf.MPIWorkload(name="dgemm", mainfile="hpccdgemm", n_tasks=16, n_nodes=4, profile="cpu")
     mpi = sf.Workflow(name="hpcc", type="mpi", nodes=[dgemm], output_dir="/home")

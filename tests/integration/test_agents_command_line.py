@@ -101,10 +101,7 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(cli: Cli, server: ServerPr
     journal = cli("agents", "tracker", "--journal").stdout.splitlines()
     assert [line.split()[2] for line in journal][:3] == ["sample", "sample", "intent"]
     same = cli("replay", "tracker", "--save", "trace.json")
-    assert (same.returncode, "all decisions are as recorded" in same.stdout) == (
-        0,
-        True,
-    )
+    assert (same.returncode, "all decisions are as recorded" in same.stdout) == (0, True)
     (tmp_path / "tracker.py").write_text(CODE.replace("n >= 1000", "n >= 2000"))
     differs = cli("replay", "tracker", "app.py")
     assert (differs.returncode, differs.stdout.count("\n-  ")) == (1, 1), differs.stderr

@@ -31,12 +31,7 @@ SHELL = {
             {
                 "name": "w",
                 "nodes": [
-                    {
-                        "kind": "executor",
-                        "name": "x",
-                        "function": "subprocess:getoutput",
-                        "parameters": {"cmd": "id"},
-                    }
+                    {"kind": "executor", "name": "x", "function": "subprocess:getoutput", "parameters": {"cmd": "id"}}
                 ],
             }
         ],

@@ -28,8 +28,6 @@ from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.settings import Settings
 
-__all__ = ["Place", "StandIn"]
-
 
 class Place(Local):
     """This machine for runs, and something else for services."""

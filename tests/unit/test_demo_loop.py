@@ -39,14 +39,7 @@ def test_digits_are_clean_until_the_agents_have_looked_once_and_drifted_from_the
     assert FIRST.order == "clean 100"
     assert phases(event("intent", subject="workflow/detector", verdict="refuse")) == ["clean: clean 100"]
     assert phases(
-        "predictions.counted",
-        LOOK,
-        "drift.none",
-        LOOK,
-        "drift.found",
-        BETTER,
-        "service.changed",
-        "model.promoted",
+        "predictions.counted", LOOK, "drift.none", LOOK, "drift.found", BETTER, "service.changed", "model.promoted"
     ) == [
         "checking: clean 4",
         "checking: clean 4",

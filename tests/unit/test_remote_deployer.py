@@ -79,13 +79,7 @@ def run_record(state: Any = "running") -> RunRecord:
 
 def service_record(name: str = "digits") -> ServiceRecord:
     return ServiceRecord(
-        name=name,
-        app="shop",
-        team="default",
-        state="ready",
-        url="http://127.0.0.1:1",
-        generation=1,
-        shape=Shape(),
+        name=name, app="shop", team="default", state="ready", url="http://127.0.0.1:1", generation=1, shape=Shape()
     )
 
 

@@ -118,9 +118,7 @@ def test_deploying_takes_the_online_workflow_and_what_is_given_beside_it(
     deployer: EmbeddedDeployer, backend: StandIn, deployed: ServiceRecord, source: Path
 ) -> None:
     assert deployed.name == "digits"
-    assert backend.asked == [
-        {"deploy": "digits", "sizing": None, "port": None},
-    ]
+    assert backend.asked == [{"deploy": "digits", "sizing": None, "port": None}]
     from scanflow.loading import load_application
 
     app = load_application(str(source))[0]
@@ -189,10 +187,7 @@ def test_following_ends_when_the_service_does(
 
 def test_deploying_tells_of_each_instance_and_ends_with_a_way_to_ask(run: Run) -> None:
     told = run("deploy").output.splitlines()
-    assert told[:2] == [
-        "  instance 1 is ready on core 0 (0.9 s)",
-        "  instance 2 is ready on core 1 (0.9 s)",
-    ]
+    assert told[:2] == ["  instance 1 is ready on core 0 (0.9 s)", "  instance 2 is ready on core 1 (0.9 s)"]
     assert told[2] == "✓ digits  ready at http://127.0.0.1:9  (2 instances × 1 core, cpumem)"
     assert told[-1].startswith("Request a prediction: scanflow predict digits --data")
     assert told[-2].startswith("curl -s http://127.0.0.1:9/v2/models/digits/infer")

@@ -128,10 +128,7 @@ def listing_6_1(i: int, benchmark: str, expstr: str, n_tasks: int, n_nodes: int)
     client = ScanflowClient()
     # mpi workloads
     mpi = client.ScanflowMPIWorkload(
-        name=f"{benchmark}",
-        mainfile=f"{benchmark}-{expstr}.yaml",
-        nTasks=n_tasks,
-        nNodes=n_nodes,
+        name=f"{benchmark}", mainfile=f"{benchmark}-{expstr}.yaml", nTasks=n_tasks, nNodes=n_nodes
     )
     # workflow
     return client.ScanflowWorkflow(type="mpi", name=f"{benchmark}{i}", nodes=[mpi], output_dir="/home")

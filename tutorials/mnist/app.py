@@ -47,10 +47,7 @@ select = sf.Executor(
 )
 
 train = sf.Workflow(
-    name="mnist-wf",
-    nodes=[load, cnn1, cnn2, select],
-    edges=load >> [cnn1, cnn2] >> select,
-    output_dir="/workflow",
+    name="mnist-wf", nodes=[load, cnn1, cnn2, select], edges=load >> [cnn1, cnn2] >> select, output_dir="/workflow"
 )
 
 pictures = sf.Service(name="pictures", role="TRANSFORMER", implementation="serving/pictures.py:Pictures")

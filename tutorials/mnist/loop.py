@@ -75,9 +75,5 @@ agents = [
 ]
 
 app = sf.Application(
-    name="mnist",
-    team="datascience",
-    workflows=[train, serve, detector, training],
-    agents=agents,
-    tracker=sf.Tracker(),
+    name="mnist", team="datascience", workflows=[train, serve, detector, training], agents=agents, tracker=sf.Tracker()
 )

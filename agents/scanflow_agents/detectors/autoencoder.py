@@ -19,8 +19,6 @@ from scanflow_agents.detectors.samples import checked, sample_shape
 from scanflow_agents.detectors.statistics import exceedances_at_least
 from scanflow_agents.detectors.storage import read, write
 
-__all__ = ["Autoencoder", "FittedAutoencoder"]
-
 NETWORK = "autoencoder.keras"
 OPTIONS = ("low", "high", "level", "quantile", "alarm_above")
 LEAST_PICTURES = 100

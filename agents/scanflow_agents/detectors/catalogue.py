@@ -19,8 +19,6 @@ from scanflow.plugins import load_plugin, plugin_names
 from scanflow_agents.detectors import storage
 from scanflow_agents.detectors.port import Detector, Fitted
 
-__all__ = ["load", "make", "names"]
-
 
 def names() -> tuple[str, ...]:
     """Return the names of the detectors that are installed."""

@@ -16,8 +16,6 @@ from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Floats, Indices, Samples
 from scanflow_agents.detectors.samples import checked
 
-__all__ = ["CriticalPoint", "pick", "uncertainty_of"]
-
 UNSURE_ABOVE = 0.5
 
 

@@ -16,8 +16,6 @@ from scanflow_agents.detectors.samples import Reference, distance
 from scanflow_agents.detectors.statistics import holm, ks
 from scanflow_agents.detectors.storage import Persistent
 
-__all__ = ["KS", "FittedKS"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedKS(Persistent):

@@ -16,8 +16,6 @@ from scanflow_agents.detectors.port import Floats, Samples, Scores
 from scanflow_agents.detectors.samples import Reference, distance
 from scanflow_agents.detectors.storage import Persistent
 
-__all__ = ["MMD", "FittedMMD"]
-
 SEEDS = 2**63
 
 

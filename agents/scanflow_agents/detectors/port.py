@@ -9,8 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Detector", "Fitted", "Floats", "Indices", "Samples", "Scores"]
-
 Samples = NDArray[Any]
 """Samples along the first axis: (n, ...) numbers, all finite."""
 

@@ -18,8 +18,6 @@ from scanflow_agents.detectors.samples import LEAST_REFERENCE, checked
 from scanflow_agents.detectors.statistics import chi_square_critical
 from scanflow_agents.detectors.storage import Persistent
 
-__all__ = ["ClassPrior", "FittedClassPrior"]
-
 Test = Literal["chi-square", "g"]
 
 

@@ -22,8 +22,6 @@ from scanflow_agents.detectors.samples import Reference, distance
 from scanflow_agents.detectors.statistics import chi_square, chi_square_critical
 from scanflow_agents.detectors.storage import Persistent
 
-__all__ = ["MAJOR", "MODERATE", "PSI", "FittedPSI", "change"]
-
 MODERATE = 0.1
 MAJOR = 0.25
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Floats, Samples
 
-__all__ = ["Reference", "checked", "sample_shape"]
-
 LEAST_REFERENCE = 20
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)

@@ -6,8 +6,6 @@ import numpy as np
 
 from scanflow_agents.detectors.port import Floats
 
-__all__ = ["chi_square", "chi_square_critical", "exceedances_at_least", "holm", "ks"]
-
 
 def ks(new: Floats, old: Floats, level: float) -> tuple[Floats, Floats, float]:
     """Compare two samples feature by feature: the two-sample Kolmogorov-Smirnov test (:func:`scipy.stats.ks_2samp`).

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow_agents.detectors.samples import Reference
 
-__all__ = ["Persistent", "kind_of", "read", "write"]
-
 ARRAYS = "detector.npz"
 OPTIONS = "detector.json"
 

@@ -6,13 +6,7 @@ import logging
 import os
 import sys
 
-from scanflow.errors import (
-    ScanflowError,
-    ServiceFailedError,
-    StepFailedError,
-    UnavailableError,
-    UsageError,
-)
+from scanflow.errors import ScanflowError, ServiceFailedError, StepFailedError, UnavailableError, UsageError
 from scanflow.printable import printable
 
 __all__ = ["main"]

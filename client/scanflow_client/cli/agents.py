@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from scanflow.transport import ServerClient
     from scanflow_client.formatting.agents import AgentStatus
 
-__all__ = ["agents", "approve", "labels", "why"]
-
 
 def agents(
     target: Annotated[

@@ -21,8 +21,6 @@ from scanflow_client.cli import (
     tokens,
 )
 
-__all__ = ["app"]
-
 # rich_markup_mode=None: plain help, in half the time.
 app = typer.Typer(
     name="scanflow",

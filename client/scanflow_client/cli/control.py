@@ -11,8 +11,6 @@ from scanflow.errors import UsageError
 from scanflow_client.cli.options import JsonOption, LimitOption, server
 from scanflow_client.cli.output import print_json, respond, say
 
-__all__ = ["down", "events", "status", "up"]
-
 NOT_UP = 3
 """The exit code of ``status`` when nothing is up, or it does not answer."""
 

@@ -10,8 +10,6 @@ import typer
 from scanflow_client.cli.options import JsonOption, ParameterOption, deployer, parse_parameters, server
 from scanflow_client.cli.output import observer, print_json, say
 
-__all__ = ["demo"]
-
 
 def demo(
     data: Annotated[

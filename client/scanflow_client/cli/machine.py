@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from scanflow.placement.topology import Topology
     from scanflow_client.formatting.topology import Occupant
 
-__all__ = ["topology"]
-
 PLAIN_WIDTH = 94
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 

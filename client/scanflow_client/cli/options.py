@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from scanflow.settings import Settings
     from scanflow.transport import ServerClient
 
-__all__ = [
-    "JsonOption", "LimitOption", "ParameterOption", "RunArgument", "ServiceArgument", "TargetArgument", "deployer",
-    "one_of_choices", "parse_parameters", "parse_value", "server",
-]  # fmt: skip
-
 
 def _complete_runs(incomplete: str) -> list[str]:
     return _complete(incomplete, lambda where: [one.name for one in where.runs(limit=50)])
@@ -45,8 +40,7 @@ RunArgument = Annotated[
     str, typer.Argument(metavar="[RUN]", help="A run's name; @latest is the newest.", autocompletion=_complete_runs)
 ]
 ServiceArgument = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="The service: its workflow's name.", autocompletion=_complete_services),
+    str, typer.Argument(metavar="NAME", help="The service: its workflow's name.", autocompletion=_complete_services)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]

@@ -16,8 +16,6 @@ from scanflow.printable import PrintableStream, printable
 if TYPE_CHECKING:
     from scanflow_client.formatting.table import Screen
 
-__all__ = ["pass_through", "print_json", "respond", "say", "write_blocks"]
-
 
 def say(*screen: Any, err: bool = False) -> None:
     """Print lines and tables, without escape sequences."""

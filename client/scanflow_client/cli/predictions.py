@@ -11,8 +11,6 @@ import typer
 from scanflow_client.cli.options import JsonOption, ServiceArgument, deployer
 from scanflow_client.cli.output import say, write_blocks
 
-__all__ = ["predict"]
-
 
 def predict(
     name: ServiceArgument,

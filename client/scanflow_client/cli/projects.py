@@ -9,16 +9,7 @@ import typer
 
 from scanflow_client.cli.options import JsonOption, ParameterOption, TargetArgument, deployer, parse_parameters
 from scanflow_client.cli.output import respond, say
-from scanflow_client.cli.services import (
-    AffinityOption,
-    CoresOption,
-    CutOption,
-    InstancesOption,
-    IntoOption,
-    shape,
-)
-
-__all__ = ["check", "doctor", "init", "plan"]
+from scanflow_client.cli.services import AffinityOption, CoresOption, CutOption, InstancesOption, IntoOption, shape
 
 
 def init(

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from scanflow.backends.records import Observer, RunRecord
     from scanflow.deployer import Deployer
 
-__all__ = ["logs", "output", "resume", "run", "runs", "show", "spin", "stop", "watch"]
-
 
 def run(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
     """Run a workflow: one line a step, then the last step's result."""

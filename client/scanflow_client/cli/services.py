@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
 
-__all__ = [
-    "AffinityOption", "CoresOption", "CutOption", "InstancesOption", "IntoOption", "delete", "deploy", "promote",
-    "rollback", "scale", "services", "shape", "traffic",
-]  # fmt: skip
-
 InstancesOption = Annotated[int | None, typer.Option("--instances", metavar="N", min=0, help="How many instances.")]
 CoresOption = Annotated[str | None, typer.Option("--cores", metavar="C", help="Cores of one instance: 2, 0.5, 500m.")]
 AffinityOption = Annotated[

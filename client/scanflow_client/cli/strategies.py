@@ -11,8 +11,6 @@ from scanflow.errors import InvalidError
 from scanflow_client.cli.options import JsonOption, server
 from scanflow_client.cli.output import respond, say
 
-__all__ = ["replay", "strategies"]
-
 DIFFERS = 1
 """The exit code of ``replay`` if today's rules decide otherwise."""
 

@@ -10,8 +10,6 @@ from scanflow import transport
 from scanflow_client.cli.options import JsonOption, server
 from scanflow_client.cli.output import respond, say
 
-__all__ = ["tokens"]
-
 tokens = typer.Typer(
     help="Show, make, list or revoke the tokens that the control plane accepts.",
     no_args_is_help=True,

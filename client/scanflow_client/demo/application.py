@@ -15,8 +15,6 @@ from scanflow.errors import InternalError, MissingExtraError, NotFoundError, did
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 
-__all__ = ["load_demo", "next_commands", "report_path", "traffic_program"]
-
 _NAMED_DATA = ("digits", "mnist")
 _NEEDS = ("tensorflow", "sklearn", "mlflow", "fastapi", "sqlalchemy", "apscheduler")
 

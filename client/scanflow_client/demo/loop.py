@@ -21,8 +21,6 @@ from scanflow_client.demo.phases import FIRST, Phase, phase_after
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import percent
 
-__all__ = ["SERVICE", "LoopOutcome", "loop_lines", "report_of", "run_loop", "start_agents"]
-
 SERVICE = "serve"
 TIMEOUT_S = 600.0
 """The longest that a promotion may take."""

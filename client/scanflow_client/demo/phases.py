@@ -11,8 +11,6 @@ from typing import Literal
 
 from scanflow.agent.records import Event
 
-__all__ = ["FIRST", "Phase", "phase_after"]
-
 FAST, SLOW, SWAP = 100.0, 4.0, 20.0
 """Predictions a second."""
 

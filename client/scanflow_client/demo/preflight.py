@@ -11,8 +11,6 @@ from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError
 from scanflow.transport import ServerClient, path_of
 
-__all__ = ["check_free", "delete_service", "stop_agents", "wanted_agents"]
-
 
 def check_free(where: Deployer, server: ServerClient, app: Application, service: str) -> None:
     """Check that neither the demo's service nor its agents exist already.

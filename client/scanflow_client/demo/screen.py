@@ -13,8 +13,6 @@ from scanflow_client.demo.phases import Phase
 from scanflow_client.demo.traffic import Responses
 from scanflow_client.progress import print_line
 
-__all__ = ["DemoScreen", "activity", "screen_on"]
-
 _STYLES = {"detection": "red", "promotion": "green", "revert": "yellow", "gate": "magenta", "predictions": "blue"}
 
 

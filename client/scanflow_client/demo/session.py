@@ -19,8 +19,6 @@ from scanflow_client.demo.preflight import check_free, delete_service, stop_agen
 from scanflow_client.demo.screen import screen_on
 from scanflow_client.demo.traffic import TrafficProgram
 
-__all__ = ["close_the_loop", "temporary_control_plane"]
-
 
 @contextmanager
 def temporary_control_plane(

@@ -15,8 +15,6 @@ from typing import Any, Self
 
 from scanflow.errors import InternalError
 
-__all__ = ["Responses", "TrafficProgram", "responses_of"]
-
 READY_S = 60.0
 END_S = 30.0
 _SHOWN = 2000

@@ -19,17 +19,7 @@ from scanflow_client.formatting.text import ago, as_json, clock, duration, optio
 if TYPE_CHECKING:
     from scanflow.agent.catalogue import Primitive
 
-__all__ = [
-    "AgentStatus", "action_line", "action_status", "actions_table", "agents_screen", "approvals_table", "journal_line",
-    "labels_table", "primitives_table", "strategies_table", "trigger_text",
-]  # fmt: skip
-
-_PENDING = {
-    "act": "about to start",
-    "approve": "waiting for approval",
-    "queue": "queued",
-    "suggest": "suggested",
-}
+_PENDING = {"act": "about to start", "approve": "waiting for approval", "queue": "queued", "suggest": "suggested"}
 
 
 class AgentStatus(BaseModel):

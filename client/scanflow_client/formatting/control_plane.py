@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from scanflow.agent.records import Event
     from scanflow_client.control_plane import DownResult, UpResult
 
-__all__ = ["down_lines", "event_line", "status_screen", "tokens_table", "up_lines"]
-
 
 def up_lines(result: UpResult, *, elsewhere: str | None = None) -> list[str]:
     """Return what ``up`` did and what to do next; ``elsewhere``: the server that commands use instead."""

@@ -9,8 +9,6 @@ from scanflow.agent.replay import Difference, Moment, Trace
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import clock, counted, shorten
 
-__all__ = ["replay_json", "replay_screen"]
-
 MAX_ROWS = 200
 """The newest moments of a timeline that are printed."""
 

@@ -13,11 +13,6 @@ from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import MARKS, ago, counted, duration, format_bytes, optional, value_lines
 
-__all__ = [
-    "check_lines", "failure_lines", "next_command", "outcome_line", "output_lines", "plan_screen",
-    "run_screen", "runs_table", "task_line",
-]  # fmt: skip
-
 MAX_FAILURE_LINES = 12
 
 
@@ -159,10 +154,7 @@ def plan_screen(plan: Plan, *, online: bool) -> Screen:
     unsized = f", besides {counted(plan.unsized, 'step')} that state none" if plan.unsized else ""
     memory = f"{format_bytes(plan.peak_memory_bytes)} of {format_bytes(plan.machine_memory_bytes)} memory"
     most = f"At most {plan.peak_cores:g} of {plan.machine_cores:g} cores and {memory} at once{unsized}"
-    return [
-        Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps),
-        f"{most}. Nothing was run.",
-    ]
+    return [Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps), f"{most}. Nothing was run."]
 
 
 def _step_row(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:

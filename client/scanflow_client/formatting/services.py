@@ -12,11 +12,6 @@ from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import MARKS, ago, counted, format_bytes, latency, optional, percent
 
-__all__ = [
-    "explanation_lines", "models_of", "request_examples", "service_line", "service_screen", "services_table",
-    "shape_text",
-]  # fmt: skip
-
 MAX_EXAMPLE_VALUES = 16
 """An input of more numbers is not written out on a command line."""
 

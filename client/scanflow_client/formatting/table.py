@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from scanflow.printable import one_line
 
-__all__ = ["Screen", "Table", "lay_out"]
-
 GAP = "  "
 
 

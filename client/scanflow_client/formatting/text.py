@@ -10,11 +10,6 @@ from typing import Any
 from scanflow.app.quantities import format_duration
 from scanflow.printable import one_line
 
-__all__ = [
-    "MARKS", "ago", "as_json", "clock", "counted", "duration", "format_bytes", "latency", "optional", "percent",
-    "shorten", "value_lines",
-]  # fmt: skip
-
 MARKS = {
     "succeeded": "✓", "failed": "✗", "skipped": "–", "stopped": "■", "running": "●", "pending": "·",
     "interrupted": "!", "reused": "≡", "ready": "✓", "starting": "·", "degraded": "!", "backup": "!", "idle": "–",

@@ -13,10 +13,6 @@ from scanflow.placement.place import Grant
 from scanflow.placement.topology import Core, Topology
 from scanflow_client.formatting.text import counted, format_bytes
 
-__all__ = [
-    "FORBIDDEN", "FREE", "Cell", "Line", "Occupant", "Panel", "draw", "labels", "legend", "placement_lines", "summary",
-]  # fmt: skip
-
 _Key = TypeVar("_Key", bound=Hashable)
 
 FREE, FORBIDDEN, SEVERAL = "·", "×", "+"

@@ -14,8 +14,6 @@ from scanflow.agent.context import Context, current_or_none
 from scanflow.app.model import short
 from scanflow.errors import InvalidError, UsageError
 
-__all__ = ["Actuator", "actuator"]
-
 _PATH = re.compile(r"/?sensors/([^/?#]+)/?")
 
 

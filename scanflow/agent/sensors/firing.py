@@ -18,8 +18,6 @@ from scanflow.app.agents import SensorFunction
 from scanflow.app.parameters import plain
 from scanflow.errors import InvalidError, did_you_mean
 
-__all__ = ["Firing", "fire", "wants"]
-
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 

@@ -10,8 +10,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import TrackedRun
 
-__all__ = ["Run", "find_runs"]
-
 LIMIT = 10_000
 
 

@@ -21,8 +21,6 @@ from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 from scanflow.private import open_private, private_folder
 from scanflow.processes.locks import try_lock
 
-__all__ = ["SERVING_RUNTIME", "Patience", "environment_python", "is_ready", "make_environment", "normalised"]
-
 BUILD_TIMEOUT_S = 1800.0
 POLL_S = 0.2
 _LIBRARY = Path(__file__).parents[2]

@@ -8,8 +8,6 @@ from pathlib import Path
 from scanflow.backends.tasks import split_task
 from scanflow.names import StepName, environment_name
 
-__all__ = ["Home", "RunFolder"]
-
 
 @dataclass(frozen=True, slots=True)
 class Home:

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from scanflow.backends.local.batch.backend import LocalBackend
     from scanflow.backends.local.services import LocalServices
 
-__all__ = ["Local"]
-
 LOG_PREDICTIONS = "scanflow.deployer.recording:log_predictions"
 """What takes recorded predictions to the tracker, loaded by name in a process of its own."""
 

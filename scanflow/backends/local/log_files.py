@@ -9,8 +9,6 @@ from scanflow.backends.port import LogPage, LogPart
 from scanflow.errors import NotFoundError
 from scanflow.tail import Tail
 
-__all__ = ["FileLogs"]
-
 Look = Callable[[], tuple[Sequence[tuple[str, Path]], bool]]
 """Returns the files there are, each with its source, and whether no more will be written to them."""
 

@@ -49,8 +49,6 @@ from scanflow.names import RunName, StepName, make_run_name
 from scanflow.outputs import keep_outputs
 from scanflow.settings import Settings
 
-__all__ = ["MemoryBatch"]
-
 _ENDED = frozenset({"succeeded", "failed", "stopped"})
 _OWN_FOLDER = str(Path(__file__).parents[2])  # the library's: its frames are not the user's
 _OUTPUTS = Path("/outputs")  # what '<output_dir>/...' becomes in parameters: there is no such folder
@@ -307,12 +305,7 @@ class _Drive:
     """One drive of a run."""
 
     def __init__(
-        self,
-        run: _Run,
-        max_fan_out: int,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        observe: Observer,
+        self, run: _Run, max_fan_out: int, clock: Callable[[], float], sleep: Callable[[float], None], observe: Observer
     ) -> None:
         self._run, self._max_fan_out = run, max_fan_out
         self._clock, self._sleep, self._observe = clock, sleep, observe
@@ -345,11 +338,7 @@ class _Drive:
             self._progress.end(node.name, "skipped")
             return True
         items = items_of(
-            node,
-            lookup=self._lookup,
-            output_dir=self._workflow.output_dir,
-            outputs=_OUTPUTS,
-            at_most=self._max_fan_out,
+            node, lookup=self._lookup, output_dir=self._workflow.output_dir, outputs=_OUTPUTS, at_most=self._max_fan_out
         )
         if items is not None:
             self._fans.add(node.name)

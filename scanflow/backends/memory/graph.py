@@ -14,8 +14,6 @@ from scanflow.backends.app_files import AppFiles
 from scanflow.errors import NotFoundError, ServiceFailedError, UnsupportedError, UsageError, did_you_mean
 from scanflow.loading import load_function
 
-__all__ = ["InferenceGraph", "check_files"]
-
 _METHODS = {
     "MODEL": "predict",
     "TRANSFORMER": "transform_input",

@@ -10,8 +10,6 @@ from typing import Any
 
 from scanflow.backends.port import LogPage, LogPart
 
-__all__ = ["Log", "MemoryLogs"]
-
 
 class Log(io.RawIOBase):
     """What one source has written."""

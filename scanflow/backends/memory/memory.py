@@ -12,8 +12,6 @@ from scanflow.backends.port import OpenModels, RunBackend
 from scanflow.errors import UnsupportedError
 from scanflow.settings import Settings
 
-__all__ = ["Memory"]
-
 
 class Memory:
     """See :class:`~scanflow.backends.port.Backend`.

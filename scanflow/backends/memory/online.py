@@ -37,8 +37,6 @@ from scanflow.errors import (
     did_you_mean,
 )
 
-__all__ = ["MemoryAnswer", "MemoryOnline"]
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:

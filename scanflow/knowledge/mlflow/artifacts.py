@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
-__all__ = ["Found", "download", "find_artifact", "inside", "root_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-__all__ = ["MlflowConnection", "shown"]
-
 _log = logging.getLogger(__name__)
 
 # Read by MLflow from the environment and from nowhere else; set once, before it loads, unless the user has decided.

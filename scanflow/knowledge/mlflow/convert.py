@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion as MlflowVersion
 
-__all__ = ["MADE_BY", "PARENT", "to_model_version", "to_saved_version", "to_tracked_run"]
-
 PARENT = "mlflow.parentRunId"
 MADE_BY = f"{RESERVED}made-by"
 """The tag of a model version with the id of the run that made it, where MLflow's own field names the run that holds

@@ -13,8 +13,6 @@ from pathlib import Path
 from scanflow.errors import UnavailableError, UsageError
 from scanflow.private import open_private, private_file, private_folder
 
-__all__ = ["check_database", "make_database"]
-
 _MAKING_TAKES_S = 120.0
 """Making a database takes MLflow seconds; whoever holds the lock for longer than this is stuck."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-__all__ = ["KIND", "WRITING", "NewRun", "find_experiment", "find_runs", "make_experiment", "write_run"]
-
 KIND = f"{RESERVED}kind"
 """The tag that says what a run in ``.records`` holds."""
 

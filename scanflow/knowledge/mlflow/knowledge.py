@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-__all__ = ["MlflowKnowledge"]
-
 _DESCRIPTION = "application.json"
 _FILES = "files"
 _MODEL = "model"

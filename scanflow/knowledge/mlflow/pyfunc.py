@@ -8,8 +8,6 @@ from typing import Any
 
 from scanflow.errors import MissingExtraError, UsageError
 
-__all__ = ["load_pyfunc"]
-
 
 def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
     """Return the model in ``folder`` as a function, from an array, a dictionary of arrays or a table to the same.

@@ -12,8 +12,6 @@ from scanflow.knowledge.records import LATEST, ModelVersion
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["add_version", "model_names", "model_versions", "pick_version"]
-
 
 def model_names(client: MlflowClient) -> list[str]:
     """Return the names of all models that have a version, sorted."""

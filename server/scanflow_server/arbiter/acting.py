@@ -22,8 +22,6 @@ from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
 from scanflow_server.store.keys import OWN
 
-__all__ = ["MOST_TRIES", "Actor", "Perform"]
-
 _log = logging.getLogger(__name__)
 
 MOST_TRIES = 5

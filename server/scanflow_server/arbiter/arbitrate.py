@@ -18,8 +18,6 @@ from scanflow_server.arbiter.identity import fields_of, overlapping, place_of, r
 from scanflow_server.arbiter.objection import Objection
 from scanflow_server.arbiter.owner import Owner, against_owner
 
-__all__ = ["RETRY_S", "World", "arbitrate", "arbitrate_all"]
-
 QUEUE_S = 900.0
 """For how long a person's command may wait for its turn, in seconds: by then nobody waits for what comes of it."""
 

@@ -8,8 +8,6 @@ from scanflow.agent.records import Action, Intent
 from scanflow_server.arbiter.identity import acted, seconds, strategy_of, when
 from scanflow_server.arbiter.objection import Objection
 
-__all__ = ["against_spending"]
-
 
 def against_spending(intent: Intent, history: Sequence[Action], now: float) -> Objection | None:
     """Return what keeps an intent from going beyond its strategy's budget. What failed was spent too."""

@@ -8,8 +8,6 @@ from scanflow.agent.records import Action, Intent
 from scanflow_server.arbiter.identity import acted, place_of, seconds, strategy_of, when
 from scanflow_server.arbiter.objection import Objection
 
-__all__ = ["against_haste"]
-
 
 def against_haste(intent: Intent, history: Sequence[Action], now: float) -> Objection | None:
     """Return what keeps an intent from following the last action of its strategy on its target too soon."""

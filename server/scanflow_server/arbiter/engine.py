@@ -26,8 +26,6 @@ from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
 
-__all__ = ["ArbiterEngine"]
-
 _log = logging.getLogger(__name__)
 
 WORKERS = 16

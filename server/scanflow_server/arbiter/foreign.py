@@ -9,8 +9,6 @@ from scanflow.agent.records import JSON, Intent
 from scanflow_server.arbiter.identity import seconds
 from scanflow_server.arbiter.objection import Objection
 
-__all__ = ["FOREIGN_S", "against_foreign", "foreign_fields", "same"]
-
 FOREIGN_S = 900.0
 """How long a foreign writer's value is left alone, in seconds from when it was first seen."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from scanflow.agent.records import Guard
 
-__all__ = ["regressed"]
-
 
 def regressed(guard: Guard, before: float | None, after: float | None) -> str | None:
     """Return how the guard's metric got worse by more than it may, in words; None: it did not, or nobody knows."""

@@ -10,8 +10,6 @@ from scanflow_server.arbiter.foreign import same
 from scanflow_server.arbiter.identity import acted, overlapping, seconds, when
 from scanflow_server.arbiter.objection import Objection
 
-__all__ = ["STEPS", "FieldChange", "against_reversal", "changes_of", "reverses"]
-
 STEPS: Mapping[str, int] = {"duplicate_workflow_instance": 1, "delete_workflow_instance": -1}
 """Primitives that say a way and no value."""
 

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from scanflow.agent.records import Action, Intent
 
-__all__ = [
-    "Rank",
-    "acted",
-    "fields_of",
-    "overlapping",
-    "place_of",
-    "rank",
-    "seconds",
-    "strategy_name",
-    "strategy_of",
-    "when",
-]
-
 Rank = tuple[int, float, str, str]
 
 _OF_AN_APPLICATION = frozenset({"workflow", "agent"})

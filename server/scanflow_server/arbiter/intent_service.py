@@ -25,8 +25,6 @@ from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
 
-__all__ = ["IntentService", "check_intent", "event_of", "not_found"]
-
 _WAITS = frozenset({"act", "queue", "approve", "suggest"})
 
 
@@ -175,12 +173,7 @@ class IntentService:
             events.append(connection, [event_of(stored.intent, "intent", decision.at, **data)])
 
     def _foreign(
-        self,
-        connection: Connection,
-        place: str,
-        fields: Mapping[str, FieldRow],
-        seen: Mapping[str, Any],
-        now: float,
+        self, connection: Connection, place: str, fields: Mapping[str, FieldRow], seen: Mapping[str, Any], now: float
     ) -> dict[str, float]:
         """Note since when which fields are other than written, and return it."""
         since: dict[str, float] = {}

@@ -14,8 +14,6 @@ from scanflow.errors import NotFoundError, ScanflowError
 from scanflow_server.primitives.action_context import Applications
 from scanflow_server.primitives.services import canary_of, served_models
 
-__all__ = ["SINCE", "Look", "Measure", "measured", "observed"]
-
 Look = Callable[[Intent], Mapping[str, Any]]
 """Return those of an intent's fields that can be seen, as they are; and, under ``SINCE``, since when its target is
 there, where that is known."""

@@ -19,8 +19,6 @@ from scanflow_server.primitives.table import do
 from scanflow_server.store import agents
 from scanflow_server.store.tables import events
 
-__all__ = ["LIVES_S", "make_engine", "posted"]
-
 LIVES_S = 20.0
 """For how long after its last word an agent is held to be there, in seconds; it says that it is every 5."""
 

@@ -9,8 +9,6 @@ from scanflow.agent.records import Intent
 from scanflow_server.arbiter.identity import seconds, strategy_of
 from scanflow_server.arbiter.objection import Objection
 
-__all__ = ["LEASE_S", "Owner", "against_owner", "owner_from"]
-
 LEASE_S = 900.0
 """How long a field stays with the strategy that wrote it last, in seconds, where nobody knows whether that lives."""
 

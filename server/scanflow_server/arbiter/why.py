@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from scanflow.agent.records import JSON, Action
 
-__all__ = ["why"]
-
 _NOTHING = {
     "pending": "none yet",
     "running": "none yet",

@@ -22,8 +22,6 @@ from scanflow_server.jobs import GRACE_S, Job
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 
-__all__ = ["SILENT_S", "AgentsController", "has_other_code", "view_of"]
-
 SILENT_S = 15.0
 """After so long without a word an agent is silent; it says every 5 s where it is."""
 

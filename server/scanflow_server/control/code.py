@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["code_of"]
-
 
 def code_of(document: Mapping[str, Any], source: str | None, agent: str) -> str:
     """Return a digest of the Python files beside an agent's modules, which may import each other.

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from scanflow.errors import ScanflowError
 
-__all__ = ["ErrorIsolation"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ from typing import Protocol
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.control.error_isolation import ErrorIsolation
 
-__all__ = ["Controller", "Loop"]
-
 _BREATH_S = 0.01
 """Between two looks, however many changes there are."""
 

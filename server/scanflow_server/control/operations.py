@@ -17,8 +17,6 @@ from scanflow_server.jobs import Job, Lines
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
 
-__all__ = ["OperationsController", "ServicesController", "progress_of"]
-
 _log = logging.getLogger(__name__)
 
 _UNWELL = frozenset({"degraded", "backup", "failed"})

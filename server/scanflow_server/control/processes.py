@@ -9,8 +9,6 @@ from contextlib import suppress
 
 from scanflow_server.jobs import GRACE_S, Job
 
-__all__ = ["MOST_STARTS", "WELL_S", "Processes"]
-
 MOST_STARTS = 6
 """So often a job's process is started; one that dies each time would do so for ever."""
 

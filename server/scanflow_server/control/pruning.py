@@ -13,8 +13,6 @@ from scanflow_server.arbiter.identity import acted, when
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.intents import ActionRow
 
-__all__ = ["Keep", "Mark", "bookmark_now", "gone_until", "is_old", "is_open", "may_forget", "needed_until"]
-
 DAY_S = 86_400.0
 
 _MARKS = 100

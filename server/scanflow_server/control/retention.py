@@ -17,8 +17,6 @@ from scanflow_server.primitives.action_context import REVERT
 from scanflow_server.store import events, operations, pruning, runs
 from scanflow_server.store.keys import OWN
 
-__all__ = ["RetentionController"]
-
 _log = logging.getLogger(__name__)
 
 BATCH = 500

@@ -20,8 +20,6 @@ from scanflow_server.jobs import Job
 from scanflow_server.store import events, runs
 from scanflow_server.store.runs import WantedRun
 
-__all__ = ["RunsController", "ensure_entered", "order_of"]
-
 _log = logging.getLogger(__name__)
 
 

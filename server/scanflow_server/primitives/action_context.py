@@ -13,8 +13,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import Deployer
 
-__all__ = ["REVERT", "ActionContext", "Applications", "KeptApplication", "Runs"]
-
 REVERT = "/revert"
 """How the idempotency key of an inverse ends that takes an action back."""
 

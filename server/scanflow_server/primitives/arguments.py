@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError, did_you_mean
 
-__all__ = ["Arguments", "Cores", "Count", "OfExecutor", "OfWorkflow", "Placed", "read"]
-
 Count = Annotated[int, Field(strict=True, ge=0)]
 Cores = Annotated[float, Field(strict=True, gt=0)]
 Placed = AffinityMode | dict[str, Any] | None

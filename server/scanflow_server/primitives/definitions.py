@@ -18,15 +18,6 @@ from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError, Usag
 from scanflow_server.primitives.action_context import ActionContext
 from scanflow_server.primitives.arguments import Arguments, OfExecutor, OfWorkflow, Placed, read
 
-__all__ = [
-    "update_batch_affinity",
-    "update_batch_resource",
-    "update_executor_affinity",
-    "update_executor_resource",
-    "upgrade_batch",
-    "upgrade_executor",
-]
-
 Change = Callable[[Executor], Executor]
 """Makes of a step as it is then what it is to be."""
 

@@ -12,20 +12,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.errors import NotFoundError
 from scanflow_server.primitives.action_context import ActionContext
 
-__all__ = [
-    "AFFINITY",
-    "CORES",
-    "INSTANCES",
-    "MODEL",
-    "Said",
-    "Values",
-    "each",
-    "given_back",
-    "keep",
-    "wanted",
-    "with_services",
-]
-
 T = TypeVar("T")
 V = TypeVar("V")
 Values = Callable[[Workflow], Mapping[str, V]]

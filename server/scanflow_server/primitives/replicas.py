@@ -19,8 +19,6 @@ from scanflow_server.primitives.nodes import INSTANCES, each, given_back, keep, 
 from scanflow_server.primitives.rollout_wait import in_effect
 from scanflow_server.primitives.served import mine, summary_of
 
-__all__ = ["delete_workflow_instance", "duplicate_workflow_instance", "update_workflow_replica"]
-
 THRESHOLDS = ("metric", "target", "min", "max", "up", "down")
 """What decides on the number of instances, of what ``sf.Scaling`` says."""
 

@@ -9,8 +9,6 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import Deployer
 from scanflow.errors import UnavailableError, UsageError
 
-__all__ = ["PATIENCE_S", "in_effect"]
-
 PATIENCE_S = 120.0
 """Longest that a change is waited for; it goes on after that, and is waited for again."""
 

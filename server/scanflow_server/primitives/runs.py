@@ -17,8 +17,6 @@ from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you
 from scanflow_server.primitives.action_context import ActionContext
 from scanflow_server.primitives.arguments import Arguments, OfExecutor, OfWorkflow, read
 
-__all__ = ["InlineRuns", "run_executor", "run_workflow", "stop_executor", "stop_workflow"]
-
 LATEST = "@latest"
 RECENT_RUNS = 200
 """Among how many of the newest runs the running ones of a workflow are looked for."""

@@ -9,8 +9,6 @@ from scanflow.backends.service_records import RevisionRecord, ServiceRecord
 from scanflow.errors import UsageError
 from scanflow_server.primitives.action_context import ActionContext
 
-__all__ = ["canary_of", "cut_of", "found", "given_only", "mine", "served_models", "summary_of"]
-
 
 def served_models(record: ServiceRecord) -> dict[str, str]:
     """Return, for each node that is a registered model, the version that is served."""

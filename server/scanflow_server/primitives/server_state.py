@@ -17,8 +17,6 @@ from scanflow_server.primitives.action_context import KeptApplication
 from scanflow_server.store import applications
 from scanflow_server.store.applications import ApplicationRow
 
-__all__ = ["ApplicationStore", "RequestedRuns"]
-
 
 class RequestedRuns:
     """Runs that the server drives. See :class:`~scanflow_server.primitives.action_context.Runs`."""

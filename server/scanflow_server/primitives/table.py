@@ -13,8 +13,6 @@ from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, Usage
 from scanflow_server.primitives import definitions, replicas, runs, services
 from scanflow_server.primitives.action_context import ActionContext, Applications, Runs
 
-__all__ = ["BATCH", "ONLINE", "carry_out", "do"]
-
 Primitive = Callable[[ActionContext, Mapping[str, Any]], PrimitiveResult]
 
 BATCH: Mapping[str, Primitive] = {

@@ -17,8 +17,6 @@ from scanflow_server.store import agents as stored
 from scanflow_server.store import applications, events
 from scanflow_server.store.agents import AgentRow
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
 
 

@@ -15,8 +15,6 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import applications as stored
 from scanflow_server.store.applications import ApplicationRow
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/applications", tags=["applications"], responses=PROBLEMS)
 
 Team = Annotated[str | None, Query(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]

@@ -21,8 +21,6 @@ from scanflow_server.store import events as stored
 from scanflow_server.store import pruning
 from scanflow_server.streams import event, events_response
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS)
 
 _LISTED: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
@@ -46,7 +44,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
         "headers": {GONE: {"description": "Events up to this number are gone.", "schema": {"type": "integer"}}},
-    },
+    }
 }
 
 Number = Annotated[int, Query(ge=0, le=2**53)]

@@ -25,8 +25,6 @@ from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
 
-__all__ = ["Approval", "Why", "router"]
-
 router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
 
 _LONGEST = 128

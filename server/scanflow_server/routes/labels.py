@@ -21,8 +21,6 @@ from scanflow_server.store import labels as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.labels import Label, LabelState, Wanted
 
-__all__ = ["Given", "Picked", "router", "store_of"]
-
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
 
 _MOST = 10_000

@@ -24,8 +24,6 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import run_events
 from scanflow_server.streams import EVENTS, events_response
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS)
 
 Task = Annotated[str, InPath(pattern=r"^[a-z0-9][-a-z0-9]*(\.[0-9]{1,9})?$", max_length=80)]

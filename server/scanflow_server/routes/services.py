@@ -22,15 +22,7 @@ from scanflow.errors import InvalidError
 from scanflow_server import requests
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.auth import Caller
-from scanflow_server.bodies import (
-    Begun,
-    DeployBody,
-    Key,
-    Name,
-    Operation,
-    Text,
-    read_application,
-)
+from scanflow_server.bodies import Begun, DeployBody, Key, Name, Operation, Text, read_application
 from scanflow_server.context import Given, ServerContext
 from scanflow_server.file_follow import follow
 from scanflow_server.limits import LimitedStream
@@ -39,8 +31,6 @@ from scanflow_server.progress_events import get_operation, number_of, operation_
 from scanflow_server.routes.intents import WithEngine
 from scanflow_server.store.operations import Kind, OperationRow
 from scanflow_server.streams import EVENTS, event, events_response
-
-__all__ = ["operation_view", "router"]
 
 router = APIRouter(tags=["services"], responses=PROBLEMS)
 
@@ -93,10 +83,7 @@ def explain(context: Given, name: Name) -> Explanation:
 
 @router.get("/services/{name}/logs", response_class=StreamingResponse, responses=_LINES)
 async def logs(
-    context: Given,
-    name: Name,
-    instance: Text | None = None,
-    follow_on: Annotated[bool, Query(alias="follow")] = False,
+    context: Given, name: Name, instance: Text | None = None, follow_on: Annotated[bool, Query(alias="follow")] = False
 ) -> Response:
     """Show what instances wrote, a line of JSON a block: ``{"who", "text"}``, the text in base64."""
     reader = await run_in_threadpool(context.deployer.service_log_reader, name, instance=instance)

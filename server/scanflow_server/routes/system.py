@@ -19,8 +19,6 @@ from scanflow_server.control.agents import view_of
 from scanflow_server.problems import PROBLEMS, problems
 from scanflow_server.store import agents, events, operations, runs
 
-__all__ = ["api", "root"]
-
 _PROBE_BYTES = 65_536
 
 root = APIRouter(tags=["system"])

@@ -16,8 +16,6 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import tokens as stored
 from scanflow_server.store.tokens import TokenRow
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/tokens", tags=["tokens"], responses=PROBLEMS)
 
 

@@ -10,8 +10,6 @@ from sqlalchemy import Connection, insert, select, update
 from scanflow.errors import AlreadyRunningError
 from scanflow_server.store.tables import agents
 
-__all__ = ["AgentRow", "get", "here", "listed", "put", "restarted", "unwant"]
-
 
 class AgentRow(BaseModel):
     """One agent of an application."""

@@ -9,8 +9,6 @@ from sqlalchemy import Connection, insert, select, update
 
 from scanflow_server.store.tables import applications
 
-__all__ = ["ApplicationRow", "get", "listed", "put"]
-
 
 class ApplicationRow(BaseModel):
     """One application."""

@@ -20,8 +20,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.private import private_file, private_folder
 
-__all__ = ["Store", "metadata", "open_store", "translated"]
-
 BUSY_TIMEOUT_S = 30.0
 CONNECTIONS = 50
 _WRITERS = 4_666_601

@@ -9,8 +9,6 @@ from sqlalchemy import ColumnElement, Connection, func, insert, or_, select
 from scanflow.agent.records import Event
 from scanflow_server.store.tables import events
 
-__all__ = ["after", "append", "newest", "newest_event"]
-
 
 def append(connection: Connection, happened: Iterable[Event]) -> list[Event]:
     """List events, and return them with their numbers. Inside :meth:`~scanflow_server.store.base.Store.write` only:

@@ -32,25 +32,6 @@ from scanflow.agent.records import Action, Intent
 from scanflow_server.arbiter.identity import place_of, strategy_of
 from scanflow_server.store.base import metadata
 
-__all__ = [
-    "ActionRow",
-    "FieldRow",
-    "add",
-    "at_work",
-    "by_key",
-    "due",
-    "fields_at",
-    "get",
-    "history_for",
-    "in_effect",
-    "listed",
-    "put",
-    "put_field",
-    "said",
-    "say",
-    "waiting_at",
-]
-
 _NAME = 128
 _JSON = JSON(none_as_null=True)
 _COUNTED = BigInteger().with_variant(Integer, "sqlite")

@@ -11,8 +11,6 @@ from sqlalchemy import Connection, insert, select
 from scanflow.errors import InvalidError
 from scanflow_server.store.tables import keys
 
-__all__ = ["OWN", "find", "fingerprint", "keep", "made"]
-
 OWN = "intent/"
 """What the keys begin with that the server makes itself, and nobody else's do."""
 

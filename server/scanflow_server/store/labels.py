@@ -30,8 +30,6 @@ from scanflow.agent import records
 from scanflow.errors import NotFoundError, UsageError
 from scanflow_server.store.base import metadata
 
-__all__ = ["Label", "LabelChange", "LabelState", "Wanted", "ask", "give", "listed"]
-
 _NAME = 128
 _JSON = JSON(none_as_null=True)
 

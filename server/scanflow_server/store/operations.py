@@ -9,8 +9,6 @@ from sqlalchemy import Connection, insert, select, update
 
 from scanflow_server.store.tables import operations
 
-__all__ = ["Kind", "OperationRow", "add", "end", "get", "release", "running"]
-
 Kind = Literal["deploy", "change", "delete"]
 _OPEN = ("queued", "running")
 

@@ -10,21 +10,6 @@ from scanflow_server.store.base import metadata
 from scanflow_server.store.intents import ActionRow, fields, get, intents, trail
 from scanflow_server.store.tables import events, keys, operations, runs
 
-__all__ = [
-    "add_mark",
-    "begun_intents",
-    "bookmarks_of",
-    "closed_intents",
-    "forget_events",
-    "forget_intents",
-    "forget_keys",
-    "forget_operations",
-    "forget_run",
-    "gone",
-    "newest_intent",
-    "old_runs",
-]
-
 marks = Table(
     "event_marks",
     metadata,

@@ -9,8 +9,6 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from scanflow_server.store.tables import runs
 
-__all__ = ["RunRequest", "WantedRun", "active", "add", "count_active", "drive_again", "get", "settle", "stop"]
-
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True)

@@ -6,8 +6,6 @@ from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, Integer, String
 
 from scanflow_server.store.base import metadata
 
-__all__ = ["agents", "applications", "events", "keys", "operations", "runs", "tokens"]
-
 _NAME = 128
 _JSON = JSON(none_as_null=True)
 _COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only what is of type INTEGER

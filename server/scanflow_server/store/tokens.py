@@ -8,8 +8,6 @@ from sqlalchemy import Connection, delete, insert, select, update
 from scanflow.errors import AlreadyRunningError, NotFoundError, UsageError, did_you_mean
 from scanflow_server.store.tables import tokens
 
-__all__ = ["HOME", "TokenRow", "add", "listed", "put_home", "revoke", "valid"]
-
 HOME = "home"
 """The name of the token in the home folder; it is what that file says, so it is not revoked here."""
 

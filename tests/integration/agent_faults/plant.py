@@ -21,8 +21,6 @@ from scanflow_server.jobs import Job
 from tests.server import ServerProcess, bearer, body_of
 from tests.waiting import until
 
-__all__ = ["PATIENCE_S", "Plant"]
-
 PATIENCE_S = 200.0
 """For what imports MLflow on its way. A version is fetched by a process that comes last on the CPUs, by design, and
 beside other tests that takes its time."""

@@ -11,8 +11,6 @@ import httpx
 
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 
-__all__ = ["AGENTS", "MODEL", "add_version", "ask", "files", "knowledge_of", "on_its_side"]
-
 MODEL = "side"
 AGENTS = ("tracker", "checker", "planner", "executor")
 

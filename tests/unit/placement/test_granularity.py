@@ -29,12 +29,7 @@ def test_table_4_1_of_the_thesis(instances: int, share: BudgetShare) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ({"cut": 32, "into": 8}, (8, 4.0)),
-        ({"cut": 1, "into": 4}, (4, 0.25)),
-        ({}, (3, 1.5)),
-    ],
+    ("given", "found"), [({"cut": 32, "into": 8}, (8, 4.0)), ({"cut": 1, "into": 4}, (4, 0.25)), ({}, (3, 1.5))]
 )
 def test_a_budget_sizes_a_service_as_equation_4_1_does(given: dict[str, Any], found: tuple[int, float]) -> None:
     direct = (None, None) if given else found

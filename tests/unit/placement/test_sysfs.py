@@ -162,8 +162,7 @@ def test_without_packages_a_node_stands_for_a_socket(tmp_path: Path, machine: To
 def test_a_list_that_does_not_name_the_cpu_itself_is_not_believed(tmp_path: Path) -> None:
     write_machine(tmp_path, uniform(1, 4, 2), leave_out=["thread_siblings"])
     write(
-        tmp_path,
-        {f"{CPU}/cpu1/topology/core_cpus_list": "0,4", f"{CPU}/cpu1/topology/core_cpus": write_mask([1, 5])},
+        tmp_path, {f"{CPU}/cpu1/topology/core_cpus_list": "0,4", f"{CPU}/cpu1/topology/core_cpus": write_mask([1, 5])}
     )
     assert another_machine(tmp_path) == uniform(1, 4, 2)
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.topology import Topology
 
-__all__ = ["write", "write_machine", "write_mask"]
-
 
 def write(root: Path, files: Mapping[str, object]) -> Path:
     """Write files below ``root``, each with a newline at its end, and return ``root``."""

@@ -18,8 +18,6 @@ from scanflow_server.control.loop import Loop
 from scanflow_server.control.operations import OperationsController
 from tests.waiting import until
 
-__all__ = ["a_service", "acting", "answering"]
-
 
 def a_service(name: str, state: str) -> ServiceRecord:
     """Return a service as it is listed."""

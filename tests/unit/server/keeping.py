@@ -14,8 +14,6 @@ from scanflow_server.context import ServerContext
 from scanflow_server.store.intents import ActionRow
 from tests.unit.server.arbiter.making import intent
 
-__all__ = ["entered", "stored"]
-
 
 def entered(context: ServerContext, *, app: str = "mnist", team: str = "data", workflow: str) -> str:
     """Enter a run in the journal, as who drives one does, and return its name."""

@@ -87,11 +87,7 @@ def test_what_cannot_be_entered_is_refused(deployer: EmbeddedDeployer, app: Appl
         {
             "name": "a",
             "workflows": [
-                {
-                    "name": "s",
-                    "type": "online",
-                    "nodes": [{"kind": "service", "name": "m", "model": "models:/m/1"}],
-                }
+                {"name": "s", "type": "online", "nodes": [{"kind": "service", "name": "m", "model": "models:/m/1"}]}
             ],
         }
     )

@@ -57,11 +57,7 @@ def test_an_instance_that_ended_is_started_again_when_its_pause_is_over() -> Non
 def test_surplus_goes_the_useless_first() -> None:
     waiting = Seen(name="1", spec_hash="a", phase="waiting", was_ready=True)
     starting = Seen(name="2", spec_hash="a", phase="starting")
-    assert told(wanted(1), waiting, starting, ready("3"), ready("4")) == [
-        ("forget", "1"),
-        ("end", "2"),
-        ("drain", "4"),
-    ]
+    assert told(wanted(1), waiting, starting, ready("3"), ready("4")) == [("forget", "1"), ("end", "2"), ("drain", "4")]
 
 
 def test_one_that_does_not_answer_is_killed_and_one_that_loads_has_more_time() -> None:

@@ -15,20 +15,6 @@ from scanflow_serving.messages import Request, Response
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.routes import ServingApplication
 
-__all__ = [
-    "PATIENCE_S",
-    "Asked",
-    "Instance",
-    "attempt",
-    "batching",
-    "desired",
-    "instance",
-    "node",
-    "tensor",
-    "until",
-    "write_class",
-]
-
 _T = TypeVar("_T")
 PATIENCE_S = 20.0
 """Longest that anything in here waits for what should come at once."""

@@ -176,10 +176,7 @@ class Model:
         return [[float(os.environ["OMP_NUM_THREADS"]), *os.sched_getaffinity(0)]]
 """
     cpu = min(os.sched_getaffinity(0))
-    with (
-        Instance(tmp_path, code, threads={"OMP_NUM_THREADS": "7"}, cpus=(cpu,)) as instance,
-        connect(instance) as sock,
-    ):
+    with Instance(tmp_path, code, threads={"OMP_NUM_THREADS": "7"}, cpus=(cpu,)) as instance, connect(instance) as sock:
         assert answer_of(sock) == [7, cpu]
         assert instance.ask("state")["cpus"] == [cpu]
 

@@ -265,8 +265,7 @@ def test_a_poisoned_version_changes_nothing(sklearn_model: Path, tmp_path: Path)
 
 def test_a_transformer_may_come_before_a_model(onnx_model: Path, tmp_path: Path) -> None:
     path = write_class(
-        tmp_path,
-        "class Prepare:\n    def transform_input(self, X):\n        return {'a': X, 'b': X + 1.0}\n",
+        tmp_path, "class Prepare:\n    def transform_input(self, X):\n        return {'a': X, 'b': X + 1.0}\n"
     )
 
     async def main() -> None:

@@ -16,16 +16,7 @@ from scanflow_serving.calls import LARGE
 from scanflow_serving.messages import InferRequest, Request, Tensor
 from scanflow_serving.oip import HEADER_LENGTH, OCTETS
 from scanflow_serving.problems import ProblemError
-from tests.unit.serving.harness import (
-    PATIENCE_S,
-    batching,
-    desired,
-    instance,
-    node,
-    tensor,
-    until,
-    write_class,
-)
+from tests.unit.serving.harness import PATIENCE_S, batching, desired, instance, node, tensor, until, write_class
 
 CLASSES = '''
 import os

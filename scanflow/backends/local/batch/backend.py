@@ -34,8 +34,6 @@ from scanflow.processes.locks import is_locked, only_driver
 from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings
 
-__all__ = ["LocalBackend"]
-
 
 class LocalBackend:
     """Runs batch workflows on this machine. It holds nothing open between calls; any process may call for any run."""

@@ -11,8 +11,6 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["cache_key", "copy_outputs", "digest_path"]
-
 _BLOCK = 1 << 20
 
 

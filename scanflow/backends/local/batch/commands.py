@@ -15,8 +15,6 @@ from scanflow.backends.local.batch.values import as_argument
 from scanflow.backends.port import Environment
 from scanflow.names import RunName, StepName
 
-__all__ = ["script_command", "step_environment", "thread_variables"]
-
 # Each library's own variable for the size of its thread pool.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

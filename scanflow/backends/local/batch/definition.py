@@ -14,8 +14,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.errors import UnsupportedError
 from scanflow.names import StepName
 
-__all__ = ["Definition", "check_supported", "ignored_fields"]
-
 
 class Definition(BaseModel):
     """One run's application, workflow and changes to its parameters."""

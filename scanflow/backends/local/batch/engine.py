@@ -27,23 +27,13 @@ from scanflow.backends.local.batch.launch import Launcher, Python, can_fork
 from scanflow.backends.local.batch.outcomes import failed_function, failed_process, refused, task_record
 from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.layout import RunFolder
-from scanflow.backends.records import (
-    EnvironmentReady,
-    Observer,
-    RunState,
-    TaskEnded,
-    TaskRecord,
-    TaskStarted,
-    Waiting,
-)
+from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.schedule import Budget, Share, StepProgress
 from scanflow.disk import disk_error
 from scanflow.errors import ScanflowError
 from scanflow.names import StepName
 from scanflow.private import private_folder
 from scanflow.processes.shims import Exit, Shims, stop_attempt
-
-__all__ = ["RunEngine"]
 
 WARM_IMPORTS = "scanflow.backends.local.batch.warm_imports"
 STOP_POLL_S = 0.5  # how soon a request to stop, made by another process, is seen

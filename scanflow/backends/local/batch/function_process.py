@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FunctionRequest", "main"]
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionRequest:

@@ -18,9 +18,6 @@ from scanflow.backends.local.batch.values import write_result
 from scanflow.outputs import use_output_dir
 from scanflow.private import open_private
 
-__all__ = ["FunctionOutcome", "captured_streams", "run_function"]
-
-
 LogTo: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 """What sends what the calling thread prints to ``stdout.log`` and ``stderr.log`` of a folder while inside."""
 

@@ -22,8 +22,6 @@ from scanflow.failures import Failure
 from scanflow.names import RunName, StepName, make_run_name
 from scanflow.private import private_file, private_folder
 
-__all__ = ["Journal", "JournalRun"]
-
 BUSY_TIMEOUT_S = 30.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (

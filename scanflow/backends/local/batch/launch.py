@@ -34,8 +34,6 @@ from scanflow.names import RunName, StepName
 from scanflow.private import private_folder
 from scanflow.processes.shims import Spec, attempt_folder
 
-__all__ = ["Launcher", "Python", "can_fork"]
-
 SEEN_OUTPUTS = 512
 
 

@@ -13,8 +13,6 @@ from scanflow.failures import Failure, failure_from_text
 from scanflow.names import StepName
 from scanflow.processes.shims import Exit
 
-__all__ = ["failed_function", "failed_process", "refused", "task_record"]
-
 TAIL_BYTES = 65_536  # of standard error; a traceback is at its end
 _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
 

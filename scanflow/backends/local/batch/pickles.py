@@ -18,8 +18,6 @@ import cloudpickle
 from scanflow.errors import InvalidError
 from scanflow.private import write_private
 
-__all__ = ["home_key", "read_pickle", "write_pickle"]
-
 _SIGNATURE_BYTES = 32
 
 

@@ -23,8 +23,6 @@ from scanflow.disk import disk_error
 from scanflow.errors import InvalidError
 from scanflow.outputs import OUTPUTS_FOLDER, write_output
 
-__all__ = ["Outputs", "as_argument", "decode", "encode", "write_result"]
-
 LONGEST_ARGUMENT = 120_000  # Linux takes 131,072 bytes in one argument
 _PICKLE = re.compile(r"\.\d{1,9}\.pickle")
 

@@ -32,20 +32,12 @@ from scanflow.backends.local.services.state.observed import is_current, is_super
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.local.services.supervisor.attempts import newest
 from scanflow.backends.service_change import ServiceChange, Sizing
-from scanflow.backends.service_records import (
-    Explanation,
-    Progress,
-    ServiceObserver,
-    ServiceRecord,
-    Shape,
-)
+from scanflow.backends.service_records import Explanation, Progress, ServiceObserver, ServiceRecord, Shape
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError, did_you_mean
 from scanflow.processes.files import locked
 from scanflow.processes.ports import choose_port
 from scanflow.settings import Settings
-
-__all__ = ["LocalServices"]
 
 TIMEOUT_S = 600.0
 

@@ -20,8 +20,6 @@ from scanflow.placement.threads import POOLS, check_overrides, thread_variables
 from scanflow.placement.topology import Topology
 from scanflow.processes.files import locked, write_atomically
 
-__all__ = ["UsedCpus", "choose", "grants_of_others", "planned", "release", "threads_of"]
-
 _FILE = "grants.json"
 
 

@@ -13,8 +13,6 @@ from scanflow.placement.available_cpus import this_machine
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.threads import pool_size
 
-__all__ = ["plan_online"]
-
 
 def plan_online(home: Path, workflow: Workflow) -> Plan:
     """Return the plan of an online workflow beside what is deployed in this home.

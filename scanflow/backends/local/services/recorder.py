@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["PredictionLog", "main", "take"]
-
 IDLE_S = 10.0
 POLL_S = 0.5
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall
 
-__all__ = ["action", "intent"]
-
 
 def intent(id: str = "i1", **changes: Any) -> Intent:
     given: dict[str, Any] = {

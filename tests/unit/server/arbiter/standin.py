@@ -12,8 +12,6 @@ from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.look import SINCE
 from scanflow_server.store.base import Store
 
-__all__ = ["KilledError", "World"]
-
 
 class KilledError(BaseException):
     """The process is killed at this instant: nothing catches it, and nothing is written down any more."""

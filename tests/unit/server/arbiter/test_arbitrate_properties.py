@@ -54,11 +54,7 @@ values = st.dictionaries(st.sampled_from(FIELDS), st.integers(1, 2))
 
 @given(wanted=intents(), owned=owners, observed=values, written=values, seed=st.integers())
 def test_the_order_of_arrival_decides_nothing(
-    wanted: list[Intent],
-    owned: dict[str, Owner],
-    observed: dict[str, int],
-    written: dict[str, int],
-    seed: int,
+    wanted: list[Intent], owned: dict[str, Owner], observed: dict[str, int], written: dict[str, int], seed: int
 ) -> None:
     world = World(now=102.0, owners=owned, observed=observed, last_written=written)
     decided = arbitrate_all(wanted, world)

@@ -10,8 +10,6 @@ from scanflow.app.files import dump_json, load_json
 from scanflow.errors import NotFoundError
 from scanflow_server.primitives.action_context import KeptApplication
 
-__all__ = ["Remembered"]
-
 
 class Remembered:
     def __init__(self, application: Application, source: Path | None = None) -> None:

@@ -19,8 +19,6 @@ from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import NotFoundError
 from scanflow.wire import ModelFiles, Revision
 
-__all__ = ["KilledError", "Ruled"]
-
 
 class KilledError(BaseException):
     """The process is killed at this instant."""

@@ -173,11 +173,7 @@ def test_a_step_is_stopped_where_nothing_else_would_end_with_it(doing: Doing) ->
         ("upgrade_workflow", {"parameters": {"epochs": 9}}, {"parameters": {"epochs": 9}}),
         ("upgrade_executor", {"executor": "train", "parameters": {"epochs": 9}}, {"parameters": {"epochs": 9}}),
         ("update_workflow_affinity", {"affinity": "any"}, {"affinity": {}}),
-        (
-            "update_executor_affinity",
-            {"executor": "train", "affinity": "any"},
-            {"affinity": {}},
-        ),
+        ("update_executor_affinity", {"executor": "train", "affinity": "any"}, {"affinity": {}}),
         ("update_workflow_resource", {"cpu": 2, "memory": "1Gi"}, {"resources": {"cpu": 2.0, "memory": "1Gi"}}),
         ("update_executor_resource", {"executor": "train", "cpu": "500m"}, {"resources": {"cpu": 0.5}}),
     ],

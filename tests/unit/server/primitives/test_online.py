@@ -125,11 +125,7 @@ def test_the_version_on_trial_is_promoted_without_loading_it_again(served: Doing
     ],
 )
 def test_a_service_is_changed_while_it_serves_and_changed_back(
-    served: Doing,
-    primitive: str,
-    arguments: Mapping[str, Any],
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
+    served: Doing, primitive: str, arguments: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
     done = served(primitive, **arguments)
     assert {name: getattr(served.record.shape, name) for name in after} == after

@@ -16,8 +16,6 @@ from scanflow.errors import InvalidError
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage
 
-__all__ = ["Channel", "Sent"]
-
 _MOST_AT_ONCE = 64
 
 

@@ -11,8 +11,6 @@ from scanflow.backends.local.services.state.observed import is_current, is_super
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
 
-__all__ = ["Watcher", "wait_until_gone", "wait_until_reported", "wait_until_settled"]
-
 _POLL_S = 0.03
 _START_S = 5.0
 _BACK_S = 30.0

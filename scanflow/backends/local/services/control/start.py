@@ -13,8 +13,6 @@ from scanflow.errors import UnavailableError
 from scanflow.private import private_folder
 from scanflow.processes import seqpacket, shim
 
-__all__ = ["ensure_supervisor", "poke", "start_supervisor"]
-
 _PATIENCE_S = 20.0
 _AGAIN_S = 1.0
 _POLL_S = 0.02

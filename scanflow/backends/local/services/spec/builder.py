@@ -37,8 +37,6 @@ from scanflow.placement.available_cpus import this_machine
 from scanflow.placement.sysfs import read_topology
 from scanflow.wire import ModelFiles, Revision
 
-__all__ = ["ServiceSpecBuilder"]
-
 
 class ServiceSpecBuilder:
     """Makes definitions for one home."""

@@ -12,8 +12,6 @@ from scanflow.backends.shapes import changed_shape
 from scanflow.errors import UnsupportedError, UsageError
 from scanflow.wire import ModelFiles, Node, Revision
 
-__all__ = ["applied", "promoted", "rolled_back", "swapped", "with_canary"]
-
 Complete = Callable[[ServiceSpec, Shape], Shape]
 """Derive a shape's thread variables, and check that it fits the machine."""
 

@@ -27,8 +27,6 @@ from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
 from scanflow.wire import BatchingOptions, Desired, Limits, ModelFiles, Node, Revision
 
-__all__ = ["Fetch", "ServiceSpec", "check_supported", "fingerprint", "nodes_of", "requirements_of", "with_model"]
-
 Fetch = Callable[[str], ModelFiles]
 
 _UNSEEN = ("source", "scaling")

@@ -16,8 +16,6 @@ from scanflow.backends.local.services.spec.service_spec import ServiceSpec
 from scanflow.errors import InternalError, UnavailableError
 from scanflow.processes.files import locked, write_atomically
 
-__all__ = ["DesiredState", "Failed", "change", "read_desired", "taken_ports"]
-
 _KEPT_KEYS = 31
 
 

@@ -11,16 +11,6 @@ from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.processes.files import write_atomically
 from scanflow.processes.locks import is_locked
 
-__all__ = [
-    "EventLog",
-    "ObservedState",
-    "ServiceEvent",
-    "is_current",
-    "is_supervised",
-    "read_observed",
-    "write_observed",
-]
-
 KEPT = 100
 
 

@@ -12,8 +12,6 @@ from scanflow.backends.local.services.supervisor.metrics import MetricsWindow, R
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, ServiceState
 from scanflow.wire import Revision
 
-__all__ = ["record_of"]
-
 
 def record_of(
     desired: DesiredState,

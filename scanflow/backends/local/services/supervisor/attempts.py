@@ -20,19 +20,6 @@ from scanflow.private import private_folder, write_private
 from scanflow.processes.shims import Exit, Spec, attempt_folder
 from scanflow.wire import InstanceSpec, Recording, encode
 
-__all__ = [
-    "CONFIGURATION",
-    "Template",
-    "failure_of",
-    "limit_logs",
-    "make_attempt",
-    "newest",
-    "numbers",
-    "prune",
-    "read_template",
-    "started",
-]
-
 CONFIGURATION = 78
 """The exit code of an instance that will not get better by being started again."""
 

@@ -11,8 +11,6 @@ from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.metrics import MetricsWindow
 from scanflow.backends.service_records import Explanation
 
-__all__ = ["Autoscaler", "scaling_of"]
-
 _BY_HAND = Scaling(metric="queue", target=1, min=0, max=1)
 """A service that was scaled to zero by hand: its first request wakes it, and it sleeps again when it is left alone."""
 

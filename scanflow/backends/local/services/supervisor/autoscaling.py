@@ -14,8 +14,6 @@ from typing import cast
 from scanflow.app.scaling import Scaling
 from scanflow.backends.service_records import Explanation
 
-__all__ = ["History", "decide"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:

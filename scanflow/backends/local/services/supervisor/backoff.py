@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["HEALTHY_S", "LONGEST_S", "failures_in_a_row", "pause_s"]
-
 HEALTHY_S = 60.0
 """An instance that was well for so long starts with a clean record."""
 

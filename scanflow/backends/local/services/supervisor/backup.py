@@ -16,8 +16,6 @@ from scanflow.backends.local.services.supervisor.attempts import newest
 from scanflow.backends.local.services.supervisor.failover import Failover, look
 from scanflow.errors import ScanflowError
 
-__all__ = ["Backup"]
-
 Watch = Callable[[Channel, Callable[[], object]], None]
 
 _LOOK_S = 0.5

@@ -12,8 +12,6 @@ from scanflow.backends.local.services.supervisor.metrics import RevisionStats, T
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.processes.files import write_atomically
 
-__all__ = ["CanaryAnalysis", "Verdict", "analyse"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

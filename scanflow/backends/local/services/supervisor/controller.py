@@ -32,8 +32,6 @@ from scanflow.placement.sysfs import read_topology
 from scanflow.private import private_folder
 from scanflow.processes.shims import Shims
 
-__all__ = ["ServiceController"]
-
 _log = logging.getLogger(__name__)
 
 EAGER_S = 0.05

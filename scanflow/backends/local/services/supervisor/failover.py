@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Failover", "look"]
-
 
 @dataclass(frozen=True, slots=True)
 class Failover:

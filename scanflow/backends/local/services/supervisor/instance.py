@@ -17,8 +17,6 @@ from scanflow.cpu_priority import yield_cpu
 from scanflow.processes.identity import birth_of
 from scanflow.processes.shims import stop_attempt
 
-__all__ = ["Instance"]
-
 _LIVES_KEPT = 10
 
 

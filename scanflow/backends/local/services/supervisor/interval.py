@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["IntervalGate"]
-
 
 class IntervalGate:
     """When each thing was done last."""

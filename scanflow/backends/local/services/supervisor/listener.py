@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from scanflow.errors import UnavailableError
 
-__all__ = ["LISTEN_FD", "Listener", "Refuser", "listening_socket"]
-
 LISTEN_FD = 50
 """The descriptor under which all processes of a service have the socket."""
 

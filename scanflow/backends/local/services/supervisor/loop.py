@@ -33,8 +33,6 @@ from scanflow.processes.locks import try_lock
 from scanflow.processes.open_files import open_many
 from scanflow.processes.shims import Shims
 
-__all__ = ["Supervisor", "main"]
-
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 2.0

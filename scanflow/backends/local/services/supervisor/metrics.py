@@ -18,18 +18,6 @@ from scanflow.app.scaling import ScalingMetric
 from scanflow.errors import ScanflowError
 from scanflow.processes.files import write_atomically
 
-__all__ = [
-    "MetricsWindow",
-    "RevisionStats",
-    "ServiceMetrics",
-    "Totals",
-    "Usage",
-    "between",
-    "quantile",
-    "read_usage",
-    "totals_of",
-]
-
 WINDOW_S = 60.0
 REQUESTS = "scanflow_requests_total"
 SECONDS = "scanflow_request_seconds"

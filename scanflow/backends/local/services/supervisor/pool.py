@@ -20,8 +20,6 @@ from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 from scanflow.wire import ControlMessage, encode
 
-__all__ = ["InstancePool"]
-
 LOOK_S = 1.0
 """Between two looks at an instance that is ready ..."""
 

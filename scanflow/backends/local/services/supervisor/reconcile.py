@@ -14,8 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["InstanceAction", "Phase", "PoolTarget", "Seen", "reconcile", "settled"]
-
 Phase = Literal["starting", "ready", "draining", "waiting", "failed"]
 
 SILENT_S = 9.0

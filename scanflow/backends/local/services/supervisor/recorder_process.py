@@ -14,8 +14,6 @@ from scanflow.backends.local.services.supervisor.attempts import numbers, prune
 from scanflow.backends.local.services.supervisor.backoff import failures_in_a_row, pause_s
 from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, stop_attempt
 
-__all__ = ["RecorderProcess"]
-
 
 class RecorderProcess:
     """The recorder of one service, if it has one."""
