@@ -15,7 +15,6 @@ Lookup = Callable[[str, str], Any]
 
 
 def resolve_parameters(node: Executor, *, item: Any, lookup: Lookup, output_dir: str, outputs: Path) -> dict[str, Any]:
-    """Return the parameters of one task; ``<output_dir>/...`` in text becomes the real path below ``outputs``."""
     return {name: _resolve(value, item, lookup, output_dir, outputs) for name, value in node.parameters.items()}
 
 

@@ -125,8 +125,6 @@ class TaskStarted(Record):
 
 
 class TaskEnded(Record):
-    """An attempt at a task ended."""
-
     kind: Literal["task-ended"] = "task-ended"
     run: RunName
     record: TaskRecord
@@ -139,8 +137,6 @@ class TaskEnded(Record):
 
 
 class RunEnded(Record):
-    """A run ended."""
-
     kind: Literal["run-ended"] = "run-ended"
     run: RunName
     record: RunRecord

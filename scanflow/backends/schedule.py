@@ -24,11 +24,9 @@ class StepProgress:
         self._ready = deque(name for name, missing in self._missing.items() if missing == 0)
 
     def next_ready(self) -> str | None:
-        """Take a step that waits for nothing, in the order they became ready; None if there is none now."""
         return self._ready.popleft() if self._ready else None
 
     def end(self, step: str, outcome: Outcome) -> None:
-        """Note that a step ran to its good end or was skipped; those that waited only for it become ready."""
         self._outcomes[step] = outcome
         for child in self._children[step]:
             self._missing[child] -= 1
@@ -41,12 +39,10 @@ class StepProgress:
         return bool(before) and all(self._outcomes.get(parent) == "skipped" for parent in before)
 
     def was_skipped(self, step: str) -> bool:
-        """Say whether a step was skipped."""
         return self._outcomes.get(step) == "skipped"
 
     @property
     def finished(self) -> bool:
-        """Whether every step ran or was skipped."""
         return len(self._outcomes) == len(self._parents)
 
 
@@ -81,7 +77,6 @@ class Budget:
         self._held += 1
 
     def give_back(self, share: Share) -> None:
-        """Return a share."""
         self._cores += share.cores
         self._memory += share.memory_bytes
         self._held -= 1

@@ -42,7 +42,6 @@ class Sizing(Model):
 
     @property
     def given(self) -> frozenset[str]:
-        """The names of the fields that are set."""
         return frozenset(name for name in type(self).model_fields if getattr(self, name) is not None)
 
 

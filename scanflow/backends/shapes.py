@@ -33,7 +33,6 @@ def shape_of(workflow: Workflow) -> Shape:
 
 
 def changed_shape(shape: Shape, sizing: Sizing) -> Shape:
-    """Return the shape with a sizing applied; thread variables are to be derived again where the cores change."""
     given = {name: getattr(sizing, name) for name in Sizing.model_fields if getattr(sizing, name) is not None}
     if "threads" in given:
         given["pool_threads"] = given.pop("threads")

@@ -20,7 +20,6 @@ def task_name(step: str, index: int | None) -> StepName:
 
 
 def split_task(task: str) -> tuple[str, int | None]:
-    """Return a task's step and its place in the fan-out, if it is in one."""
     step, _, index = task.partition(".")
     return step, int(index) if index else None
 

@@ -55,7 +55,6 @@ class EmbeddedDeployer(ServiceCalls):
     def plan(
         self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
-        """See :meth:`~scanflow.deployer.port.Deployer.plan`."""
         chosen = with_parameters(app, workflow, parameters)
         return (self._online(app) if chosen.type == "online" else self._batch).plan(app, chosen)
 
@@ -68,7 +67,6 @@ class EmbeddedDeployer(ServiceCalls):
         source: Path | None = None,
         observe: Observer = _ignore,
     ) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.run`."""
         refuse_while_loading()
         chosen = runnable(app, workflow, parameters)
         self._batch.check(app, chosen)
@@ -93,7 +91,6 @@ class EmbeddedDeployer(ServiceCalls):
         return self._batch.enter(app, chosen, parameters=parameters or {}, source=source, name=name)
 
     def runnable(self, app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
-        """Check a run, and return its workflow with the parameters set."""
         chosen = runnable(app, workflow, parameters)
         self._batch.check(app, chosen)
         return chosen
@@ -101,7 +98,6 @@ class EmbeddedDeployer(ServiceCalls):
     def check_spin(
         self, step: str, *, run: str, app: Application | None = None, parameters: Mapping[str, Any] | None = None
     ) -> None:
-        """Raise what :meth:`enter_spin` would."""
         definition = self._batch.definition(run)
         changed, changes = _spun(app, definition, step, parameters)
         given = {**definition.parameters, **changes}
@@ -116,7 +112,6 @@ class EmbeddedDeployer(ServiceCalls):
         parameters: Mapping[str, Any] | None = None,
         name: RunName | None = None,
     ) -> RunRecord:
-        """Check and enter what ``spin`` would run; without ``app``, of what the past run was made of."""
         past, definition = self._batch.show(run), self._batch.definition(run)
         changed, changes = _spun(app, definition, step, parameters)
         return self._batch.enter_spin(
@@ -149,7 +144,6 @@ class EmbeddedDeployer(ServiceCalls):
         parameters: Mapping[str, Any] | None = None,
         observe: Observer = _ignore,
     ) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.spin`."""
         past = self._batch.show(run)
         found = app or _read_again(past)
         entered = self.enter_spin(step, run=past.name, app=found, parameters=parameters)
@@ -160,48 +154,38 @@ class EmbeddedDeployer(ServiceCalls):
         return self._batch.drive(entered.name, app=own, workflow=changed, environment=environment, observe=observe)
 
     def free_name(self) -> RunName:
-        """Return a name that no run has at this moment."""
         return self._batch.free_name()
 
     def definition(self, run: str) -> RunDefinition:
-        """Return what a run is made of."""
         return self._batch.definition(run)
 
     def give_up(self, run: str, why: str) -> RunRecord:
-        """Note that a run which nobody drives has failed, and why."""
         return self._batch.give_up(run, why)
 
     def stop(self, run: str) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.stop`."""
         return self._batch.stop(run)
 
     def show(self, run: str) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.show`."""
         return self._batch.show(run)
 
     def runs(
         self, *, limit: int = 20, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
-        """See :meth:`~scanflow.deployer.port.Deployer.runs`; of one application, team or workflow where it is named."""
         return self._batch.runs(limit=limit, app=app, team=team, workflow=workflow)
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """See :meth:`~scanflow.deployer.port.Deployer.outputs`."""
         return self._batch.outputs(run, step)
 
     def follow(self, run: str, since: int = -1) -> tuple[RunRecord, int]:
-        """Return a run with only the tasks that changed after ``since``, and what to pass next time."""
         return self._batch.follow(run, since)
 
     def logs(
         self, run: str, task: str, *, stream: Stream = "stdout", attempt: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
-        """See :meth:`~scanflow.deployer.port.Deployer.logs`."""
         reader = self.log_reader(run, task, stream=stream, attempt=attempt)
         return (part.data for part in self._parts(reader, follow=follow))
 
     def log_reader(self, run: str, task: str, *, stream: Stream, attempt: int | None = None) -> LogReader:
-        """Return a reader of what a task wrote."""
         return self._batch.logs(run, task, stream=stream, attempt=attempt)
 
     # Services
@@ -217,7 +201,6 @@ class EmbeddedDeployer(ServiceCalls):
         key: str | None = None,
         observe: ServiceObserver = _ignore,
     ) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.deploy`."""
         refuse_while_loading()
         chosen = online_workflow(app, workflow)
         return self._online(app).deploy(app, chosen, source=source, sizing=sizing, port=port, key=key, observe=observe)
@@ -225,38 +208,30 @@ class EmbeddedDeployer(ServiceCalls):
     def change(
         self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = _ignore
     ) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.change`."""
         tracker = self.backend.online().service(name).tracker
         return self.backend.online(tracker).change(name, change, key=key, observe=observe)
 
     def services(self) -> list[ServiceRecord]:
-        """See :meth:`~scanflow.deployer.port.Deployer.services`."""
         return self.backend.online().services()
 
     def service(self, name: str) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.service`."""
         return self.backend.online().service(name)
 
     def explain(self, name: str) -> Explanation:
-        """See :meth:`~scanflow.deployer.port.Deployer.explain`."""
         return self.backend.online().explain(name)
 
     def service_logs(
         self, name: str, *, instance: str | None = None, follow: bool = False
     ) -> Iterator[tuple[str, bytes]]:
-        """See :meth:`~scanflow.deployer.port.Deployer.service_logs`."""
         return self._parts(self.service_log_reader(name, instance=instance), follow=follow)
 
     def service_log_reader(self, name: str, *, instance: str | None = None) -> LogReader:
-        """Return a reader of what a service's instances wrote."""
         return self.backend.online().logs(name, instance)
 
     def delete(self, name: str, *, observe: ServiceObserver = _ignore) -> None:
-        """See :meth:`~scanflow.deployer.port.Deployer.delete`."""
         self.backend.online().delete(name, observe=observe)
 
     def connect(self, name: str) -> ServiceClient:
-        """See :meth:`~scanflow.deployer.service_client.ServiceCalls.connect`."""
         return self.backend.online().client(name) or super().connect(name)
 
     # What both need
@@ -275,7 +250,6 @@ class EmbeddedDeployer(ServiceCalls):
                     self._sleep(LOG_POLL_S)
 
     def _environment(self, app: Application, observe: Observer) -> Environment:
-        """Make sure that the application's tracker is ready, and return what makes steps log to it."""
         if app.tracker is None:
             return lambda _tags: {}
         uri = app.tracker.uri or self._settings.tracker_uri
@@ -293,7 +267,6 @@ class EmbeddedDeployer(ServiceCalls):
 def _spun(
     app: Application | None, definition: RunDefinition, step: str, parameters: Mapping[str, Any] | None
 ) -> tuple[Workflow, dict[str, Any]]:
-    """Return the workflow of a spin with its parameters changed, and these by their full names."""
     workflow = definition.workflow
     if app is not None:
         workflow = app.workflow(workflow.name).with_parameters(definition.parameters)
@@ -304,7 +277,6 @@ def _spun(
 
 
 def _read_again(record: RunRecord) -> Application | None:
-    """Return what the run's file says now; None if it came from no file, or that is gone."""
     if record.source is None or not Path(record.source).is_file():
         return None
     app, _, _ = load_application(record.source)

@@ -57,7 +57,6 @@ class RemoteDeployer(RemoteServices):
     def plan(
         self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
-        """See :meth:`~scanflow.deployer.port.Deployer.plan`."""
         body = _described(app, workflow, parameters or {}, None)
         return Plan.model_validate(self._server.post(path_of("runs", "plan"), body))
 
@@ -70,13 +69,11 @@ class RemoteDeployer(RemoteServices):
         source: Path | None = None,
         observe: Observer = lambda _: None,
     ) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.run`."""
         refuse_while_loading()
         body = _described(app, workflow, parameters or {}, source)
         return self._driven(self._server.post(path_of("runs"), body, key=self._keys()), observe)
 
     def resume(self, run: str, *, app: Application | None = None, observe: Observer = lambda _: None) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.resume`."""
         begun = self._server.post(path_of("runs", run, "resume"), packed(app), key=self._keys())
         return self._driven(begun, observe)
 
@@ -89,31 +86,25 @@ class RemoteDeployer(RemoteServices):
         parameters: Mapping[str, Any] | None = None,
         observe: Observer = lambda _: None,
     ) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.spin`."""
         body = packed(app) | {"step": step, "parameters": dict(parameters or {})}
         return self._driven(self._server.post(path_of("runs", run, "spin"), body, key=self._keys()), observe)
 
     def stop(self, run: str) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.stop`."""
         return RunRecord.model_validate(self._server.post(path_of("runs", run, "stop"), key=self._keys()))
 
     def show(self, run: str) -> RunRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.show`."""
         return RunRecord.model_validate(self._server.get(path_of("runs", run)))
 
     def runs(self, *, limit: int = 20) -> list[RunRecord]:
-        """See :meth:`~scanflow.deployer.port.Deployer.runs`."""
         return [RunRecord.model_validate(one) for one in self._server.get(path_of("runs"), limit=limit)]
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """See :meth:`~scanflow.deployer.port.Deployer.outputs`. Values that JSON cannot hold are their texts."""
         found: dict[str, Any] | list[dict[str, Any]] = self._server.get(path_of("runs", run, "steps", step, "outputs"))
         return found
 
     def logs(
         self, run: str, task: str, *, stream: Stream = "stdout", attempt: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
-        """See :meth:`~scanflow.deployer.port.Deployer.logs`."""
         return self._server.stream(
             path_of("runs", run, "tasks", task, "logs"),
             stream=stream,
@@ -122,7 +113,6 @@ class RemoteDeployer(RemoteServices):
         )
 
     def _driven(self, begun: Any, observe: Observer) -> RunRecord:
-        """Watch a run that was begun, and return how it ended."""
         name = RunRecord.model_validate(begun).name
         try:
             return self._ended_run(name, observe)

@@ -11,8 +11,6 @@ from scanflow.processes.daemon import Daemon
 
 
 class UpProcess(BaseModel):
-    """One process that ``scanflow up`` started."""
-
     model_config = ConfigDict(frozen=True)
 
     folder: Path
@@ -28,7 +26,6 @@ class UpProcess(BaseModel):
 
     @property
     def daemon(self) -> Daemon:
-        """The process itself."""
         return Daemon(self.folder)
 
     def is_alive(self) -> bool:
@@ -36,7 +33,6 @@ class UpProcess(BaseModel):
         return self.daemon.alive
 
     def end(self, *, patience_s: float) -> bool:
-        """Ask it to end, wait for that at most so long, and return whether there was anything to end."""
         if not self.daemon.alive:
             return False
         self.daemon.stop()
@@ -45,8 +41,6 @@ class UpProcess(BaseModel):
 
 
 class Up(BaseModel):
-    """What ``scanflow up`` started."""
-
     model_config = ConfigDict(frozen=True)
 
     server: UpProcess
@@ -58,12 +52,10 @@ class Up(BaseModel):
 
 
 def up_file(home: Path) -> Path:
-    """Return where the note is."""
     return home.expanduser().absolute() / "server" / "up.json"
 
 
 def read_up(home: Path) -> Up | None:
-    """Return the note of a home folder, whether or not what it names lives; None: there is none."""
     try:
         return Up.model_validate_json(up_file(home).read_bytes())
     except (OSError, ValidationError):
@@ -84,5 +76,4 @@ def write_up(home: Path, up: Up) -> None:
 
 
 def forget_up(home: Path) -> None:
-    """Remove the note."""
     up_file(home).unlink(missing_ok=True)

@@ -34,10 +34,7 @@ def _unseen(_: object) -> None:
 
 
 class RemoteServices(ServiceCalls):
-    """Serves online workflows where a server is. See :class:`~scanflow.deployer.port.Deployer` for the contract."""
-
     def __init__(self, server: ServerClient, *, keys: Callable[[], str] = new_key) -> None:
-        """Ask ``server``; ``keys`` gives each wish its name."""
         self._server = server
         self._keys = keys
 
@@ -52,7 +49,6 @@ class RemoteServices(ServiceCalls):
         key: str | None = None,
         observe: ServiceObserver = _unseen,
     ) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.deploy`."""
         refuse_while_loading()
         name = online_workflow(app, workflow).name
         body = packed(app, source) | {"workflow": name}
@@ -64,29 +60,24 @@ class RemoteServices(ServiceCalls):
         return self._changed(name, begun, observe)
 
     def services(self) -> list[ServiceRecord]:
-        """See :meth:`~scanflow.deployer.port.Deployer.services`."""
         return [ServiceRecord.model_validate(one) for one in self._server.get(path_of("services"))]
 
     def service(self, name: str) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.service`."""
         return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
 
     def change(
         self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = _unseen
     ) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.change`."""
         body = change.model_dump(mode="json", exclude_none=True)
         begun = self._server.patch(path_of("services", name), body, key=key or self._keys())
         return self._changed(name, begun, observe)
 
     def explain(self, name: str) -> Explanation:
-        """See :meth:`~scanflow.deployer.port.Deployer.explain`."""
         return Explanation.model_validate(self._server.get(path_of("services", name, "explain")))
 
     def service_logs(
         self, name: str, *, instance: str | None = None, follow: bool = False
     ) -> Iterator[tuple[str, bytes]]:
-        """See :meth:`~scanflow.deployer.port.Deployer.service_logs`."""
         told: Counter[str] = Counter()
         known: dict[str, int] = {}
         rest = b""
@@ -107,7 +98,6 @@ class RemoteServices(ServiceCalls):
                     yield who, fresh
 
     def delete(self, name: str, *, observe: ServiceObserver = _unseen) -> None:
-        """See :meth:`~scanflow.deployer.port.Deployer.delete`."""
         begun = self._server.delete(path_of("services", name), key=self._keys())
         self._ended(name, begun["operation"], observe)
 
@@ -115,7 +105,6 @@ class RemoteServices(ServiceCalls):
         return ServiceRecord.model_validate(self._ended(name, begun["operation"], observe)["result"])
 
     def _ended(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
-        """Tell of an operation's progress, and return it when it has succeeded."""
         try:
             done = self._watched(name, operation, observe)
         except NotFoundError as error:
@@ -145,7 +134,6 @@ class RemoteServices(ServiceCalls):
 
 
 def _progress(name: str, message: Message) -> Progress:
-    """Read ``{"service", "text"}``, a JSON text, or plain words."""
     try:
         found = json.loads(message.data)
     except ValueError:
@@ -156,6 +144,5 @@ def _progress(name: str, message: Message) -> Progress:
 
 
 def _written(line: bytes) -> tuple[str, bytes]:
-    """Read ``{"who", "text"}``, whose text is in base 64 since nobody promises that it is text."""
     found = json.loads(line)
     return found["who"], base64.b64decode(found["text"])

@@ -20,7 +20,6 @@ class ServiceCalls(ABC):
         """See :meth:`~scanflow.deployer.port.Deployer.service`."""
 
     def connect(self, name: str) -> ServiceClient:
-        """See :meth:`~scanflow.deployer.port.Deployer.connect`."""
         from scanflow.transport import HttpServiceClient
 
         return HttpServiceClient(self.service(name).url, name=name, token=os.environ.get("SCANFLOW_SERVICE_TOKEN"))
@@ -28,7 +27,6 @@ class ServiceCalls(ABC):
     def predict(
         self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None, binary: bool = True
     ) -> Answer:
-        """See :meth:`~scanflow.deployer.port.Deployer.predict`."""
         with self.connect(name) as client:
             answer: Answer = client.infer(node or name, inputs, dtype=dtype, binary=binary)
             return answer

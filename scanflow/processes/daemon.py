@@ -41,7 +41,6 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """Its process id, while it runs."""
         newest = self._newest()
         started = None if newest is None else read_started(newest)
         return int(started["pid"]) if started is not None and newest is not None and _is_locked(newest) else None
@@ -135,7 +134,6 @@ class Daemon:
 
 
 def _ask_for(folder: Path, environment: Mapping[str, str] | None) -> None:
-    """Have a new shim start the attempt, and wait until it has."""
     subprocess.run(
         [sys.executable, "-IS", shim.__file__],
         input=f"{json.dumps(str(folder))}\n".encode(),

@@ -39,7 +39,6 @@ def only_driver(path: Path, run: str) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Say whether somebody drives the run at this moment."""
     try:
         with path.open("rb") as file:
             return not try_lock(file.fileno(), fcntl.LOCK_SH)
@@ -48,7 +47,6 @@ def is_locked(path: Path) -> bool:
 
 
 def try_lock(file: int, kind: int) -> bool:
-    """Take a lock on an open file if it is free now; say whether it was taken."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

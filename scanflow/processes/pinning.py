@@ -61,7 +61,6 @@ class Bound:
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """The CPUs that any of its threads may run on."""
         return tuple(sorted({cpu for thread in self.threads for cpu in thread.cpus}))
 
     @property
@@ -70,7 +69,6 @@ class Bound:
         return sum(thread.state == "R" for thread in self.threads)
 
     def outside(self, cpus: Iterable[int]) -> tuple[Thread, ...]:
-        """Return the threads that may run on other CPUs than these."""
         granted = set(cpus)
         return tuple(thread for thread in self.threads if set(thread.cpus) - granted)
 

@@ -72,7 +72,6 @@ def _notes() -> Path:
 
 
 def _noted() -> dict[str, tuple[float, str]]:
-    """Return when each port was noted, lately, and for which home."""
     try:
         found = {
             str(int(port)): (float(at), str(home)) for port, (at, home) in json.loads(_notes().read_bytes()).items()

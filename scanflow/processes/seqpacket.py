@@ -135,7 +135,6 @@ def _receive(sock: socket.socket) -> tuple[bytes, list[int], int, object]:
 
 
 def close_all(fds: Sequence[int]) -> None:
-    """Close open files."""
     for fd in fds:
         os.close(fd)
 

@@ -65,7 +65,6 @@ class Attempt:
         self.due = self.clock + spec["timeout_s"] if spec.get("timeout_s") else None
 
     def end(self, reason: str) -> None:
-        """Ask the attempt to end, for the first reason given, and have it ended after its grace period."""
         if not self.reason:
             self.reason, self.due = reason, time.monotonic() + self.grace_s
             signal_group(self.pid, signal.SIGTERM)
@@ -103,7 +102,6 @@ class Attempt:
         self.close()
 
     def close(self) -> None:
-        """Let the readers of ``alive`` know that it is over."""
         os.close(self.record)
         os.close(self.alive)
 
@@ -142,29 +140,23 @@ class Shim:
 
     @property
     def busy(self) -> bool:
-        """Whether there may be more to do."""
         return self.requests is not None or bool(self._attempts)
 
     def due(self) -> float | None:
-        """Return the next moment, on the monotonic clock, at which something must be done."""
         return min((one.due for one in self._attempts.values() if one.due is not None), default=None)
 
     def receive(self) -> bytes:
-        """Return the bytes of requests that have come; none when the channel is closed."""
         assert self.requests is not None
         return os.read(self.requests, 65536)
 
     def closed(self) -> None:
-        """Note that nobody holds the request channel any more."""
         self.requests = None
 
     def child_ended(self, pid: int, status: int, used: Any) -> None:
-        """Note how a child ended."""
         if attempt := self._attempts.pop(pid, None):
             attempt.ended(status, used)
 
     def _wait(self) -> bool:
-        """Wait for requests, signals or the clock; return whether there are requests to read."""
         poller = select.poll()
         poller.register(self._woken, select.POLLIN)
         if self.requests is not None:

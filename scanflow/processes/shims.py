@@ -64,12 +64,10 @@ class Exit:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the step ran to its end and said it went well."""
         return self.exit_code == 0 and self.reason is None
 
 
 def attempt_folder(folder: Path, spec: Spec) -> Path:
-    """Make an attempt's folder, ready for :meth:`Shims.start`."""
     private_folder(folder)
     os.mkfifo(folder / "alive", 0o600)
     write_private(folder / "spec.json", json.dumps(asdict(spec)))
@@ -77,7 +75,6 @@ def attempt_folder(folder: Path, spec: Spec) -> Path:
 
 
 def read_exit(folder: Path) -> Exit | None:
-    """Return how an attempt ended, or None while there is no record of it."""
     try:
         return Exit(**json.loads((folder / "exit").read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
@@ -135,7 +132,6 @@ class Shims:
         self._wake_to.close()
 
     def fileno(self) -> int:
-        """Return what becomes readable when :meth:`wait` has something to report; for a selector of the caller's."""
         number: int = self._selector.fileno()
         return number
 
@@ -161,7 +157,6 @@ class Shims:
                 pass  # wait() reports it
 
     def release(self, number: int) -> None:
-        """Have the shim close a socket it holds."""
         self._request({"release": number})
 
     def adopt(self, folder: Path) -> Exit | None:
@@ -317,7 +312,6 @@ def end_lost(folder: Path) -> Exit:
 
 
 def _kill_leftover(pid: int, birth: str) -> None:
-    """End a process and all it started, and see it gone, if no other has its number."""
     try:
         process = os.pidfd_open(pid)
     except OSError:
@@ -333,7 +327,6 @@ def _kill_leftover(pid: int, birth: str) -> None:
 
 
 def read_started(folder: Path) -> dict[str, Any] | None:
-    """Return what the shim wrote when an attempt began; None: it has not."""
     try:
         found: dict[str, Any] = json.loads((folder / "started").read_text(encoding="utf-8"))
     except FileNotFoundError:

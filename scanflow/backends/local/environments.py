@@ -60,7 +60,6 @@ def _canonical(name: str) -> str:
 
 
 def environment_python(folder: Path, requirements: Sequence[str]) -> Path:
-    """Return where the interpreter of these requirements' environment is, or will be."""
     described = "\n".join([sys.version, sys.executable, str(_LIBRARY), *requirements])
     return folder / hashlib.sha256(described.encode()).hexdigest()[:24] / "bin" / "python"
 
@@ -79,7 +78,6 @@ class Patience:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Give up; any thread may say so."""
         self._cancelled.set()
 
     def check(self) -> None:

@@ -11,29 +11,22 @@ from scanflow.names import StepName, environment_name
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The home folder."""
-
     path: Path
 
     @property
     def journal(self) -> Path:
-        """Which runs there are."""
         return self.path / "journal.db"
 
     @property
     def environments(self) -> Path:
-        """Cached Python environments of steps with requirements."""
         return self.path / "venvs"
 
     def runs_of(self, app: str, team: str) -> Path:
-        """The runs of one application's environment."""
         return self.path / "environments" / environment_name(app, team) / "runs"
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """One run's folder."""
-
     path: Path
 
     @property
@@ -52,7 +45,6 @@ class RunFolder:
         return self.path / "functions"
 
     def outputs_of(self, task: StepName) -> Path:
-        """A task's output folder: ``outputs/train``, or ``outputs/train/3`` for an item of a fan-out."""
         step, index = split_task(task)
         return self.outputs / step if index is None else self.outputs / step / str(index)
 

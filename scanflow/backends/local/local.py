@@ -23,13 +23,11 @@ class Local:
         self._settings, self._models = settings, models
 
     def batch(self) -> LocalBackend:
-        """Return what runs batch workflows."""
         from scanflow.backends.local.batch.backend import LocalBackend
 
         return LocalBackend(self._settings)
 
     def online(self, tracker: str | None = None) -> LocalServices:
-        """Return what serves online workflows."""
         from scanflow.backends.local.services import LocalServices
         from scanflow.backends.shapes import read_shape
 
@@ -43,5 +41,4 @@ class Local:
         )
 
     def mpi(self) -> RunBackend:
-        """Refuse: MPI jobs are not run here yet."""
         raise UnsupportedError("The backend 'local' cannot run MPI jobs.")

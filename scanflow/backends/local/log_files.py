@@ -17,11 +17,9 @@ class FileLogs:
     """See :class:`~scanflow.backends.port.LogReader`. Files may not exist yet, and may be rotated."""
 
     def __init__(self, look: Look) -> None:
-        """Read what ``look`` returns; it is asked before each page, so that what is written until the end is read."""
         self._look, self._tail, self._files = look, Tail(), look()[0]
 
     def read(self) -> LogPage:
-        """Return the next page; once ``look`` finds nothing any more, what was written ends."""
         try:
             self._files, ended = self._look()
         except NotFoundError:
@@ -30,5 +28,4 @@ class FileLogs:
         return LogPage(parts, ended=ended and not parts)
 
     def close(self) -> None:
-        """Close the files."""
         self._tail.close()

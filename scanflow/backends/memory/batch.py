@@ -71,19 +71,16 @@ class _Run:
     stop: bool = False
 
     def note(self, record: TaskRecord) -> None:
-        """Keep a task as it is now."""
         self.tasks[record.task] = record
         self.changed[record.task] = max(self.changed.values(), default=0) + 1
 
     @property
     def shown(self) -> RunRecord:
-        """The run as it stands, without its tasks."""
         lost = self.record.state == "running" and not self.driven
         return self.record.model_copy(update={"state": "interrupted"}) if lost else self.record
 
     @property
     def complete(self) -> RunRecord:
-        """The run as it stands, with all its tasks."""
         tasks = with_pending(self.definition.workflow, self.tasks.values())
         return self.shown.model_copy(update={"tasks": tasks})
 
@@ -97,7 +94,6 @@ class MemoryBatch:
         self._rng = random.Random()  # noqa: S311  names for people, not secrets
 
     def check(self, app: Application, workflow: Workflow) -> None:
-        """Refuse what is no function, and files that are not there."""
         if workflow.type != "batch":
             raise UnsupportedError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is not run.")
         for node in workflow.steps:
@@ -112,12 +108,10 @@ class MemoryBatch:
                 AppFiles(app, workflow).function_file(node.target, node.name)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        """Check a workflow, and return what running it would do."""
         self.check(app, workflow)
         return plan_workflow(workflow, machine_cores=self._settings.slots or 1, machine_memory_bytes=sys.maxsize)
 
     def free_name(self) -> RunName:
-        """Return a name that no run has."""
         name = make_run_name(self._rng)
         while name in self._runs:
             name = RunName(f"{make_run_name(self._rng)}-{self._rng.randrange(10**6)}")
@@ -132,7 +126,6 @@ class MemoryBatch:
         source: Path | None,
         name: RunName | None = None,
     ) -> RunRecord:
-        """Check and enter a run."""
         self.check(app, workflow)
         return self._enter(app, workflow, parameters, source, name).complete
 
@@ -164,7 +157,6 @@ class MemoryBatch:
     def check_spin(
         self, past: str, step: str, *, app: Application, workflow: Workflow, parameters: Mapping[str, Any]
     ) -> None:
-        """Refuse what :meth:`enter_spin` would."""
         cut, run = only_step(workflow, step, parameters), self._run(past)
         self.check(app, cut)
         inputs_of_spin(cut, step, run.record.name, run.tasks.values())
@@ -180,7 +172,6 @@ class MemoryBatch:
         source: Path | None,
         name: RunName | None = None,
     ) -> RunRecord:
-        """Enter a run of one step or task."""
         cut, before = only_step(workflow, step, parameters), self._run(past)
         self.check(app, cut)
         inputs = inputs_of_spin(cut, step, before.record.name, before.tasks.values())
@@ -200,7 +191,6 @@ class MemoryBatch:
         environment: Environment,  # noqa: ARG002  steps share this process' environment
         observe: Observer,
     ) -> RunRecord:
-        """Bring a run to its end."""
         found = self._run(run)
         if found.driven:
             raise AlreadyRunningError(f"The run {found.record.name!r} is running.")
@@ -235,18 +225,15 @@ class MemoryBatch:
         return found.complete
 
     def give_up(self, run: str, why: str) -> RunRecord:
-        """Note that a run which nobody drives has failed."""
         found = self._run(run)
         if found.shown.state == "interrupted":
             found.record = found.record.model_copy(update={"state": "failed", "error": why})
         return found.complete
 
     def show(self, run: str) -> RunRecord:
-        """Return a run with its tasks."""
         return self._run(run).complete
 
     def follow(self, run: str, since: int = -1) -> tuple[RunRecord, int]:
-        """Return a run with the tasks that changed after ``since``."""
         found = self._run(run)
         tasks = tuple(found.tasks[task] for task, number in found.changed.items() if number > since)
         return found.shown.model_copy(update={"tasks": tasks}), max(found.changed.values(), default=since)
@@ -254,7 +241,6 @@ class MemoryBatch:
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
-        """Return the newest runs first."""
         wanted = {"app": app, "team": team, "workflow": workflow}
         found = [
             run.shown
@@ -264,11 +250,9 @@ class MemoryBatch:
         return found[:limit]
 
     def definition(self, run: str) -> RunDefinition:
-        """Return what a run is made of."""
         return self._run(run).definition
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the named outputs of a step, or of one task."""
         found = self._run(run)
         tasks = [one for one in found.complete.tasks if step in {one.step, one.task}]
         if not tasks or any(task.state != "succeeded" for task in tasks):
@@ -280,7 +264,6 @@ class MemoryBatch:
         return left[0] if step == tasks[0].task else left
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> MemoryLogs:
-        """Return a reader of what a task wrote."""
         found = self._run(run)
         known = found.tasks.get(StepName(task))
         kept = None if known is None else found.logs.get((known.task, attempt or known.attempts))
@@ -315,7 +298,6 @@ class _Drive:
         self._fans: set[str] = set()
 
     def run(self) -> RunState:
-        """Run all steps that can run, and return how that ended."""
         while not self._run.stop and (step := self._progress.next_ready()) is not None:
             node = self._workflow.by_name[step]
             assert isinstance(node, Executor)
@@ -332,7 +314,6 @@ class _Drive:
         return "stopped" if self._run.stop else state
 
     def _step(self, node: Executor) -> bool:
-        """Run a step's tasks; say whether all ended well."""
         if self._progress.must_skip(node.name) or not self._condition_holds(node):
             self._end(TaskRecord(task=StepName(node.name), step=node.name, state="skipped"), 1, 0)
             self._progress.end(node.name, "skipped")
@@ -360,7 +341,6 @@ class _Drive:
         return True
 
     def _task(self, node: Executor, task: StepName, item: Any, width: int, left: int) -> bool:
-        """Run a task, with its retries; say whether it ended well."""
         before = self._run.tasks.get(task)
         attempt, failures = (0 if before is None else before.attempts), 0
         while True:

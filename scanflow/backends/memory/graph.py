@@ -39,8 +39,6 @@ def check_files(app: Application, workflow: Workflow) -> None:
 
 
 class InferenceGraph:
-    """The nodes of an online workflow, made and ready to be called."""
-
     def __init__(
         self, app: Application, workflow: Workflow, models: Mapping[str, Any], versions: Mapping[str, str]
     ) -> None:

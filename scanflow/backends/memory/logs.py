@@ -12,18 +12,14 @@ from scanflow.backends.port import LogPage, LogPart
 
 
 class Log(io.RawIOBase):
-    """What one source has written."""
-
     def __init__(self) -> None:
         super().__init__()
         self.content = bytearray()
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, data: Any, /) -> int:
-        """Keep bytes."""
         content = bytes(memoryview(data))
         self.content += content
         return len(content)
@@ -36,8 +32,6 @@ class Log(io.RawIOBase):
 
 
 class _Text(io.TextIOBase):
-    """A text stream that ends in a log."""
-
     encoding = "utf-8"
 
     def __init__(self, log: Log) -> None:
@@ -50,16 +44,12 @@ class _Text(io.TextIOBase):
 
 
 class MemoryLogs:
-    """See :class:`~scanflow.backends.port.LogReader`."""
-
     def __init__(self, look: Callable[[], tuple[Sequence[tuple[str, Log]], bool]]) -> None:
-        """Read what ``look`` returns: the logs there are, each with its source, and whether they are complete."""
         look()
         self._look = look
         self._read: defaultdict[int, int] = defaultdict(int)
 
     def read(self) -> LogPage:
-        """Return what is new."""
         logs, ended = self._look()
         parts = []
         for source, log in logs:

@@ -42,13 +42,10 @@ class Memory:
         self._online = MemoryOnline(models or {}, clock=clock)
 
     def batch(self) -> MemoryBatch:
-        """Return what runs batch workflows."""
         return self._batch
 
     def online(self, tracker: str | None = None) -> MemoryOnline:  # noqa: ARG002
-        """Return what serves online workflows."""
         return self._online
 
     def mpi(self) -> RunBackend:
-        """Refuse: ranks need processes of their own."""
         raise UnsupportedError("The backend 'memory' cannot run MPI jobs: it starts no processes.")

@@ -40,8 +40,6 @@ from scanflow.errors import (
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:
-    """A service's answer."""
-
     outputs: Mapping[str, Any]
     instance: str
     revision: str
@@ -49,8 +47,6 @@ class MemoryAnswer:
 
 @dataclass(slots=True)
 class _Revision:
-    """A graph that is served, and how it did."""
-
     id: str
     graph: InferenceGraph
     weight: float = 1.0
@@ -60,7 +56,6 @@ class _Revision:
     errors: int = 0
 
     def record(self, role: Any) -> RevisionRecord:
-        """Return the revision as it is told of."""
         return RevisionRecord(
             id=self.id,
             models=self.graph.versions,
@@ -74,7 +69,6 @@ class _Revision:
         )
 
     def metric(self, name: str) -> float:
-        """Return a canary policy's metric."""
         if name == "errors":
             return self.errors / max(1, len(self.seconds))
         return fmean(self.seconds) if name == "mean" else _quantile(self.seconds, 95) or 0.0
@@ -82,8 +76,6 @@ class _Revision:
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """What was deployed, and how it is sized."""
-
     app: Application
     workflow: Workflow
     source: str | None
@@ -94,8 +86,6 @@ class _Definition:
 
 @dataclass(slots=True)
 class _Service:
-    """One service."""
-
     definition: _Definition
     created: float
     current: _Revision
@@ -116,13 +106,11 @@ class MemoryOnline:
         self._services: dict[str, _Service] = {}
 
     def check(self, app: Application, workflow: Workflow) -> None:
-        """Refuse a workflow that is not served, and files that are not there."""
         if workflow.type != "online":
             raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
         check_files(app, workflow)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        """Check a workflow, and return its instances."""
         self.check(app, workflow)
         shape = shape_of(workflow)
         instances = tuple(
@@ -144,7 +132,6 @@ class MemoryOnline:
         key: str | None,
         observe: ServiceObserver,
     ) -> ServiceRecord:
-        """Serve a workflow."""
         self.check(app, workflow)
         before = self._services.get(workflow.name)
         if before is not None and (before.definition.app.name, before.definition.app.team) != (app.name, app.team):
@@ -177,7 +164,6 @@ class MemoryOnline:
         return self._record(service)
 
     def change(self, name: str, change: ServiceChange, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
-        """Change a service."""
         service = self._service(name)
         if key in service.keys:
             return self._record(service)
@@ -197,7 +183,6 @@ class MemoryOnline:
         return self._record(service)
 
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
-        """Remove a service."""
         service = self._service(name)
         for other in self._services.values():
             if _backup(other.definition.workflow) == name:
@@ -207,11 +192,9 @@ class MemoryOnline:
         observe(Progress(service=name, text="deleted"))
 
     def services(self) -> list[ServiceRecord]:
-        """Return all services."""
         return [self._record(self._services[name]) for name in sorted(self._services)]
 
     def service(self, name: str) -> ServiceRecord:
-        """Return one service."""
         return self._record(self._service(name))
 
     def explain(self, name: str) -> Explanation:
@@ -220,7 +203,6 @@ class MemoryOnline:
         raise UnsupportedError(f"The backend 'memory' does not scale {name!r}: there is nothing to explain.")
 
     def logs(self, name: str, instance: str | None = None) -> MemoryLogs:
-        """Return a reader of what the service's objects printed."""
         service = self._service(name)
         if instance is not None and instance not in service.logs:
             raise NotFoundError(f"{name!r} has no instance {instance!r}.{did_you_mean(instance, service.logs)}")
@@ -232,12 +214,10 @@ class MemoryOnline:
         return MemoryLogs(look)
 
     def client(self, name: str) -> MemoryClient:
-        """Return what asks a service."""
         self._service(name)
         return MemoryClient(self, name)
 
     def answer(self, name: str, model: str, inputs: Mapping[str, Any]) -> MemoryAnswer:
-        """Return a service's answer to arrays by their names."""
         service = self._service(name)
         node = None if model == name else model
         value = next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
@@ -262,7 +242,6 @@ class MemoryOnline:
         return MemoryAnswer({key: _array(one) for key, one in outputs.items()}, instance, revision.id)
 
     def describe(self, name: str, model: str) -> dict[str, Any]:
-        """Return the metadata of a model of the service."""
         nodes = [one.name for one in self._service(name).definition.workflow.services]
         if model not in {name, *nodes}:
             raise NotFoundError(f"There is no model {model!r}.{did_you_mean(model, nodes)}")
@@ -336,7 +315,6 @@ class MemoryOnline:
         service.definition = _Definition(made.app, made.workflow, made.source, shape, scaling, made.versions)
 
     def _settle(self, service: _Service, key: str | None, observe: ServiceObserver, log: Log) -> None:
-        """Have as many instances as are wanted, and say so."""
         names = _instances(service.definition.shape)
         service.logs = {name: service.logs.get(name, log) for name in names}
         if key is not None:
@@ -382,13 +360,10 @@ class MemoryOnline:
 
 
 class MemoryClient:
-    """See :class:`~scanflow.backends.port.ServiceClient`."""
-
     def __init__(self, online: MemoryOnline, name: str) -> None:
         self._online, self._name = online, name
 
     def infer(self, model: str, inputs: Any, *, dtype: str | None = None, binary: bool = True) -> MemoryAnswer:  # noqa: ARG002
-        """Return the answer of a model."""
         import numpy as np
 
         named = inputs if isinstance(inputs, Mapping) else {"input": inputs}
@@ -398,11 +373,9 @@ class MemoryClient:
         )
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return the metadata at ``/v2/models/<name>``."""
         return self._online.describe(self._name, path.rpartition("/")[2])
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Any:  # noqa: ARG002
-        """Refuse: there is no HTTP here."""
         raise UnsupportedError("A service of the backend 'memory' takes arrays only: there is no HTTP.")
 
     def close(self) -> None:

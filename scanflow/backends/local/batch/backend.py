@@ -52,11 +52,6 @@ class LocalBackend:
         source: Path | None,
         name: RunName | None = None,
     ) -> RunRecord:
-        """Check and enter a run, and leave it to :meth:`drive`, by any process. Idempotent by name.
-
-        Raises:
-            InvalidError: another run has that name.
-        """
         self.check(app, workflow)
         definition = Definition.of(app, workflow, parameters=parameters)
         with self._journal() as journal:
@@ -66,7 +61,6 @@ class LocalBackend:
             return self._complete(journal, run)
 
     def free_name(self) -> RunName:
-        """Return a name for a run that none has at this moment."""
         with self._journal() as journal:
             return journal.free_name(self._rng)
 
@@ -80,17 +74,10 @@ class LocalBackend:
             return self._complete(journal, journal.run(name))
 
     def check(self, app: Application, workflow: Workflow) -> None:
-        """Refuse at once what would fail later: a field that cannot be honoured here, a file that is not there.
-
-        Raises:
-            UnsupportedError: names the field.
-            NotFoundError: names the file and where it was looked for.
-        """
         check_supported(workflow)
         self._launcher(RunFolder(self._home.path), app, workflow, lambda _: {}).check()
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        """Check a workflow, and return what running it would do and take."""
         self.check(app, workflow)
         machine = this_machine()
         return plan_workflow(
@@ -106,13 +93,6 @@ class LocalBackend:
         environment: Environment,
         observe: Observer,
     ) -> RunRecord:
-        """Go on with a run where it stands: finished tasks are kept, running ones adopted, failed ones run again.
-
-        ``app`` and ``workflow`` are what its file says now; None: go on with what it was started with.
-
-        Raises:
-            AlreadyRunningError: somebody drives it at this moment.
-        """
         with self._journal() as journal:
             run = journal.run(name)
             definition = Definition.model_validate_json(run.definition)
@@ -152,7 +132,6 @@ class LocalBackend:
     def check_spin(
         self, past: str, step: str, *, app: Application, workflow: Workflow, parameters: Mapping[str, Any]
     ) -> None:
-        """Refuse what :meth:`enter_spin` would."""
         cut = only_step(workflow, step, parameters)
         self.check(app, cut)
         with self._journal() as journal:
@@ -170,7 +149,6 @@ class LocalBackend:
         source: Path | None,
         name: RunName | None = None,
     ) -> RunRecord:
-        """Enter a run of one step or task, and leave it to :meth:`drive`. See :meth:`enter`."""
         cut = only_step(workflow, step, parameters)
         self.check(app, cut)
         definition = Definition.of(app, cut, parameters=parameters, spun=StepName(step))
@@ -204,12 +182,10 @@ class LocalBackend:
             return self._complete(journal, journal.run(run.record.name))
 
     def show(self, name: str) -> RunRecord:
-        """Return a run with its tasks; ``@latest`` is the newest."""
         with self._journal() as journal:
             return self._complete(journal, journal.run(name))
 
     def follow(self, name: str, since: int = -1) -> tuple[RunRecord, int]:
-        """Return a run with only the tasks that changed after ``since``, and what to pass next time."""
         with self._journal() as journal:
             run = journal.run(name)
             # The state first: what ends between the two looks is then seen once more.
@@ -218,14 +194,12 @@ class LocalBackend:
             return state.model_copy(update={"tasks": tuple(tasks)}), last
 
     def _task_ended(self, name: str, task: str) -> bool:
-        """Say whether nothing more will be written by a task for now."""
         with self._journal() as journal:
             run = journal.run(name)
             record = journal.task(run, task)
             return self._state(run.record) != "running" or (record is not None and record.state != "running")
 
     def definition(self, name: str) -> RunDefinition:
-        """Return what a run is made of."""
         with self._journal() as journal:
             run = journal.run(name)
         found = Definition.model_validate_json(run.definition)
@@ -235,18 +209,11 @@ class LocalBackend:
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
         with self._journal() as journal:
             found = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
             return [self._shown(record) for record in found]
 
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the named outputs of a step in a run, or of one task (``train.3``); of a fanned-out step, a list in
-        the order of its items.
-
-        Raises:
-            NotFoundError: no such run, or the step did not finish in it.
-        """
         record = self.show(name)
         tasks = [task for task in record.tasks if step in {task.step, task.task}]
         if not tasks or any(task.state != "succeeded" for task in tasks):
@@ -260,11 +227,6 @@ class LocalBackend:
         return found[0] if step == tasks[0].task else found
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
-        """Return a reader of what a task wrote, in its last attempt unless another is named.
-
-        Raises:
-            NotFoundError: no such run, or the task never began in it.
-        """
         record = self.show(name)
         known = {one.task: one for one in record.tasks}
         found = known.get(StepName(task))

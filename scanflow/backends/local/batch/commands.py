@@ -45,7 +45,6 @@ def step_environment(
     outputs: Path,
     tracking: Environment,
 ) -> dict[str, str]:
-    """Return the variables a step is given beside its runner's own."""
     tags = {"scanflow.workflow": workflow.name, "scanflow.run": run, "scanflow.step": node.name, "scanflow.task": task}
     return {
         **thread_variables(node.resources),

@@ -16,8 +16,6 @@ from scanflow.names import StepName
 
 
 class Definition(BaseModel):
-    """One run's application, workflow and changes to its parameters."""
-
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     app: str
@@ -34,12 +32,10 @@ class Definition(BaseModel):
     def of(
         cls, app: Application, workflow: Workflow, *, parameters: Mapping[str, Any], spun: StepName | None = None
     ) -> Self:
-        """Describe a run of ``workflow`` (of ``app``, parameters already changed)."""
         text = dump_json(app.replace(workflows=(workflow,), agents=()))
         return cls(app=text, workflow=workflow.name, parameters=parameters, spun=spun)
 
     def read(self) -> tuple[Application, Workflow]:
-        """Return the application and the workflow."""
         app = load_json(self.app)
         return app, app.workflow(self.workflow)
 

@@ -41,8 +41,6 @@ STOP_POLL_S = 0.5  # how soon a request to stop, made by another process, is see
 
 @dataclass(slots=True)
 class _Task:
-    """One task on its way."""
-
     name: StepName
     node: Executor
     item: Any
@@ -57,8 +55,6 @@ class _Task:
 
 @dataclass(slots=True)
 class _Step:
-    """A step whose tasks are known."""
-
     node: Executor
     width: int
     left: int
@@ -97,7 +93,6 @@ class RunEngine:
         self._next_poll = 0.0
 
     def drive(self) -> RunState:
-        """Go on until nothing is left to do, and return how the run ended."""
         with ExitStack() as stack:
             warm = any(can_fork(node) for node in self._workflow.steps)
             self._shims = stack.enter_context(Shims(warm=WARM_IMPORTS if warm else None))
@@ -340,7 +335,6 @@ class RunEngine:
         self._end(task, record)
 
     def _end(self, task: _Task, record: TaskRecord) -> None:
-        """Note how a task ended, for good."""
         self._journal.set_task(self._run, record)
         if record.state == "succeeded":
             self._count_off(task)

@@ -19,8 +19,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class FunctionRequest:
-    """Which function to call, and with what."""
-
     name: str
     """``file.py:name`` or ``package.module:name``."""
 
@@ -43,14 +41,12 @@ class FunctionRequest:
     """What pickles of this home are signed with, in hexadecimal digits."""
 
     def write(self, file: Path) -> None:
-        """Keep the request where :func:`main` reads it."""
         from scanflow.private import write_private
 
         write_private(file, json.dumps(asdict(self)))
 
 
 def main(request_path: str) -> None:
-    """Do what the request asks for."""
     request_file = Path(request_path)
     request = FunctionRequest(**json.loads(request_file.read_text(encoding="utf-8")))
     # Nothing beside this file may be imported by accident, so its folder (the first entry) must go in either case.

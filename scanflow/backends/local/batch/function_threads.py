@@ -24,8 +24,6 @@ LogTo: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class FunctionOutcome:
-    """How a function went."""
-
     seconds: float
     error: str | None = None
     """The traceback, if it raised."""
@@ -52,7 +50,6 @@ class _PerThread(io.TextIOBase):
 
     @property
     def buffer(self) -> BinaryIO:
-        """The bytes below, which many programs write to."""
         return self._now.buffer
 
     def write(self, text: str) -> int:

@@ -77,8 +77,6 @@ INSERT OR REPLACE INTO tasks (run, {", ".join(_TASK)}, change) VALUES (
 
 
 class JournalRun:
-    """A run as the journal keeps it: its record, and what is needed to go on with it."""
-
     def __init__(self, id: int, record: RunRecord, definition: str) -> None:
         self.id = id
         self.record = record
@@ -115,7 +113,6 @@ class Journal:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def close(self) -> None:
-        """Close the connection."""
         self._db.close()
 
     def _rows(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
@@ -170,7 +167,6 @@ class Journal:
         return self.run(chosen)
 
     def free_name(self, rng: random.Random) -> RunName:
-        """Return a name that no run of this home has at this moment."""
         name = make_run_name(rng)
         while self._named(name) is not None:
             name = RunName(f"{make_run_name(rng)}-{rng.randrange(10**6)}")
@@ -215,28 +211,22 @@ class Journal:
         )
 
     def redefine(self, run: JournalRun, definition: str) -> None:
-        """Replace what a run goes on with."""
         self._rows("UPDATE runs SET definition = ? WHERE id = ?", (definition, run.id))
 
     def request_stop(self, run: JournalRun) -> None:
-        """Ask whoever drives the run to stop it."""
         self._rows("UPDATE runs SET stop_requested = 1 WHERE id = ?", (run.id,))
 
     def stop_requested(self, run: JournalRun) -> bool:
-        """Say whether somebody asked for the run to be stopped."""
         return bool(self._rows("SELECT stop_requested FROM runs WHERE id = ?", (run.id,))[0][0])
 
     def set_task(self, run: JournalRun, record: TaskRecord) -> None:
-        """Record how a task stands."""
         self._rows(_WRITE_TASK, _task_row(run.id, record))
 
     def tasks(self, run: JournalRun) -> dict[StepName, TaskRecord]:
-        """Return the tasks of a run that were ever more than pending."""
         rows = self._rows("SELECT * FROM tasks WHERE run = ?", (run.id,))
         return {StepName(row["task"]): _task_record(row) for row in rows}
 
     def task(self, run: JournalRun, name: str) -> TaskRecord | None:
-        """Return one task of a run; None: it was never more than pending."""
         rows = self._rows("SELECT * FROM tasks WHERE run = ? AND task = ?", (run.id, name))
         return _task_record(rows[0]) if rows else None
 
@@ -251,7 +241,6 @@ class Journal:
         return (RunName(rows[0]["run"]), Path(rows[0]["folder"])) if rows else None
 
     def remember(self, key: str, run: RunName, folder: Path) -> None:
-        """Keep where the outputs for a key are."""
         self._rows("INSERT OR REPLACE INTO cache (key, run, folder) VALUES (?, ?, ?)", (key, run, str(folder)))
 
     def _latest(self, name: str) -> sqlite3.Row | None:

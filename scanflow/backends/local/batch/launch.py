@@ -39,8 +39,6 @@ SEEN_OUTPUTS = 512
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """The interpreter a step runs with."""
-
     path: Path
     requirements: tuple[str, ...] | None = None
     """What its environment must hold; None: it is this process' own."""
@@ -84,11 +82,9 @@ class Launcher:
 
     @cached_property
     def key(self) -> bytes:
-        """What pickles of this home are signed with."""
         return home_key(self._home.path)
 
     def skipped(self, step: str) -> None:
-        """Note that a step was skipped, so that references to it give None."""
         self._skipped.add(step)
 
     def tasks_of(self, node: Executor) -> list[tuple[StepName, Any]]:
@@ -115,14 +111,12 @@ class Launcher:
         raise NotFoundError(f"The step {node.name!r} has {len(tasks)} tasks, from {node.name}.0: no {self._only!r}.")
 
     def condition_holds(self, node: Executor) -> bool:
-        """Say whether a step's ``when`` is true, or it has none."""
         if node.when is None:
             return True
         left = node.when.left
         return node.when.holds(self._lookup(left.step or "", left.output))
 
     def parameters(self, node: Executor, item: Any) -> dict[str, Any]:
-        """Return a task's parameters with the values they have now."""
         return resolve_parameters(
             node, item=item, lookup=self._lookup, output_dir=self._workflow.output_dir, outputs=self._folder.outputs
         )
@@ -145,7 +139,6 @@ class Launcher:
         return Python(environment_python(self._home.environments, wanted), wanted, base)
 
     def cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> str:
-        """Return the key under which this task's outputs are kept."""
         version = node.cache if isinstance(node.cache, str) else ""
         code, name = self._code(node)
         return cache_key(
@@ -160,7 +153,6 @@ class Launcher:
     def prepare(
         self, node: Executor, task: StepName, attempt: int, parameters: Mapping[str, Any], python: Python
     ) -> Path:
-        """Write the folder of an attempt in a process of its own, ready to be started."""
         outputs = self.clean_outputs(task, attempt)
         folder = self._folder.attempt(task, attempt)
         private_folder(folder)
@@ -223,7 +215,6 @@ class Launcher:
                 unfinished.replace(file)
 
     def function(self, node: Executor) -> Callable[..., Any]:
-        """Return the function of a step that runs in this process."""
         target = node.target
         if target is None:
             raise InternalError(f"The step {node.name!r} is not a function.")

@@ -18,7 +18,6 @@ _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are no
 
 
 def failed_process(exit_: Exit, folder: Path, timeout_s: float | None) -> Failure:
-    """Return why an attempt in a process of its own failed."""
     text = _tail(folder / "stderr.log")
     if exit_.reason == "lost" and (shim_error := _tail(folder / "shim.error")):
         text = shim_error
@@ -26,7 +25,6 @@ def failed_process(exit_: Exit, folder: Path, timeout_s: float | None) -> Failur
 
 
 def failed_function(trace: str) -> Failure:
-    """Return why a function in this process failed."""
     return failure_from_text(trace, summary="raised", own_folder=_OWN_FOLDER)
 
 
@@ -44,7 +42,6 @@ def task_record(
     exit_: Exit | None = None,
     seconds: float | None = None,
 ) -> TaskRecord:
-    """Return the record of an ended task: succeeded without a failure, stopped where it was asked to end."""
     state: TaskState = "succeeded" if failure is None else "failed"
     if exit_ is None:
         began = None if seconds is None else time.time() - seconds

@@ -22,7 +22,6 @@ _SIGNATURE_BYTES = 32
 
 
 def home_key(home: Path) -> bytes:
-    """Return the key of a home folder; the first call makes it."""
     path = home / "pickle.key"
     try:
         return path.read_bytes()
