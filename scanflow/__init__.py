@@ -1,7 +1,4 @@
-"""Scanflow: agent-based MLOps. ``import scanflow as sf`` is all a user's file needs.
-
-Names are loaded when they are first used, so that importing scanflow costs next to nothing.
-"""
+"""Scanflow: agent-based MLOps. ``import scanflow as sf``; names are loaded when they are first used."""
 
 from __future__ import annotations
 

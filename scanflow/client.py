@@ -1,5 +1,4 @@
-"""The thesis' import path: ``from scanflow.client import ScanflowClient``. The clients themselves are a program's
-part."""
+"""The thesis' import path: ``from scanflow.client import ScanflowClient``."""
 
 from __future__ import annotations
 

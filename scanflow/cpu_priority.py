@@ -1,4 +1,4 @@
-"""Priority on the CPUs: who answers callers runs soon, and who prepares something leaves them to the others.
+"""Who answers callers runs soon, and who prepares something leaves the CPUs to the others.
 
 Standard library only, and cheap: an instance calls it before it imports anything else.
 """
@@ -26,10 +26,8 @@ _BEHIND = 10
 def take_short_slices(*, inherited: bool) -> bool:
     """Ask for the shortest time slice, for every thread of this process; say whether it was taken.
 
-    From Linux 6.12 on the scheduler (EEVDF) runs the earliest virtual deadline first, and who asks for short slices has
-    early ones: woken by a request, it runs at once rather than when somebody else's slice is over. It gets no more CPU
-    in all, and needs no privilege. Older kernels take the call and change nothing.
-
+    From Linux 6.12 on (EEVDF), a thread with short slices that is woken by a request runs at once rather than when
+    another's slice is over. It gets no more CPU in all, and needs no privilege. Older kernels change nothing.
     ``inherited``: whether threads and processes that it starts later have the same.
     """
     number = _SCHED_SETATTR.get(platform.machine())
@@ -53,8 +51,8 @@ def take_short_slices(*, inherited: bool) -> bool:
 def yield_cpu(pid: int, behind: bool) -> bool:
     """Let other processes come before that one's session on the CPUs, or no longer; say whether that was possible.
 
-    A niceness of its own could never be taken back without privilege; that of its session's scheduling group can
-    (``sched_autogroup``, on most desktops and virtual machines). Where there is none, nothing happens.
+    Unlike its own niceness, that of its session's scheduling group (``sched_autogroup``) can be taken back without
+    privilege.
     """
     try:
         Path(f"/proc/{pid}/autogroup").write_text(str(_BEHIND if behind else 0), encoding="ascii")

@@ -1,7 +1,4 @@
-"""The errors scanflow raises, in one tree ordered by who can act on them.
-
-Every message says what failed, why, and what to do next. Anyone may import this module; it imports nothing of ours.
-"""
+"""The errors scanflow raises, in one tree ordered by who can act on them. It imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ class UsageError(ScanflowError):
 
 
 class InvalidError(UsageError, ValueError):
-    """A value that cannot be accepted: a bad name, quantity, graph, parameter.
-
-    It is a ``ValueError`` too, so pydantic collects it while it checks a model.
-    """
+    """A value that cannot be accepted. It is a ``ValueError`` too, so pydantic collects it while it checks a model."""
 
 
 class NotFoundError(UsageError, LookupError):

@@ -1,8 +1,4 @@
-"""The token of a home folder: whoever can read the file may do everything that its owner may.
-
-The control plane and the agents' APIs answer only to requests that carry it. It is made by whatever first needs it, in
-a file that only the user can read, and never leaves this machine by itself.
-"""
+"""The token of a home folder: whoever can read the file may do everything that its owner may."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ _PREFIX = "scanflow_"
 
 
 def token_file(home: Path) -> Path:
-    """Return where the token of a home is."""
     return home.expanduser().absolute() / "token"
 
 
@@ -31,11 +26,7 @@ def home_token(home: Path) -> str | None:
 
 
 def ensure_home_token(home: Path) -> str:
-    """Return the token of a home, which is made if there is none, and close the home to other users.
-
-    Raises:
-        UnavailableError: it cannot be written or read.
-    """
+    """Return the token of a home, which is made if there is none, and close the home to other users."""
     path = token_file(home)
     try:
         open_home(path.parent)
@@ -54,12 +45,11 @@ def ensure_home_token(home: Path) -> str:
 
 
 def make_token() -> str:
-    """Return a new random token of 256 bits."""
     return _PREFIX + secrets.token_urlsafe(32)
 
 
 def token_hash(token: str) -> str:
-    """Return what is kept of a token: a SHA-256 in hexadecimal. It is random, so it needs no salt and no slow hash."""
+    """Return what is kept of a token. It is random, so it needs no salt and no slow hash."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

@@ -1,8 +1,7 @@
 """Decide which HTTP requests a program on this machine may answer: by ``Host``, by origin, and by bearer token.
 
 A page in the user's browser can send requests to loopback, and a name that its owner points at 127.0.0.1 (DNS
-rebinding) makes them look like the same site. So every API checks each request with :func:`refuse_request`, or is
-wrapped by :class:`RequestGuard`, which also asks for a token. Imports nothing but the standard library.
+rebinding) makes them look like the same site. Imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
-"""As ASGI has them: names in lower case."""
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -45,7 +42,6 @@ class Refusal:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The response's headers."""
         plain = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(self.body))]
         return [*plain, (b"www-authenticate", b"Bearer")] if self.status == 401 else plain
 
@@ -53,9 +49,7 @@ class Refusal:
 def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal | None:
     """Return why a request must not be answered because of where it is sent to or comes from; None: it may be.
 
-    Args:
-        headers: Of the request.
-        hosts: Names under which the program may be reached beside loopback's, in lower case, without ports.
+    ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports.
     """
     host = origin = site = None
     for name, value in headers:
@@ -136,7 +130,7 @@ def is_loopback_host(name: str) -> bool:
 class RequestGuard:
     """Answer only requests of this origin, for a known host, with a valid token. Pure ASGI middleware.
 
-    The token's owner is in ``scope["state"]["caller"]`` of what is let through.
+    The token's owner is in ``scope["state"]["caller"]``. ``authenticate``: None: no token is asked for.
     """
 
     def __init__(
@@ -148,20 +142,10 @@ class RequestGuard:
         open_paths: Collection[str] = (),
         json_only: bool = False,
     ) -> None:
-        """Wrap ``app``.
-
-        Args:
-            app: What answers the requests that are let through.
-            hosts: Names under which it may be reached beside loopback's.
-            authenticate: Returns whose token it is. None: no token is asked for.
-            open_paths: Paths that need no token.
-            json_only: Bodies must be JSON.
-        """
         self._app, self._authenticate, self._open, self._json = app, authenticate, frozenset(open_paths), json_only
         self._hosts = frozenset(one.lower() for one in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on, or answer it with a problem document."""
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return

@@ -1,5 +1,4 @@
-"""The user's own files as modules, functions and applications. Loading runs the user's code, so only programs that are
-asked to run it call this."""
+"""The user's own files as applications. Loading runs the user's code."""
 
 from __future__ import annotations
 
@@ -25,11 +24,7 @@ DEFAULT_FILES = ("app.py", "scanflow.yaml", "scanflow.yml")
 
 
 def find_file(name: str, folders: Iterable[Path]) -> Path:
-    """Return the first of ``folders`` / ``name`` that is a file.
-
-    Raises:
-        NotFoundError: none is; the message says where it was looked for.
-    """
+    """Return the first of ``folders`` / ``name`` that is a file."""
     tried = list(dict.fromkeys(folder / name for folder in folders))
     for path in tried:
         if path.is_file():
@@ -42,13 +37,8 @@ def find_file(name: str, folders: Iterable[Path]) -> Path:
 def load_application(target: str | None, *, folder: Path | None = None) -> tuple[Application, Path, str | None]:
     """Return the application that ``target`` names, the file it came from, and the workflow named with it.
 
-    ``target`` is ``FILE[:WORKFLOW]``; a Python file that makes one ``Application`` (or, without one, ``Workflow``s), or
-    a YAML or JSON file. Without a target, ``app.py`` or ``scanflow.yaml`` of the folder. ``app_dir`` comes back
-    absolute.
-
-    Raises:
-        NotFoundError: no such file, or nothing to run in it.
-        UsageError: the file cannot be loaded.
+    ``target`` is ``FILE[:WORKFLOW]``: a Python file that makes one ``Application`` (or, without one, ``Workflow``s), or
+    a YAML or JSON file; None: ``app.py`` or ``scanflow.yaml`` of the folder. ``app_dir`` comes back absolute.
     """
     here = (folder or Path.cwd()).resolve()
     name, _, workflow = (target or "").partition(":")

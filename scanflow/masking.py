@@ -1,4 +1,4 @@
-"""Which parameters look like secrets, and stars in their place. Standard library only: a step's process imports it."""
+"""Which parameters look like secrets. Standard library only: a step's process imports it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 STARS = "***"
-"""What is shown and kept in place of a secret."""
-
 _WORDS = frozenset(
     "apikey auth authorization bearer credential credentials dsn passphrase passwd password pwd secret secrets token "
     "tokens".split()
@@ -20,11 +18,7 @@ _COUNTS = frozenset("count length limit max min n num number size".split())
 
 
 def looks_secret(name: str) -> bool:
-    """Return whether a parameter or variable of this name probably holds a secret.
-
-    ``password``, ``HF_TOKEN``, ``dbPassword`` and ``train.api_key`` do; ``max_tokens``, ``n_tokens`` and
-    ``tokenizer`` do not.
-    """
+    """Return whether this is a secret's name: ``HF_TOKEN``, ``train.api_key``; not ``max_tokens``, ``tokenizer``."""
     parts = [part.lower() for part in _PARTS.findall(name)]
     if any(pair in _PAIRS for pair in pairwise(parts)):
         return True

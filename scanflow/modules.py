@@ -1,5 +1,4 @@
-"""The user's own files as modules and functions. Apart from :mod:`scanflow.loading`, so that a process that is to stay
-small can load them without the application model."""
+"""The user's own files as modules and functions, for processes that do without the application model."""
 
 from __future__ import annotations
 
@@ -23,9 +22,8 @@ _MARK = "__loaded_by_scanflow__"
 def load_module(path: Path) -> ModuleType:
     """Run a Python file as the module of its name, its folder first on the path; once a process.
 
-    A file named as a module of the standard library, or as another one that is loaded, gets another name, so that it
-    does not hide that one. What it imports from beside it is what is beside it, also where another folder that files
-    were loaded from has files of the same names.
+    A file named as a module of the standard library, or as another that is loaded, gets another name. What it imports
+    from beside it is what is beside it, also where another folder has files of the same names.
     """
     path = path.resolve()
     name = path.stem
@@ -52,7 +50,6 @@ def load_module(path: Path) -> ModuleType:
 
 @contextmanager
 def being_loaded(path: Path) -> Iterator[None]:
-    """Let ``path`` be the user's file whose top level is being run, inside."""
     token = _loading.set(path)
     try:
         yield
@@ -84,11 +81,7 @@ def _is_users(module: ModuleType, path: Path) -> bool:
 
 
 def load_function(name: str, file: Path | None) -> Callable[..., Any]:
-    """Return the function named ``file.py:name`` (whose file is ``file``) or ``package.module:name``.
-
-    Raises:
-        NotFoundError: the file, the module or the name is not there.
-    """
+    """Return the function named ``file.py:name`` (whose file is ``file``) or ``package.module:name``."""
     module_name, _, attribute = name.partition(":")
     if file is not None:
         module = load_module(file)

@@ -13,7 +13,7 @@ RunName = NewType("RunName", str)
 """A run's human name, unique in one home: ``calm-otter-417``."""
 
 StepName = NewType("StepName", str)
-"""A node's name inside its workflow, or one of its fanned-out tasks: ``train`` or ``train.3``."""
+"""A node's name, or that of one of its fanned-out tasks: ``train`` or ``train.3``."""
 
 MAX_NAME = 63  # a DNS-1123 label, which is what Kubernetes accepts for the objects we will make of these names
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -40,11 +40,7 @@ def slug(text: str) -> str:
 
 
 def check_name(name: str, what: str, *, limit: int = MAX_NAME) -> str:
-    """Return ``name`` if Kubernetes would take it as a label, else raise with the name to write instead.
-
-    Raises:
-        InvalidError: the name is empty, longer than ``limit``, or has other than lower-case letters, digits and ``-``.
-    """
+    """Return ``name`` if Kubernetes would take it as a label, else raise with the name to write instead."""
     if len(name) <= limit and _LABEL.fullmatch(name):
         return name
     better = slug(name)[:limit].rstrip("-")
@@ -57,11 +53,7 @@ def check_name(name: str, what: str, *, limit: int = MAX_NAME) -> str:
 
 
 def check_locator(text: object, what: str) -> str:
-    """Return ``text`` if it says where a function or class is: ``file.py:name`` or ``package.module:name``.
-
-    Raises:
-        InvalidError: it does not.
-    """
+    """Return ``text`` if it is ``file.py:name`` or ``package.module:name``, else raise."""
     if isinstance(text, str):
         place, _, name = text.partition(":")
         if place.strip() and name and not name.startswith(":") and not any(sign.isspace() for sign in name):
@@ -70,10 +62,9 @@ def check_locator(text: object, what: str) -> str:
 
 
 def environment_name(app: str, team: str) -> str:
-    """Return the environment of an application: a Kubernetes namespace, or a folder (``scanflow-<app>-<team>``)."""
+    """Return the environment of an application: a Kubernetes namespace, or a folder."""
     return f"scanflow-{app}-{team}"
 
 
 def make_run_name(rng: random.Random) -> RunName:
-    """Return a name a person can say and remember, such as ``calm-otter-417``."""
     return RunName(f"{rng.choice(_ADJECTIVES)}-{rng.choice(_NOUNS)}-{rng.randrange(1000):03d}")

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 OUTPUTS_FOLDER = ".outputs"
-"""Inside a step's output folder: one JSON file for each named value."""
+"""In a step's output folder: one JSON file for each named value."""
 
 PATH, PICKLE, VALUE = "$path", "$pickle", "$value"
 """Marks of what JSON has no word for; the last one escapes a user's own mapping that has one of these as its key."""
@@ -40,7 +40,6 @@ def output_dir() -> Path:
 
 @contextmanager
 def use_output_dir(folder: Path) -> Iterator[None]:
-    """Make ``folder`` the output folder of what runs inside, in this thread or task only."""
     token = _folder.set(folder)
     try:
         yield
@@ -49,10 +48,9 @@ def use_output_dir(folder: Path) -> Iterator[None]:
 
 
 def output(name: str, value: Any) -> None:
-    """Name a value for later steps, which see it as ``node["name"]``.
+    """Name a value for later steps, which see it as ``node["name"]``: anything JSON can hold, or a path.
 
-    The value is anything JSON can hold, or a path. A program in another language writes the same file:
-    ``$SCANFLOW_OUTPUT_DIR/.outputs/<name>``.
+    A program in another language writes the same file: ``$SCANFLOW_OUTPUT_DIR/.outputs/<name>``.
 
     Raises:
         ValueError: the name cannot be a file's name, or the value is not JSON.
@@ -70,7 +68,7 @@ def output(name: str, value: Any) -> None:
 
 
 def write_output(folder: Path, name: str, text: str) -> None:
-    """Keep a named value, already JSON, of the step whose output folder this is: whole, and for this user only."""
+    """Keep a named value, already JSON, in that output folder: whole, and for this user only."""
     outputs = folder / OUTPUTS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     outputs.mkdir(0o700, exist_ok=True)
@@ -83,9 +81,8 @@ def write_output(folder: Path, name: str, text: str) -> None:
 def encode(value: Any, folder: Path, other: Callable[[Any], Any], *, keys: tuple[type, ...] = (str,)) -> Any:
     """Return a value as JSON holds it, so that ``values.decode`` gives it back.
 
-    A path becomes ``{"$path": ...}``, relative where it lies in ``folder``, so that it is still right when a later run
-    reuses that folder. A mapping that only looks like one of these marks is put inside ``{"$value": ...}``. What JSON
-    cannot hold is what ``other`` makes of it.
+    A path becomes ``{"$path": ...}``, relative where it lies in ``folder``, which a later run may reuse. A mapping that
+    looks like such a mark is put inside ``{"$value": ...}``. What JSON cannot hold is what ``other`` makes of it.
     """
     if value is None or isinstance(value, str | int | float):
         return value
@@ -104,7 +101,6 @@ def encode(value: Any, folder: Path, other: Callable[[Any], Any], *, keys: tuple
 
 
 def is_mark(value: Mapping[Any, Any]) -> bool:
-    """Say whether a mapping is one of ours: a path, a pickle, or a user's own that looks like one."""
     return len(value) == 1 and not {PATH, PICKLE, VALUE}.isdisjoint(value)
 
 

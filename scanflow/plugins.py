@@ -5,8 +5,7 @@ A package offers a detector, say, in its ``pyproject.toml``::
     [project.entry-points."scanflow.detectors"]
     toy = "toy_package:ToyDetector"
 
-Groups: ``scanflow.backends``, ``scanflow.detectors``, ``scanflow.primitives`` and ``scanflow.templates``. What ships
-with scanflow is declared in the same way.
+What ships with scanflow is declared in the same way.
 """
 
 from __future__ import annotations
@@ -24,17 +23,11 @@ Group: TypeAlias = Literal["backends", "detectors", "primitives", "templates"]
 
 
 def plugin_names(group: Group) -> tuple[str, ...]:
-    """Return the names that installed packages offer in a group, sorted."""
     return tuple(sorted({point.name for point in _installed(group, tuple(sys.path))}))
 
 
 def load_plugin(group: Group, name: str) -> Any:
-    """Import and return the object that is installed under a name.
-
-    Raises:
-        NotFoundError: nothing is; the message lists what is.
-        UsageError: two packages offer the name, or the object cannot be imported.
-    """
+    """Import and return the object that is installed under a name, which one package offers."""
     found = [point for point in _installed(group, tuple(sys.path)) if point.name == name]
     what = f"{group.removesuffix('s')} {name!r}"
     if not found:

@@ -1,7 +1,6 @@
-"""Other people's text made safe for a terminal: without escape sequences and control characters. Pure.
+"""Other people's text made safe for a terminal: without escape sequences and control characters.
 
-What a step prints, an error's message or a name from another process may hold sequences that change the terminal's
-title, move its cursor or answer in the user's place. JSON needs none of this: it escapes control characters itself.
+These may change the terminal's title, move its cursor or answer in the user's place. JSON escapes them itself.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ _LONGEST_SEQUENCE = 4096
 
 
 def printable(text: str) -> str:
-    """Return ``text`` without escape sequences, control characters and bidirectional marks.
-
-    Tabs and newlines stay; a carriage return becomes a newline, so that nothing is overwritten.
-    """
+    """Return ``text`` without escape sequences, control characters and bidirectional marks; a CR becomes a newline."""
     if text.isascii() and text.isprintable():
         return text
     return _CONTROL.sub("", _LINE_BREAK.sub("\n", _SEQUENCE.sub("", text)))
@@ -48,7 +44,6 @@ class PrintableStream:
         self._held = ""
 
     def feed(self, block: bytes, *, last: bool = False) -> str:
-        """Return what can be printed of this block and of what was held back before it."""
         text = self._held + self._decoder.decode(block, last)
         self._held = ""
         if not last and (cut := _UNFINISHED.search(text)) and len(text) - cut.start() <= _LONGEST_SEQUENCE:

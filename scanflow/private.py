@@ -1,7 +1,4 @@
-"""Files and folders that only this user may read: 0600 and 0700, whatever the umask, which stays the user's own.
-
-Standard library only: steps, instances and agents import it.
-"""
+"""Files and folders that only this user may read: 0600 and 0700, whatever the umask. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _SHARED_BY_DESIGN = {"venvs"}  # packages, no data; tens of thousands of files
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder, and those above it that are missing, for this user only; return it. One that is there stays."""
+    """Make a folder, and those above it that are missing, for this user only. One that is there stays."""
     if not path.is_dir():
         private_folder(path.parent)
         try:
@@ -35,13 +32,12 @@ def open_private(path: Path, mode: str = "r", **options: Any) -> IO[Any]:
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file for this user only; text as UTF-8."""
     with open_private(path, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def private_file(path: Path) -> Path:
-    """Make an empty file for this user only if there is none, and return it; SQLite's files beside it take its mode."""
+    """Make an empty file for this user only if there is none; SQLite's files beside it take its mode."""
     try:
         # Never one that is there: closing it would drop the locks that SQLite holds on it in this process.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -51,11 +47,7 @@ def private_file(path: Path) -> Path:
 
 
 def open_home(path: Path) -> Path:
-    """Make a home folder, or take the access of others from one that has it, with all that is in it; return it.
-
-    Raises:
-        UsageError: it belongs to another user.
-    """
+    """Make a home folder, or take the access of others from one that has it, with all that is in it; return it."""
     mode = private_folder(path).stat().st_mode
     if mode & _OTHERS:
         try:

@@ -1,8 +1,7 @@
 """Errors and HTTP answers: the one place that turns one into the other, both ways.
 
-Our own server writes problem documents (RFC 9457) whose ``type`` names the error's class, so a client raises the same
-class with the same text. Services that speak the Open Inference Protocol have no such type; :func:`refusal_of` reads
-theirs by status.
+Our own server writes problem documents (RFC 9457) whose ``type`` names the error's class. Services that speak the Open
+Inference Protocol have no such type; :func:`refusal_of` reads theirs by status.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from scanflow.errors import (
 )
 
 PROBLEM_JSON = "application/problem+json"
-"""The media type of a problem document."""
-
 _TYPE = "urn:scanflow:error:"
 _STATUSES: Mapping[type[ScanflowError], int] = {
     AccessDeniedError: 401,
@@ -82,9 +79,9 @@ _MOST_SHOWN = 500
 
 
 def problem_of(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Return the status and the problem document that tell of an error.
+    """Return the status and the problem document of an error.
 
-    What is none of ours is a defect: its class is told, its words stay in the log, since they may hold secrets.
+    Of what is none of ours its class is told; its words stay in the log, since they may hold secrets.
     """
     kind = next((one for one in type(error).__mro__ if one in _STATUSES), InternalError)
     if isinstance(error, ScanflowError):
@@ -102,15 +99,11 @@ def problem_document(status: int, detail: str, *, title: str, type: str = "about
 
 
 def status_of(error: Exception) -> int:
-    """Return the status of an answer that tells of this error."""
     return problem_of(error)[0]
 
 
 def error_of(status: int, body: bytes, *, who: str = "The server") -> ScanflowError:
-    """Return the error that an answer of our server tells of: the class it names, in its words.
-
-    An answer that names no class we know (a proxy's, another server's) is read by its status, and says who gave it.
-    """
+    """Return the error that an answer of our server tells of; one of a class we do not know is read by its status."""
     document = _document(body)
     kind, detail = _KINDS.get(str(document.get("type", "")).removeprefix(_TYPE)), document.get("detail")
     if kind is not None and isinstance(detail, str):

@@ -20,26 +20,25 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path = Field(default_factory=lambda: Path.home() / ".scanflow")
-    """The one folder that holds runs, their logs, cached environments and the embedded tracker."""
+    """Holds runs, their logs, cached environments and the embedded tracker."""
 
     tracker_uri: str | None = None
     """An MLflow tracking server or database, as MLflow spells it. Unset: SQLite inside ``home``."""
 
     url: str | None = None
-    """The server that the command line speaks to. Unset: the one that ``scanflow up`` started in ``home``; where none
-    is up, commands do their work themselves."""
+    """The server that the command line speaks to. Unset: the one that runs in ``home``, else none."""
 
     token: SecretStr | None = None
     """What lets this process in at that server. Unset: the token of ``home``, which is sent to this machine only."""
 
     backend: str = "local"
-    """The name of the backend that runs and serves: ``local``, ``memory``, or one that a package adds."""
+    """``local``, ``memory``, or one that a package adds."""
 
     slots: int | None = Field(default=None, ge=1)
     """How many cores steps may hold at once. Unset: the cores this process may use."""
 
     max_fan_out: int = Field(default=10_000, ge=1)
-    """The widest fan-out accepted at run time; a list longer than this fails its step and says so."""
+    """The widest fan-out accepted at run time; a longer list fails its step."""
 
     def token_for(self, url: str) -> str | None:
         """Return the token to send to the server at ``url``; None: there is none that it could be sent."""
@@ -50,11 +49,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read the settings from ``environ`` (default: this process' own).
-
-        Raises:
-            InvalidError: a variable has a value that its field cannot take; the message names the variable.
-        """
+        """Read the settings from ``environ`` (default: this process' own)."""
         source = os.environ if environ is None else environ
         found = {field: text for field in cls.model_fields if (text := source.get(f"SCANFLOW_{field.upper()}", ""))}
         try:

@@ -11,8 +11,10 @@ BLOCK = 65_536
 
 
 class Tail:
-    """Reads what was added to files since the last look. A file that was rotated (replaced by a new one, or cut
-    short) is read to its old end, and then from the new one's beginning."""
+    """Reads what was added to files since the last look.
+
+    A file that was replaced by a new one, or cut short, is read to its old end, and then from the new one's beginning.
+    """
 
     def __init__(self) -> None:
         self._files: dict[Path, BinaryIO] = {}
@@ -26,7 +28,6 @@ class Tail:
         self.close()
 
     def close(self) -> None:
-        """Close every file."""
         for file in self._files.values():
             file.close()
         self._files.clear()

@@ -25,15 +25,14 @@ _LAST_LINES = 2
 
 WIDTH = 160
 CAUSE_WIDTH = 400
-"""Messages often name the reason last ("... must be an int in the range [1, inf). Got 2.0 instead."), so that a longer
-one is cut in its middle."""
+"""Messages often name the reason last, so that a longer one is cut in its middle."""
 
 
 def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:
-    """Return the user's own frames, the innermost last, and the root cause.
+    """Return the user's own frames, the innermost last, and the root cause: the innermost of chained exceptions.
 
-    The innermost of chained exceptions is the root cause. Frames of installed packages, of the standard library and of
-    ``own_folders`` are left out. Text without a traceback gives its last lines.
+    Frames of installed packages, of the standard library and of ``own_folders`` are left out. Text without a traceback
+    gives its last lines.
     """
     text = printable(text)
     lines = ["", *text.splitlines()]

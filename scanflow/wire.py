@@ -1,7 +1,4 @@
-"""The messages between a service's supervisor and its instances: frozen dataclasses, written as JSON.
-
-:func:`encode` and :func:`decode` are the only ways in and out.
-"""
+"""The messages between a service's supervisor and its instances: frozen dataclasses, written as JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """One version of a registered model, downloaded."""
-
     name: str
     version: int
     path: str
@@ -29,18 +24,14 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingOptions:
-    """Dynamic batching of one node."""
-
     max_size: int
-    """Most rows in one call."""
-
     max_delay_s: float = 0.0
-    """Longest that a request waits for others, in seconds; 0: only batch with those that wait already."""
+    """0: only batch with those that wait already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node of an inference graph, ready to be loaded: exactly one of ``implementation`` and ``model`` is set."""
+    """One node of an inference graph: exactly one of ``implementation`` and ``model`` is set."""
 
     name: str
     role: Role = "MODEL"
@@ -48,7 +39,7 @@ class Node:
     """The nodes whose result it takes, in the order of the workflow's nodes; none: the request itself."""
 
     implementation: str | None = None
-    """A class, as ``file.py:Class`` or ``package.module:Class``."""
+    """``file.py:Class`` or ``package.module:Class``."""
 
     file: str | None = None
     """The absolute path of ``file.py``, where the implementation is in a file."""
@@ -73,7 +64,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """What an instance should serve. Level-triggered: the newest generation counts, whatever was said before."""
+    """What an instance should serve. The newest generation counts, whatever was said before."""
 
     generation: int
     revisions: tuple[Revision, ...]
@@ -81,43 +72,30 @@ class Desired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds that protect an instance, and its clients from one another."""
+    """Bounds that protect an instance, and its clients from one another: :class:`scanflow.app.serving.Serving`'s."""
 
     deadline_s: float = 30.0
-    """Longest that a request may take; it is then answered 504."""
-
     queue: int = 128
-    """Most requests that wait or run in one instance; the next is answered 429."""
-
     max_request_bytes: int = 64 * 1024 * 1024
-    """Largest body, also after decompression; a larger one is answered 413."""
+    """Also after decompression."""
 
     connection_age_s: float = 300.0
-    """The first response on a connection older than this says ``Connection: close``; 0: never."""
-
     concurrency: int = 1
-    """Calls of components at the same time in one instance. More than 1 requires that they are thread-safe."""
-
     allow_nan: bool = False
-    """Whether inputs may hold NaN or infinity; otherwise such a request is answered 400."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Predictions are recorded to files, for agents to count and check."""
-
     folder: str
     """Where finished files of predictions appear, to be taken to the tracker."""
 
     fraction: float = 1.0
-    """How many of the predictions, from 0 to 1."""
+    """Of the predictions, from 0 to 1."""
 
     flush_s: float = 5.0
     """Longest that a prediction waits in memory."""
 
     rows: int = 1000
-    """Most predictions in one file."""
-
     max_bytes: int = 256 * 1024 * 1024
     """Most that may wait in the folder; later predictions are dropped, and counted."""
 
@@ -127,15 +105,11 @@ class InstanceSpec:
     """What an instance is started with: ``instance.json`` in its folder."""
 
     service: str
-    """The name of the online workflow."""
-
     app: str
     team: str
     instance: str
-    """This instance's name inside the service."""
-
     folder: str
-    """Its own folder: ``instance.json``, the control socket ``control``, its logs."""
+    """Its own: ``instance.json``, the control socket ``control``, its logs."""
 
     desired: str
     """The file that holds the newest :class:`Desired`."""
@@ -154,7 +128,7 @@ class InstanceSpec:
     """Relative paths of the user's code are relative to it; it is put on the import path."""
 
     auth: str = ""
-    """Where the data plane's bearer token is: ``env:NAME`` or ``file:PATH``, never the token. Empty: it needs none."""
+    """Where the data plane's bearer token is: ``env:NAME`` or ``file:PATH``. Empty: it needs none."""
 
     cpus: tuple[int, ...] = ()
     """Logical CPUs it may run on; none: any."""
@@ -169,12 +143,10 @@ class InstanceSpec:
     """Environment variables that bound thread pools, set before anything is imported."""
 
     cores: float = 1.0
-    """What it was granted; more running threads than these exceed the budget."""
-
     limits: Limits = field(default_factory=Limits)
     recording: Recording | None = None
     drain_idle_s: float = 2.0
-    """While draining, and after ``ignore``: how long a connection may stay without a request before it is closed."""
+    """While draining, and after ``ignore``: how long a connection may be idle before it is closed."""
 
     aliases: tuple[str, ...] = ()
     """Services whose backup it is: the whole graph answers under these names too."""
@@ -200,15 +172,7 @@ class ControlMessage:
 
 
 def read_token(reference: str, folder: Path) -> str | None:
-    """Return the bearer token that ``env:NAME`` or ``file:PATH`` refers to; None for the empty reference.
-
-    Args:
-        reference: Where it is.
-        folder: What a relative path is relative to.
-
-    Raises:
-        InvalidError: there is none.
-    """
+    """Return the bearer token that ``env:NAME`` or ``file:PATH``, relative to ``folder``, refers to; None for ""."""
     kind, _, place = reference.partition(":")
     if not reference:
         return None
@@ -227,18 +191,13 @@ def read_token(reference: str, folder: Path) -> str | None:
 
 
 def encode(message: object) -> bytes:
-    """Return a message as JSON."""
     import msgspec
 
     return msgspec.json.encode(message)
 
 
 def decode(kind: type[_T], text: bytes | str | Mapping[str, Any]) -> _T:
-    """Return the message of that class, from JSON or from what JSON held.
-
-    Raises:
-        InvalidError: it does not fit the class; the message names the field.
-    """
+    """Return the message of that class, from JSON or from what JSON held; InvalidError names the field in the way."""
     import msgspec
 
     try:

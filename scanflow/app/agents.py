@@ -1,8 +1,4 @@
-"""An application's agents, as they are described; what runs them lives elsewhere.
-
-Besides, what ties a function to such a description: :class:`SensorFunction`, and the collection of what a module of an
-agent declares while it is loaded.
-"""
+"""An application's agents as they are described, and what ties a function to such a description."""
 
 from __future__ import annotations
 
@@ -39,7 +35,7 @@ class Sensor(Model):
     """What an agent looks at, and when (thesis listing 5.4)."""
 
     name: str
-    """A Python identifier: the name of the function that is called with what was found."""
+    """The name of the function that is called with what was found."""
 
     trigger: Trigger
     nodes: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
@@ -55,10 +51,10 @@ class Sensor(Model):
 
     parameters: Parameters = Field(default_factory=Fixed)
     limit_s: Seconds | None = None
-    """After so long, in seconds or as text such as ``"5m"``, a firing is given up. None: 60 s."""
+    """A firing is given up after so many seconds, or text such as ``"5m"``. None: 60 s."""
 
     grace_s: Seconds | None = None
-    """How late a firing of a schedule may begin, later it counts as missed. None: 60 s."""
+    """How late a firing of a schedule may begin before it counts as missed. None: 60 s."""
 
     misfire: Misfire | None = None
     """What is done about what fell due while the agent was down. None: it fires once for all of it."""
@@ -80,16 +76,13 @@ class Agent(Model):
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "agent"))]
     template: str | None = None
-    """The behaviour it starts from: ``tracker``, ``checker``, ``planner``, ``executor``, or one of an installed package
-    (:mod:`scanflow.plugins`). None: only what you give it."""
+    """``tracker``, ``checker``, ``planner``, ``executor``, or an installed package's. None: only what you give it."""
 
     sensors: Annotated[Sequence[Sensor], AfterValidator(as_tuple)] = ()
     modules: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
     """Files with the agent's own sensors, rules and actuators, relative to the application's folder."""
 
     parameters: Parameters = Field(default_factory=Fixed)
-    """The template's thresholds."""
-
     image: str | None = None
     resources: Resources = Resources()
 
@@ -122,20 +115,11 @@ class Agent(Model):
         grace_s: float | str | None = None,
         misfire: Misfire | None = None,
     ) -> Callable[[Callable[P, R]], SensorFunction[P, R]]:
-        """Make a function a sensor of this agent: ``@agent.sensor(sf.every(hours=1))``.
+        """Make a function a sensor of this agent: ``@agent.sensor(sf.every(hours=1))``. Options: see ``sf.Sensor``.
 
         The agent stays as it is: the sensor is found when the module that declares it is loaded, so the file belongs
         into ``modules``.
-
-        Args:
-            trigger: When it fires.
-            nodes: The workflow nodes whose tracked runs it is given.
-            filter_string: Which of those runs, in MLflow's filter language.
-            name: What it is called by. None: the function's name.
-            limit_s: After so many seconds a firing is given up. None: 60.
-            grace_s: How late a firing of a schedule may begin, in seconds. None: 60.
-            misfire: ``skip``: what fell due while the agent was down is only counted. None: it fires once for all.
-        """
+"""
         return lambda function: declared_sensor(
             function,
             trigger=trigger,
@@ -155,8 +139,6 @@ class SensorFunction(Generic[P, R]):
 
     function: Callable[P, R]
     sensor: Sensor
-    """Its name, its trigger, and what it looks at."""
-
     timed: bool = True
     """Whether the author gave a trigger. If not, an application's sensor of the same name has it, else it is called."""
 
@@ -169,17 +151,14 @@ class SensorFunction(Generic[P, R]):
         vars(self)["__wrapped__"] = self.function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now."""
         return self.function(*args, **kwargs)
 
     @property
     def name(self) -> str:
-        """What it is called by."""
         return self.sensor.name
 
     @property
     def trigger(self) -> Trigger:
-        """When it fires."""
         return self.sensor.trigger
 
 
@@ -196,9 +175,6 @@ def declared_sensor(
     """Return ``function`` as a sensor, and add it to what the agent that is being loaded declares.
 
     ``limits`` are its ``limit_s``, ``grace_s`` and ``misfire``: see :class:`Sensor`.
-
-    Raises:
-        InvalidError: it is no function that returns one value, or what it is to look at is wrong.
     """
     given: Any = function
     if not callable(given) or isinstance(given, SensorFunction | type):
@@ -222,7 +198,7 @@ def declared_sensor(
 
 @contextmanager
 def collecting() -> Iterator[list[Any]]:
-    """Collect what is declared inside, in its order. An inner collection does not add to an outer one."""
+    """Collect what is declared inside. An inner collection does not add to an outer one."""
     found: list[Any] = []
     token = _collection.set(found)
     try:

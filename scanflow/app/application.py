@@ -46,7 +46,7 @@ class Application(Model):
     workflows: Annotated[Sequence[Workflow], AfterValidator(as_tuple)] = ()
     agents: Annotated[Sequence[Agent], AfterValidator(as_tuple)] = ()
     tracker: Tracker | None = None
-    """Where steps log. Unset: nowhere; steps that use MLflow then log to wherever MLflow itself would."""
+    """Where steps log. Unset: wherever MLflow itself would."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -83,15 +83,10 @@ class Application(Model):
 
     @property
     def environment(self) -> str:
-        """The name of its environment on a backend."""
         return environment_name(self.name, self.team)
 
     def workflow(self, name: str | None = None) -> Workflow:
-        """Return one workflow: the named one, or the only one.
-
-        Raises:
-            NotFoundError: there is none of that name, or none was named and there is not exactly one.
-        """
+        """Return the named workflow, or the only one; NotFoundError: there is none, or not exactly one."""
         by_name = {workflow.name: workflow for workflow in self.workflows}
         if name is None:
             if len(by_name) == 1:
@@ -107,11 +102,7 @@ class Application(Model):
         return by_name[name]
 
     def with_workflow(self, changed: Workflow) -> Application:
-        """Return the application with the workflow of that name replaced.
-
-        Raises:
-            NotFoundError: there is none of that name.
-        """
+        """Return the application with the workflow of that name replaced."""
         self.workflow(changed.name)
         replaced = tuple(changed if workflow.name == changed.name else workflow for workflow in self.workflows)
         return self.replace(workflows=replaced)

@@ -14,21 +14,17 @@ class Dependency(Model):
     """An edge: ``depender`` starts after ``dependee`` (batch), or receives what it sends (online)."""
 
     dependee: str
-    """The node that comes first."""
-
     depender: str
-    """The node that waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What ``a >> b`` gives: the edges so far, and the last nodes for the next ``>>``. For ``Workflow(edges=...)``."""
+    """What ``a >> b`` gives, for ``Workflow(edges=...)``: the edges so far, and the last nodes for the next ``>>``."""
 
     edges: tuple[Dependency, ...]
     heads: tuple[str, ...]
     tails: tuple[str, ...]
     used: list[bool] = field(default_factory=list, repr=False, compare=False)
-    """Not empty once somebody took the edges."""
 
     def __del__(self) -> None:
         """Warn of edges that nobody took, as Python warns of a coroutine that nobody awaited."""

@@ -33,13 +33,12 @@ _NEEDS_A_PROCESS = ("requirements", "image", "resources", "affinity", "timeout",
 
 
 class Target(str):
-    """A function's name, ``file.py:name`` or ``package.module:name``, and the function itself where it is at hand."""
+    """A function's name, and the function itself where it is at hand."""
 
     __slots__ = ("call",)
     call: Callable[..., Any] | None
 
     def __new__(cls, name: str, call: Callable[..., Any] | None = None) -> Target:
-        """Name ``call``."""
         target = super().__new__(cls, name)
         target.call = call
         return target
@@ -64,7 +63,6 @@ class Retry(Model):
     """By how much each next wait is longer; 1 keeps it constant."""
 
     max_delay: Duration = 60.0
-    """The longest wait."""
 
     def wait_s(self, failures: int) -> float:
         """Return the seconds to wait after the ``failures``-th failure (1 for the first)."""
@@ -77,7 +75,6 @@ class Retry(Model):
 
 
 def _reference(value: Any) -> Any:
-    """Return a node or ``{"$from": ...}`` as a reference, a reference as it is, and None for anything else."""
     return value.output if isinstance(value, Executor) else read_reference(value)
 
 
@@ -125,8 +122,8 @@ def _cache(value: Any) -> Any:
 class Executor(Linkable):
     """One step of a batch workflow: a script (``mainfile``) or a ``@sf.step`` function.
 
-    A script is run as ``python <mainfile> --name value ...``, with one pair for each parameter. What a step leaves in
-    its output folder (``$SCANFLOW_OUTPUT_DIR``), and the values it names with ``sf.output``, are there for later steps.
+    A script is run as ``python <mainfile> --name value ...``. What a step leaves in its output folder
+    (``$SCANFLOW_OUTPUT_DIR``), and the values it names with ``sf.output``, are there for later steps.
     """
 
     kind: Literal["executor"] = "executor"
@@ -138,7 +135,7 @@ class Executor(Linkable):
     """A script, relative to the application's folder."""
 
     function: Annotated[str | None, PlainValidator(_target)] = None
-    """A function as ``file.py:name`` or ``package.module:name``; made by ``@sf.step``."""
+    """``file.py:name`` or ``package.module:name``; made by ``@sf.step``."""
 
     parameters: Annotated[
         Mapping[str, Any],
@@ -148,14 +145,12 @@ class Executor(Linkable):
     """Plain values, or references to earlier steps' outputs (``other["accuracy"]``)."""
 
     requirements: Annotated[str | Sequence[str] | None, BeforeValidator(_requirements), AfterValidator(as_tuple)] = None
-    """A requirements file, or a list of requirements. The step then runs in a cached environment of its own."""
+    """A file, or a list, of requirements: the step runs in a cached environment of its own."""
 
     image: str | None = None
     """A container image, for backends that run containers."""
 
     env: Variables = Field(default_factory=Fixed)
-    """Environment variables of this step only."""
-
     resources: Resources = Resources()
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
 
@@ -215,7 +210,6 @@ class Executor(Linkable):
 
     @property
     def output(self) -> Ref:
-        """What the step's function returns (its output ``result``)."""
         return Ref(step=self.name)
 
     def __getitem__(self, output: str) -> Ref:
@@ -224,27 +218,23 @@ class Executor(Linkable):
 
     @cached_property
     def references(self) -> tuple[Ref, ...]:
-        """Every reference this step makes: in its parameters, its list, its condition."""
         return tuple(references_in([self.parameters, self.for_each, self.when]))
 
     @property
     def target(self) -> Target | None:
-        """The function, if the step is one."""
         return _target(self.function)
 
     @property
     def settable(self) -> tuple[str, ...]:
-        """The parameters that can be set: those given, and those that its function has where that is at hand."""
+        """The parameters that can be set: those given, and its function's own where that is at hand."""
         call = None if self.target is None else self.target.call
         own = () if call is None else inspect.signature(getattr(call, "function", call)).parameters
         return tuple(dict.fromkeys([*self.parameters, *own]))
 
     @property
     def retry(self) -> Retry:
-        """The retry policy, whichever way it was written."""
         return self.retries if isinstance(self.retries, Retry) else Retry(limit=self.retries)
 
     @property
     def timeout_s(self) -> float | None:
-        """The time limit of one try in seconds."""
         return None if self.timeout is None else float(self.timeout)

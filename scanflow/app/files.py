@@ -1,4 +1,4 @@
-"""Applications as text: JSON and YAML, with the version of the schema inside. No file is read or written here."""
+"""Applications as JSON and YAML text, with the version of the schema inside."""
 
 from __future__ import annotations
 
@@ -11,29 +11,21 @@ from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
 SCHEMA = "scanflow/v1"
-"""Written first in every file; a reader refuses what it does not know."""
-
 _DEEP = "This file is nested deeper than any application is. Look for a bracket too many."
 
 
 def dump_json(app: Application) -> str:
-    """Return the application as JSON."""
     return json.dumps(_document(app), indent=2, ensure_ascii=False)
 
 
 def dump_yaml(app: Application) -> str:
-    """Return the application as YAML."""
     from scanflow.app.yaml_text import write_yaml
 
     return write_yaml(_document(app))
 
 
 def load_json(text: str) -> Application:
-    """Return the application that ``text`` describes.
-
-    Raises:
-        InvalidError: not JSON, another schema, or not a valid application.
-    """
+    """Return the application that ``text`` describes, or raise an InvalidError."""
     try:
         document = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_once)
     except json.JSONDecodeError as error:
@@ -44,11 +36,7 @@ def load_json(text: str) -> Application:
 
 
 def load_yaml(text: str) -> Application:
-    """Return the application that ``text`` describes.
-
-    Raises:
-        InvalidError: not YAML, another schema, or not a valid application.
-    """
+    """Return the application that ``text`` describes, or raise an InvalidError."""
     from scanflow.app.yaml_text import read_yaml  # here, since most runs never see any YAML
 
     return _application(read_yaml(text))

@@ -11,7 +11,7 @@ _MOST_SHOWN = 20
 
 
 def parents_of(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return, for each name, those it waits for, each once, in the order the edges stand."""
+    """Return, for each name, those it waits for, once each, in the order of the edges."""
     found: dict[str, dict[str, None]] = {name: {} for name in names}
     for before, after in edges:
         found[after][before] = None
@@ -19,11 +19,7 @@ def parents_of(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[s
 
 
 def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    """Return the names in waves: each wave waits only for earlier ones, so its members may run at the same time.
-
-    Raises:
-        InvalidError: there is a cycle; the message spells it out.
-    """
+    """Return the names in waves that may each run at the same time; InvalidError spells out a cycle."""
     sorter = TopologicalSorter(parents)
     try:
         sorter.prepare()
@@ -46,7 +42,6 @@ def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
 
 
 def ancestors(parents: Mapping[str, Sequence[str]], name: str) -> frozenset[str]:
-    """Return every name that ``name`` waits for, directly or not."""
     found: set[str] = set()
     left = list(parents[name])
     while left:

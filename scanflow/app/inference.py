@@ -1,4 +1,4 @@
-"""What makes a graph of services an inference graph: edges carry data, and each request gets one answer. Pure.
+"""Inference graphs: edges carry data, and each request gets one answer.
 
 ``a >> b`` means that b takes a's result. A ROUTER's children are alternatives of which it takes one; a COMBINER joins
 what its parents give. What has no parents takes the request; what has no children answers it.
@@ -17,11 +17,7 @@ Parents = Mapping[str, Sequence[str]]
 
 
 def check_inference(who: str, services: Sequence[Service], parents: Parents) -> None:
-    """Check the graph of an online workflow; messages begin with ``who``.
-
-    Raises:
-        InvalidError: a node takes what it cannot, a request would be answered twice, or two nodes decide on scaling.
-    """
+    """Refuse a graph where a node takes what it cannot, a request is answered twice, or two nodes decide on scaling."""
     children = children_of(parents)
     for service in services:
         _check_node(who, service, parents[service.name], children[service.name])
@@ -41,7 +37,6 @@ def check_inference(who: str, services: Sequence[Service], parents: Parents) -> 
 
 
 def children_of(parents: Parents) -> dict[str, tuple[str, ...]]:
-    """Return, for each node, those that take its result, in the order of the nodes."""
     found: dict[str, list[str]] = {name: [] for name in parents}
     for name, before in parents.items():
         for one in before:

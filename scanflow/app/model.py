@@ -1,8 +1,4 @@
-"""The base of everything a user describes: frozen, checked when made, with errors that name the node.
-
-pydantic's own error text is written for programmers of pydantic; ours says which node, which field, what was wrong and
-what to write instead.
-"""
+"""The base of everything a user describes: frozen, checked when made, with errors that name node and field."""
 
 from __future__ import annotations
 
@@ -57,12 +53,10 @@ class Model(BaseModel):
 
 
 def as_tuple(value: Any) -> Any:
-    """Return a list as a tuple, so that a frozen model holds nothing that can be changed under it."""
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | tuple) else value
 
 
 def short(value: object) -> str:
-    """Return what ``value`` looks like, on one line that fits into a message."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, a list inside itself
@@ -77,10 +71,7 @@ def _no_truth(value: Any, info: ValidationInfo) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_no_truth)]
-"""A whole number; True is not one, though Python counts it as 1."""
-
 Number = Annotated[float, BeforeValidator(_no_truth)]
-"""A finite number; True is not one."""
 
 
 def _describe(model: type[BaseModel], data: Mapping[str, Any], error: ValidationError) -> str:
@@ -109,7 +100,6 @@ def _line(model: type[BaseModel], subject: str, detail: ErrorDetails) -> str:
 
 
 def _reason(detail: ErrorDetails) -> str:
-    """Say what was wanted; pydantic's own words name types of Python's and of its own."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "is_instance_of" | "sequence_str" | "list_type":

@@ -62,5 +62,4 @@ class MPIWorkload(Linkable):
 
     @property
     def total_cores(self) -> int:
-        """Cores that all tasks together ask for, each task's share rounded up."""
         return self.n_tasks * math.ceil(self.resources_per_task.cores or 1)

@@ -25,8 +25,6 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 
 
 class Fixed(dict[str, Any]):
-    """A dictionary that cannot be changed."""
-
     if not TYPE_CHECKING:  # fields are typed as Mapping, which has none of these
         __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
@@ -37,10 +35,7 @@ class Fixed(dict[str, Any]):
 def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: None, depth: int = 0) -> Any:
     """Return a copy of ``value`` as JSON can hold it; paths become text, and so do the keys of mappings.
 
-    ``special`` is asked first: what it returns for a part of ``value``, unless that is None, stands in its place.
-
-    Raises:
-        InvalidError: a part cannot be written down; the message begins with ``what``.
+    What ``special`` returns for a part, unless that is None, stands in its place. Errors begin with ``what``.
     """
     if depth > MAX_DEPTH:
         raise InvalidError(f"{what} is nested more than {MAX_DEPTH} levels deep. Write it to a file that a step reads.")
@@ -68,7 +63,7 @@ def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: No
 
 
 def plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None) -> Any:
-    """Return a copy of a mapping of parameters; what is no mapping comes back as it is, to be refused by its field."""
+    """Return a copy of a mapping of parameters; what is no mapping comes back as it is, for its field to refuse."""
     if not isinstance(value, Mapping):
         return value
     copied = {key: plain(inner, f"the parameter {str(key)!r}", special=special) for key, inner in value.items()}
@@ -76,7 +71,6 @@ def plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None)
 
 
 def with_article(noun: str) -> str:
-    """Return ``noun`` with its article: ``"an Executor"``."""
     return f"{'an' if noun[:1].lower() in 'aeio' or noun.startswith('MPI') else 'a'} {noun}"
 
 
@@ -95,7 +89,6 @@ def _variables(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 Variables = Annotated[Texts, AfterValidator(_variables)]
-"""Environment variables of a process."""
 
 
 def _text(value: str, what: str) -> str:

@@ -1,4 +1,4 @@
-"""What a workflow would do and take, without doing it. Pure."""
+"""What a workflow would do and take, without doing it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ IMAGE_NOTE = "image not used here"
 
 
 class PlannedStep(BaseModel):
-    """One step as it would run."""
-
     model_config = ConfigDict(frozen=True)
 
     name: str
@@ -24,8 +22,6 @@ class PlannedStep(BaseModel):
     """Steps of one wave wait only for earlier waves."""
 
     runs: str
-    """The script or the function."""
-
     after: tuple[str, ...]
     cores: float
     """Counted for planning: one where nothing is asked for."""
@@ -38,20 +34,16 @@ class PlannedStep(BaseModel):
 
 
 class PlannedInstance(BaseModel):
-    """One copy of an online workflow's graph, and where it would sit."""
-
     model_config = ConfigDict(frozen=True)
 
     name: str
     cores: float
     cpus: tuple[int, ...]
-    """CPUs it may run on."""
-
     memory_nodes: tuple[int, ...]
-    """NUMA nodes it would take memory from."""
+    """NUMA nodes to take memory from."""
 
     threads: int
-    """The size of each pool of threads."""
+    """The size of each pool."""
 
 
 class Plan(BaseModel):
@@ -71,18 +63,15 @@ class Plan(BaseModel):
     """Never more than the machine has: what does not fit waits."""
 
     peak_memory_bytes: int
-    """Of the wave that asks for most, and never more than the machine has, but for a step that asks for more alone.
-    Steps that ask for nothing count nothing."""
+    """Never more than the machine has, but for a step that asks for more alone."""
 
     unsized: int
     """Steps that ask for no memory, so that the peak says nothing of them."""
 
     instances: tuple[PlannedInstance, ...] = ()
-    """Of an online workflow."""
 
 
 def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_bytes: int) -> Plan:
-    """Return the plan of a batch workflow on a machine of that size."""
     planned: list[PlannedStep] = []
     peak_cores, peak_memory = 0.0, 0
     for wave, names in enumerate(workflow.levels):
@@ -112,7 +101,6 @@ def plan_graph(
     machine_cores: float,
     machine_memory_bytes: int,
 ) -> Plan:
-    """Return the plan of an online workflow whose instances would sit like that, each with that much memory."""
     nodes = [_plan_node(workflow, name, wave) for wave, names in enumerate(workflow.levels) for name in names]
     return Plan(
         workflow=workflow.name,

@@ -27,11 +27,7 @@ _TERM = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?)(ms|s|m|h|d)")
 
 
 def parse_cpu(value: float | str) -> float:
-    """Return cores: ``2``, ``0.5``, ``"500m"`` (thousandths of a core), ``"2"``.
-
-    Raises:
-        InvalidError: not a number, not above zero, less than a thousandth, or more than any machine has.
-    """
+    """Return cores: ``2``, ``0.5``, ``"2"``, ``"500m"`` (thousandths of a core)."""
     number, unit = _split(value, "cpu", "2, 0.5 or '500m'")
     if unit not in {"", "m"}:
         raise InvalidError(f"cpu {short(value)} is not a number of cores. Write 2, 0.5 or '500m'.")
@@ -44,13 +40,7 @@ def parse_cpu(value: float | str) -> float:
 
 
 def parse_memory(value: float | str, *, what: str = "memory", least: int = MIN_MEMORY) -> int:
-    """Return bytes: ``"512Mi"``, ``"1Gi"`` (powers of 1024), ``"5G"`` (powers of 1000), or a number of bytes.
-
-    A part of a byte counts as a whole one. Messages call it ``what``.
-
-    Raises:
-        InvalidError: an unknown unit (``"5Gb"``), less than ``least`` bytes, or more than any machine has.
-    """
+    """Return bytes, rounded up: ``"1Gi"`` (powers of 1024), ``"5G"`` (of 1000), a number. Messages call it ``what``."""
     number, unit = _split(value, what, "'512Mi' or '4Gi'")
     if unit not in _MEMORY_UNITS:
         raise InvalidError(f"{what} {short(value)} has the unknown unit {unit!r}. {_memory_advice(number, unit)}")
@@ -77,11 +67,7 @@ def format_memory(size: int) -> str:
 
 
 def parse_duration(value: float | str | timedelta, *, what: str = "duration", zero: bool = False) -> float:
-    """Return seconds: ``90``, ``"90s"``, ``"1h30m"``, ``"250ms"`` or a ``timedelta``. Messages call it ``what``.
-
-    Raises:
-        InvalidError: not a duration, not above zero, or longer than a hundred years.
-    """
+    """Return seconds: ``90``, ``"90s"``, ``"1h30m"``, ``"250ms"``, a ``timedelta``. Messages call it ``what``."""
     if isinstance(value, timedelta):
         seconds = Fraction(value.total_seconds())
     elif isinstance(value, str) and not _NUMBER.fullmatch(value):
@@ -109,19 +95,17 @@ def _seconds(value: Any, info: ValidationInfo) -> float:
 
 
 Seconds = Annotated[float | str | timedelta, BeforeValidator(_seconds)]
-"""Seconds, or ``"90s"``, ``"15m"``, ``"1h30m"``; held as seconds."""
-
 Duration = Annotated[
     float | str | None, BeforeValidator(lambda value, info: None if value is None else _seconds(value, info))
 ]
-"""As :data:`Seconds`. None: without limit."""
+"""None: without limit."""
 
 
 Wait = Annotated[
     float | str | timedelta,
     BeforeValidator(lambda value, info: parse_duration(value, what=info.field_name or "duration", zero=True)),
 ]
-"""As :data:`Seconds`, and 0 is one: not at all."""
+"""0: not at all."""
 
 Size = Annotated[
     str | int,

@@ -32,10 +32,10 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class Ref(Model):
-    """A value that a step will have produced by the time it is needed.
+    """A value that a step will have produced by the time it is needed, or the current item of a fan-out.
 
-    Written ``{"$from": "train.accuracy"}`` in files: a named output of ``train``, or the key ``accuracy`` of what its
-    function returned; ``{"$from": "item"}`` is the current item of a fan-out.
+    In files: ``{"$from": "train.accuracy"}`` is a named output of ``train``, or that key of what its function returned;
+    ``{"$from": "item"}`` is the current item.
     """
 
     step: str | None
@@ -88,7 +88,6 @@ class Ref(Model):
         )
 
     def __getitem__(self, key: str) -> Ref:
-        """Return a reference to one key of the current item: ``sf.item["seed"]``."""
         if self.step is None and not self.output:
             return Ref(step=None, output=key)
         raise InvalidError(f"The reference {str(self)!r} has no keys of its own. Write node[{key!r}] instead.")
@@ -151,8 +150,8 @@ def _compared(value: Any) -> Any:
 class Condition(Model):
     """A test on an earlier step's output, written ``check.accuracy >= 0.9`` in files.
 
-    A step whose condition is false is skipped. A step that depends only on skipped steps is skipped too; one that also
-    depends on a step that ran gets None for the outputs of the skipped ones.
+    A step whose condition is false is skipped, and so is one that depends only on skipped steps; one that also depends
+    on a step that ran gets None for the outputs of the skipped ones.
     """
 
     left: Ref
@@ -193,11 +192,7 @@ class Condition(Model):
         )
 
     def holds(self, value: object) -> bool:
-        """Say whether the condition is true of ``value``, the left side's value at run time.
-
-        Raises:
-            InvalidError: the two cannot be compared (text with a number).
-        """
+        """Say whether the condition is true of ``value``; InvalidError: it cannot be compared (text with a number)."""
         try:
             return bool(_OPERATORS[self.op](value, self.right))
         except TypeError as error:
@@ -207,14 +202,13 @@ class Condition(Model):
 
 
 def read_reference(value: Any) -> Ref | None:
-    """Return a reference as it is, ``{"$from": ...}`` as the reference it is, and None for anything else."""
+    """Return a reference, or ``{"$from": ...}`` as one; None for anything else."""
     if isinstance(value, Mapping) and set(value) == {_FROM}:
         return _parse(value[_FROM])
     return value if isinstance(value, Ref) else None
 
 
 def read_condition(value: Any) -> Any:
-    """Refuse what looks like a condition and is none."""
     if isinstance(value, Ref):
         raise InvalidError(
             f"'when' needs a condition, and {str(value)!r} is a value. Write when=node[...].equals(True)."
@@ -236,7 +230,7 @@ def _parse(text: Any) -> Ref:
 
 
 def references_in(value: Any) -> list[Ref]:
-    """Return the references inside ``value``, at any depth, in the order they stand."""
+    """Return the references inside ``value``, at any depth, in their order."""
     if isinstance(value, Ref):
         return [value]
     if isinstance(value, Condition):

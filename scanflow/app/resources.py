@@ -22,24 +22,21 @@ class Resources(Model):
     cpu: Annotated[float | str | None, BeforeValidator(lambda value: None if value is None else parse_cpu(value))] = (
         None
     )
-    """Cores, as ``2``, ``0.5`` or ``"500m"``; held as a number of cores. Thread pools are sized to it, rounded up."""
+    """Cores, as ``2``, ``0.5`` or ``"500m"``. Thread pools are sized to it, rounded up."""
 
     memory: Annotated[
         str | int | None, BeforeValidator(lambda value: None if value is None else format_memory(parse_memory(value)))
     ] = None
-    """Bytes, as ``"512Mi"``, ``"4Gi"`` or a number; held in the shortest exact spelling."""
+    """Bytes, as ``"512Mi"``, ``"4Gi"`` or a number."""
 
     gpu: Whole = Field(default=0, ge=0)
-    """Whole GPUs."""
 
     @property
     def cores(self) -> float | None:
-        """Cores as a number, or None where unlimited."""
         return None if self.cpu is None else float(self.cpu)
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory in bytes, or None where unlimited."""
         return None if self.memory is None else parse_memory(self.memory)
 
 
@@ -47,16 +44,14 @@ class Affinity(Model):
     """Where an instance may run. ``affinity="cpumem"`` is short for ``Affinity(mode="cpumem")``."""
 
     mode: AffinityMode = "any"
-    """How cores and memory are bound (thesis 3.4.2)."""
-
     node_selector: Texts = Field(default_factory=Fixed)
     """Labels that a Kubernetes node must carry."""
 
     near: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
-    """Names of nodes of the same workflow to be placed on the same machine."""
+    """Nodes of the same workflow to be placed on the same machine."""
 
     apart_from: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
-    """Names of nodes of the same workflow to be kept on other machines."""
+    """Nodes of the same workflow to be kept on other machines."""
 
     @staticmethod
     def coerce(value: Any) -> Any:

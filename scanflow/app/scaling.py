@@ -25,8 +25,6 @@ class Scaling(Model):
     """Fewest instances. 0: none while idle; the first request wakes one."""
 
     max: Whole = Field(default=1, ge=1)
-    """Most instances."""
-
     up: Number | None = Field(default=None, gt=0)
     """Above this instances are added. Unset: the target."""
 
@@ -37,7 +35,7 @@ class Scaling(Model):
     """Seconds between two looks at the metric."""
 
     cool_down: Seconds = 60.0
-    """Seconds to wait after a change before taking instances away."""
+    """Seconds after a change before instances are taken away."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -52,10 +50,8 @@ class Scaling(Model):
 
     @property
     def up_threshold(self) -> float:
-        """The value above which instances are added."""
         return self.target if self.up is None else self.up
 
     @property
     def down_threshold(self) -> float:
-        """The value below which instances are taken away."""
         return 0.8 * self.target if self.down is None else self.down

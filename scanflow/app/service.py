@@ -45,7 +45,7 @@ class Service(Linkable):
     """A requirements file. None: what is installed where the instance runs."""
 
     image: str | None = None
-    """A container image, for backends that run containers. Others say at ``check`` that it is not used."""
+    """For backends that run containers; others say at ``check`` that it is not used."""
 
     resources: Resources = Resources()
     """Of one instance. Those of the nodes of a graph add up, since an instance holds all of them."""

@@ -22,14 +22,12 @@ class Batching(Model):
     """Let a service answer requests that wait together, in one call."""
 
     max_size: Whole = Field(ge=1)
-    """Most rows in one call."""
-
     max_delay: Wait = 0.0
-    """Seconds that a request waits for company. 0: it is joined by those that are there already, and waits for none."""
+    """Seconds that a request waits for others. 0: it joins those that wait already."""
 
 
 class Serving(Model):
-    """What holds for a whole online workflow, whatever its graph is. Everything has a default."""
+    """What holds for a whole online workflow, whatever its graph is."""
 
     port: _Port | None = None
     """The port of HTTP. Unset: the next one that is free, and the same one for as long as the service lives."""
@@ -47,8 +45,7 @@ class Serving(Model):
     """Largest body of a request; a larger one is answered 413."""
 
     connection_age: Wait = 300.0
-    """The first response on a connection older than these seconds says ``Connection: close``: clients connect again,
-    and load spreads over new instances. 0: never."""
+    """The first response on an older connection says ``Connection: close``, so that load spreads. 0: never."""
 
     concurrency: Whole = Field(default=1, ge=1, le=MAX_CONCURRENCY)
     """Calls of components at the same time in one instance. More than 1 asks that they are thread-safe."""
@@ -57,17 +54,15 @@ class Serving(Model):
     """Whether inputs may hold NaN or infinity; such a request is otherwise answered 400."""
 
     record: Number = Field(default=0.0, ge=0, le=1)
-    """The fraction of predictions that is written to the application's tracker. 0: none; 1: all."""
+    """The fraction of predictions that is written to the tracker. 0: none; 1: all."""
 
     backup: Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))] | None = None
     """Another online workflow of the application, which answers while this one has no instance that could."""
 
     hand_back_after: Whole = Field(default=3, ge=1)
-    """Consecutive successful health checks of this workflow before it fails back from its backup."""
+    """Consecutive successful health checks before it fails back from its backup."""
 
     env: Variables = Field(default_factory=Fixed)
-    """Environment variables of its instances."""
-
     auth: str | None = None
     """Where the bearer token is that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: they need none."""
 
@@ -83,5 +78,4 @@ class Serving(Model):
 
     @property
     def max_request_bytes(self) -> int:
-        """The largest body in bytes."""
         return parse_memory(self.max_request, least=1)

@@ -28,7 +28,6 @@ class Step(Generic[P, R]):
 
     function: Callable[P, R]
     fields: Mapping[str, Any]
-    """Fields of the :class:`~scanflow.app.executor.Executor` that it makes."""
 
     def __init__(self, function: Callable[P, R], fields: Mapping[str, Any] | None = None) -> None:
         if not callable(function):
@@ -45,11 +44,7 @@ class Step(Generic[P, R]):
         self.fields = dict(fields or {})
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now.
-
-        Raises:
-            InvalidError: an argument is a node or a reference, whose value is known only at run time.
-        """
+        """Run the function here and now; nodes and references are refused, since they have no value yet."""
         if any(isinstance(one, Executor | Ref) for one in (*args, *kwargs.values())):
             name = self.function.__name__
             raise InvalidError(
@@ -68,11 +63,7 @@ class Step(Generic[P, R]):
         return Step(self.function, {**self.fields, **fields})
 
     def bind(self, *args: Any, **kwargs: Any) -> Executor:
-        """Return a node that calls the function with these arguments; nodes and references stand for their outputs.
-
-        Raises:
-            InvalidError: an argument is missing, unknown, or of a wrong type.
-        """
+        """Return a node that calls the function with these arguments; nodes and references stand for their outputs."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -82,7 +73,7 @@ class Step(Generic[P, R]):
     def map(self, over: Executor | Ref | Sequence[Any], *args: Any, **kwargs: Any) -> Executor:
         """Return a node that runs once for each item of ``over``, a list or an output that will be one.
 
-        The item goes to the function's first parameter that is not given here, unless an argument uses ``sf.item``.
+        The item is the function's first parameter that is not given here, unless an argument uses ``sf.item``.
         Later steps get the list of the results, in the order of the items.
         """
         if not references_in([list(args), kwargs, self.fields.get("when")]) or not _uses_item(
@@ -99,12 +90,10 @@ class Step(Generic[P, R]):
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """The function's signature."""
         return inspect.signature(self.function)
 
     @cached_property
     def target(self) -> Target:
-        """The function's name, as a process of its own finds it."""
         return Target(_locate(self.function), self)
 
     def __str__(self) -> str:
@@ -145,8 +134,7 @@ def step(
 ) -> Step[P, R] | Callable[[Callable[P, R]], Step[P, R]]:
     """Make a function usable as a step: ``@sf.step``, or ``@sf.step(retries=2, timeout="5m")``.
 
-    The fields are those of :class:`~scanflow.app.executor.Executor`. The step runs in a process of its own unless
-    ``in_process=True``.
+    The fields are those of ``sf.Executor``. The step runs in a process of its own unless ``in_process=True``.
     """
     if function is None:
         return lambda inner: Step(inner).options(**fields)
@@ -154,11 +142,7 @@ def step(
 
 
 def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any], *, who: str) -> dict[str, Any]:
-    """Return the parameters as the function's annotations want them; values known only at run time are passed over.
-
-    Raises:
-        InvalidError: one is missing, unknown, or cannot be what its annotation says.
-    """
+    """Return the parameters as the annotations want them, references as they are; InvalidError: one does not fit."""
     signature, hints = _shape(function)
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
     checked: dict[str, Any] = {}
@@ -176,7 +160,7 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what a function takes where nothing is given, as far as it can be written as JSON."""
+    """Return the defaults of a function's parameters, as far as JSON can hold them."""
     found = {}
     for name, one in _shape(function)[0].parameters.items():
         if one.default is not inspect.Parameter.empty and _is_json(one.default):
@@ -193,11 +177,7 @@ def _is_json(value: Any) -> bool:
 
 
 def check_result(function: Callable[..., Any], value: Any, *, who: str) -> Any:
-    """Return what a function returned, if it is what its annotation says.
-
-    Raises:
-        InvalidError: it is not.
-    """
+    """Return what a function returned; InvalidError: it is not what its annotation says."""
     return _fit(value, _shape(function)[1].get("return", Any), f"{who}: its result")
 
 
@@ -215,7 +195,7 @@ def _fit(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
 
 @lru_cache(maxsize=256)
 def _adapter(hint: Any) -> TypeAdapter[Any] | None:
-    """Return what checks values against an annotation; types that pydantic does not know are checked by isinstance."""
+    """Types that pydantic does not know are checked by isinstance; None: not at all."""
     try:
         return TypeAdapter(hint, config=None if _is_model(hint) else ConfigDict(arbitrary_types_allowed=True))
     except PydanticSchemaGenerationError:
@@ -251,10 +231,9 @@ def _uses_item(values: Sequence[Any]) -> bool:
 
 
 def _locate(function: Callable[..., Any]) -> str:
-    """Name a function by its file, or by its module where that is part of a package (whose imports need the name).
+    """Name a function by its file, or by its module inside a package, whose imports need the name.
 
-    What a program or notebook defines itself stays ``__main__:name``: running its file again, to find the function in
-    it, would run the whole program again.
+    What a program or notebook defines itself stays ``__main__:name``: finding it in its file would run that again.
     """
     module, name = function.__module__, function.__qualname__
     if module == "__main__":

@@ -1,4 +1,4 @@
-"""When a sensor fires (thesis Table 5.3): values that say it, without a scheduler."""
+"""When a sensor fires (thesis Table 5.3)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ class Interval(Model):
 
     kind: Literal["interval"] = "interval"
     seconds: Seconds
-    """From 0.01."""
-
     jitter: Number = Field(default=0.0, ge=0)
     """Each firing is moved by up to this many seconds, at random, so that many agents do not fire together."""
 
@@ -99,8 +97,6 @@ class Cron(Model):
 
 
 class CronFields(NamedTuple):
-    """The values that a cron expression matches."""
-
     minutes: frozenset[int]
     hours: frozenset[int]
     days: frozenset[int]
@@ -109,16 +105,11 @@ class CronFields(NamedTuple):
     """0 is Sunday."""
 
     either: bool
-    """Whether the day or the weekday is enough: both are restricted, as UNIX cron has it."""
+    """The day or the weekday is enough, as UNIX cron has it where both are restricted."""
 
 
 @lru_cache(maxsize=1024)
 def cron_fields(expression: str) -> CronFields:
-    """Parse a cron expression.
-
-    Raises:
-        InvalidError: it is none.
-    """
     texts = expression.split()
     if len(texts) != len(_CRON_FIELDS):
         raise InvalidError(

@@ -33,7 +33,6 @@ _KIND_OF: Mapping[WorkflowType, type[Executor | Service | MPIWorkload]] = {
 
 
 def _flatten(edges: Any) -> list[Dependency]:
-    """Return ``a >> b`` and ``Dependency``, alone or in a list, as one list of edges."""
     found: list[Dependency] = []
     for edge in edges if isinstance(edges, list | tuple) else [edges]:
         if isinstance(edge, Chain):
@@ -74,7 +73,7 @@ class Workflow(Model):
     """Where steps see the run's outputs: ``<output_dir>/<step>/...``. A backend puts its own storage there."""
 
     serving: Serving | None = None
-    """Of an online workflow: its port, limits and so on. Unset: the defaults of :class:`Serving`."""
+    """Of an online workflow. Unset: the defaults of :class:`Serving`."""
 
     @field_validator("output_dir")
     @classmethod
@@ -135,12 +134,10 @@ class Workflow(Model):
 
     @property
     def dependencies(self) -> tuple[Dependency, ...]:
-        """The edges as given, flattened."""
         return tuple(edge for edge in self.edges if isinstance(edge, Dependency))
 
     @cached_property
     def by_name(self) -> Mapping[str, Executor | Service | MPIWorkload]:
-        """The nodes by their names."""
         return {node.name: node for node in self.nodes}
 
     @cached_property
@@ -157,35 +154,24 @@ class Workflow(Model):
 
     @cached_property
     def levels(self) -> tuple[tuple[str, ...], ...]:
-        """The nodes in waves that may run at the same time."""
         return levels(self.parents)
 
     @property
     def steps(self) -> tuple[Executor, ...]:
-        """The nodes of a batch workflow."""
         return tuple(node for node in self.nodes if isinstance(node, Executor))
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """The nodes of an online workflow."""
         return tuple(node for node in self.nodes if isinstance(node, Service))
 
     def node(self, name: str) -> Executor | Service | MPIWorkload:
-        """Return one node.
-
-        Raises:
-            NotFoundError: there is none of that name.
-        """
+        """Return one node; NotFoundError: there is none of that name."""
         if name not in self.by_name:
             raise NotFoundError(f"Workflow {self.name!r} has no node {name!r}.{did_you_mean(name, self.by_name)}")
         return self.by_name[name]
 
     def with_parameters(self, changes: Mapping[str, Any]) -> Workflow:
-        """Return the workflow with parameters set: ``epochs`` for every step that has it, ``train.epochs`` for one.
-
-        Raises:
-            NotFoundError: no step has such a parameter.
-        """
+        """Return it with parameters set: ``epochs`` for every step that has it, ``train.epochs`` for one."""
         if not changes:
             return self
         nodes = {node.name: node for node in self.nodes}
@@ -206,11 +192,7 @@ class Workflow(Model):
     def with_shape(
         self, *, instances: int | None = None, cores: float | None = None, affinity: str | None = None
     ) -> Workflow:
-        """Return an online workflow with other instances: how many, the cores of each, their affinity. None: as it is.
-
-        Raises:
-            InvalidError: it is not online.
-        """
+        """Return an online workflow with other instances: number, cores of each, affinity. None: as it is."""
         if self.type != "online":
             raise InvalidError(f"Workflow {self.name!r} is of type {self.type!r}, which has no instances.")
         changed = []

@@ -1,4 +1,4 @@
-"""YAML as plain values, and back: strict where YAML is generous. The one door to PyYAML, loaded when it is needed."""
+"""YAML as plain values, and back: strict where YAML is generous. The one door to PyYAML."""
 
 from __future__ import annotations
 
@@ -17,18 +17,12 @@ _Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Dumping(_Dumper):  # type: ignore[valid-type, misc]  # chosen when this is imported
-    """Writes YAML without anchors."""
-
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  its base's signature
         return True
 
 
 def read_yaml(text: str) -> Any:
-    """Return the one document that ``text`` holds.
-
-    Raises:
-        InvalidError: not YAML, a key said twice, nested too deep, or aliases that make too much of it.
-    """
+    """Return the document that ``text`` holds; refuse doubled keys, deep nesting and aliases without end."""
     try:
         _check_depth(text)
         loader = _Loader(text)
@@ -40,13 +34,12 @@ def read_yaml(text: str) -> Any:
 
 
 def write_yaml(document: Any) -> str:
-    """Return a document as YAML, its keys in the order they stand."""
     text: str = yaml.dump(document, Dumper=_Dumping, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what is nested so deep that reading it would exhaust the stack, which libyaml does not survive."""
+    """Refuse what would exhaust the stack, which libyaml does not survive."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -61,7 +54,7 @@ def _check_depth(text: str) -> None:
 
 
 def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """Return how many values there are once every alias stands for a copy; refuse what is said twice or has no end."""
+    """Count the values with a copy for every alias; refuse what is said twice or has no end."""
     if not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
         return 1
     if id(node) not in known:

@@ -1,7 +1,4 @@
-"""How much of this machine may be used: what the kernel and the container really grant, not what is installed.
-
-The one place that reads control groups, of both versions, and the affinity mask.
-"""
+"""How much of this machine may be used: what the kernel and the container really grant, not what is installed."""
 
 from __future__ import annotations
 
@@ -21,37 +18,27 @@ _T = TypeVar("_T")
 _UNLIMITED = 2**62  # the first version writes "no limit" as the largest whole number of pages
 
 _CONTROLLERS = {"cpu": ("cpu", "cpu,cpuacct", "cpuacct,cpu"), "cpuset": ("cpuset",), "memory": ("memory",)}
-"""The folders in which the first version mounts a controller, by distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """What control groups say. None: they do not limit that."""
+    """What control groups say. None: they do not limit that. The quota is in cores' worth of time."""
 
     cpus: tuple[int, ...] | None = None
-    """CPUs of the cpuset."""
-
     memory_nodes: tuple[int, ...] | None = None
-    """NUMA nodes of the cpuset."""
-
     quota: float | None = None
-    """Cores' worth of time."""
-
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """CPUs and memory that this process may use."""
+    """CPUs and memory that this process may use, by affinity mask, cpuset and memory limit."""
 
     cpus: tuple[int, ...]
-    """Those of the affinity mask and the cpuset."""
-
     quota: float | None
     """Cores' worth of time that the control groups grant; None: no limit."""
 
     memory_bytes: int
-    """The smaller of the memory that is there and the control groups' limit."""
 
     @property
     def cores(self) -> int:
@@ -60,7 +47,6 @@ class Machine:
 
 
 def this_machine(cgroup: Path = CGROUP, proc: Path = PROC) -> Machine:
-    """Return what the kernel and the container really grant this process."""
     limits = read_limits(cgroup, proc)
     mask = affinity_mask()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -73,10 +59,7 @@ def this_machine(cgroup: Path = CGROUP, proc: Path = PROC) -> Machine:
 
 
 def read_limits(cgroup: Path = CGROUP, proc: Path = PROC) -> CgroupLimits:
-    """Return the limits of this process' control groups, mounted at ``cgroup``, and of the groups above those.
-
-    ``proc`` tells which they are (``self/cgroup``); where it does not, ``cgroup`` itself is meant.
-    """
+    """Return the limits of this process' control groups (``self/cgroup`` below ``proc``) and of those above them."""
     groups = _Groups(cgroup, proc)
     return CgroupLimits(groups.cpuset("cpus"), groups.cpuset("mems"), groups.quota(), groups.memory())
 
@@ -89,8 +72,6 @@ def affinity_mask() -> tuple[int, ...]:
 
 
 class _Groups:
-    """This process' control groups, each with the groups above it."""
-
     def __init__(self, root: Path, proc: Path) -> None:
         self._root = root
         self._unified: str | None = None
@@ -110,7 +91,6 @@ class _Groups:
         return min(found, default=None)
 
     def memory(self) -> int | None:
-        """Return the smallest memory limit, in bytes."""
         found = [_number(folder / "memory.max") for folder in self._second()]
         found += [_number(folder / "memory.limit_in_bytes") for folder in self._of("memory")]
         return min((limit for limit in found if limit is not None and 0 < limit < _UNLIMITED), default=None)

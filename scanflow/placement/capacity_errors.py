@@ -56,7 +56,6 @@ def _advice(occupancy: Occupancy, demand: Demand, free: int, most: Most) -> str:
 
 
 def _there_is(topology: Topology) -> str:
-    """Say what a process may use, and what keeps it from using more."""
     whole, allowed, count = len(topology.cpus), len(topology.effective_cpus), topology.effective_count
     text = f"this machine has {_count(whole, 'CPU')}"
     if topology.threads_per_core > 1:

@@ -12,11 +12,7 @@ _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6})(?::([0-9]{1,6})/([0-9]{1,6}))
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list such as ``0-3,8`` or ``0-30:2/8`` (2 of every 8), in order; none for an empty one.
-
-    Raises:
-        InvalidError: it is no such list.
-    """
+    """Return the numbers of a list such as ``0-3,8`` or ``0-30:2/8`` (2 of every 8), in order."""
     found: set[int] = set()
     for part in filter(None, (part.strip() for part in text.strip("\0 \t\r\n").split(","))):
         match = _RANGE.fullmatch(part)
@@ -32,11 +28,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def parse_mask(text: str) -> tuple[int, ...]:
-    """Return the numbers of a mask such as ``00000000,0000000f``, which old kernels write instead of a list.
-
-    Raises:
-        InvalidError: it is no such mask.
-    """
+    """Return the numbers of a mask such as ``00000000,0000000f``, which old kernels write instead of a list."""
     words = text.strip("\0 \t\r\n").split(",")
     try:
         bits = int("".join([words[0], *(word.zfill(8) for word in words[1:])]) or "0", 16)
@@ -46,7 +38,7 @@ def parse_mask(text: str) -> tuple[int, ...]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """Return numbers as the kernel lists them: ``0-3,8``; nothing for none."""
+    """Return numbers as the kernel lists them: ``0-3,8``."""
     ranges: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if ranges and cpu == ranges[-1][1] + 1:

@@ -38,11 +38,8 @@ def cut(
 ) -> tuple[BudgetShare, ...]:
     """Return the shares of equation 4.1: S_cpu/N, S_mem/N, N_inter/N, N_intra/N, N_rest/N.
 
-    What does not divide is not lost: the first shares are larger by one core, byte or thread, and the shares sum to
-    the budget exactly. Cores are cut into whole ones while there is one for each, else into thousandths.
-
-    Raises:
-        InvalidError: there are no instances or no cores, or fewer threads or thousandths of a core than instances.
+    What does not divide goes to the first shares, which sum to the budget exactly. Cores are cut into whole ones while
+    there is one for each, else into thousandths.
     """
     if instances < 1 or instances != int(instances):
         raise InvalidError(f"A budget cannot be cut into {instances!r} instances. Write a whole number above zero.")
@@ -68,20 +65,7 @@ def cut(
 def cores_and_instances(
     instances: int | None, cores: float | None, *, cut: float | None, into: int | None
 ) -> tuple[int | None, float | None]:
-    """Return the instances of a service and the cores of each, given as such or as a budget to be divided evenly.
-
-    Args:
-        instances: How many instances. None: as it is.
-        cores: Cores of one instance. None: as it is.
-        cut: Cores of all instances together. None: not given as a budget.
-        into: How many instances share ``cut``.
-
-    Raises:
-        InvalidError: only one of ``cut`` and ``into`` is given, one contradicts the others, or it does not divide:
-            the instances of a service are alike.
-
-    Source: equation 4.1.
-    """
+    """Return the instances of a service and the cores of each; ``cut`` cores ``into`` so many must divide evenly."""
     if cut is None and into is None:
         return instances, cores
     if cut is None or into is None:

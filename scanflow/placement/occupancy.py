@@ -1,4 +1,4 @@
-"""How full each CPU is, and which CPUs of an area an instance should take. Used by :mod:`scanflow.placement.place`."""
+"""How full each CPU is, and which CPUs of an area an instance should take."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from scanflow.placement.order import Order, cpu_order, pick
 from scanflow.placement.topology import Core, Topology
 
 FULL = 1000
-"""A CPU's capacity. Cores are asked for in thousandths."""
+"""A CPU's capacity, in thousandths of a core."""
 
 
 def to_milli(cores: float) -> int:
-    """Return thousandths of a core, rounded up."""
     amount = ceil(Fraction(cores).limit_denominator(10**6) * FULL)
     if amount < 1:
         raise InvalidError(f"An instance cannot have {cores} cores. Write a number above zero, such as 2 or 0.5.")
@@ -25,8 +24,6 @@ def to_milli(cores: float) -> int:
 
 
 class Demand(NamedTuple):
-    """What is asked for, the same for each instance."""
-
     instances: int
     milli: int
     mode: AffinityMode
@@ -47,7 +44,7 @@ class Demand(NamedTuple):
 
 
 class Occupancy:
-    """How much of each CPU and node of a machine is taken. Instances are added by :meth:`take`.
+    """How much of each CPU and node of a machine is taken.
 
     A *layer* says how full a CPU may be: 0 takes what nobody has, 1 shares CPUs with one other instance, and so on.
     """
@@ -67,7 +64,6 @@ class Occupancy:
         }
 
     def copy(self) -> Occupancy:
-        """Return a copy, to try a placement on."""
         return Occupancy(self.topology, self.loads, self._order, self.memory)
 
     @property
@@ -80,7 +76,6 @@ class Occupancy:
         return [cpu for cpu in area if self.loads[cpu] <= layer * FULL]
 
     def free_cores(self, area: Iterable[int]) -> list[Core]:
-        """Return the cores of an area all of whose usable CPUs are free."""
         return self._whole(self.open(area))
 
     def fits(self, area: Sequence[int], whole: int, part: int, layer: int) -> bool:
@@ -96,7 +91,6 @@ class Occupancy:
         return amount is None or None in left or sum(one or 0 for one in left) >= amount
 
     def use_memory(self, nodes: Sequence[int], amount: int | None) -> None:
-        """Take memory from nodes, evenly."""
         for node in nodes:
             left = self.memory.get(node)
             if left is not None and amount is not None:
@@ -105,11 +99,9 @@ class Occupancy:
     def take(
         self, area: Sequence[int], whole: int, part: int, layer: int, share: int
     ) -> tuple[list[int], int | None] | None:
-        """Take so many whole CPUs, and a part of another, in an area; None if they are not open.
+        """Take whole CPUs and a part of another: the CPUs in the order of threads, and the shared one; None: too few.
 
-        ``share``: free cores that this instance may use up, those of its area being divided over the instances to
-        come. It gets as many cores as that, and only then siblings, of its own cores first. Returns the CPUs in the
-        order in which threads should take them, and the CPU of which it has a part.
+        ``share``: free cores that this instance may use up before siblings, those of its own cores first.
         """
         chosen: list[int] = []
         for one in range(layer + 1):
@@ -162,7 +154,7 @@ class Occupancy:
 
 
 def sockets(topology: Topology) -> list[tuple[int, ...]]:
-    """Return each socket's CPUs that may be used: none for one that has none."""
+    """Return each socket's CPUs that may be used."""
     return [
         tuple(cpu for cpu in topology.effective_cpus if topology.core_of[cpu].socket == socket)
         for socket in topology.sockets

@@ -1,8 +1,7 @@
 """In which order cores are taken, so that caches are shared by those who gain from it.
 
-Two siblings share everything, and two busy ones get far less than two cores' worth done: seed 004 measured 3.5 Gbit/s
-for two siblings, 5.5 for one core, 7.1 for two cores. So work is spread over distinct cores first, and over distinct
-L2 and L3 caches before that, as far as the work itself does not share data.
+Two busy siblings get far less than two cores' worth done (3.5 Gbit/s beside 5.5 for one core and 7.1 for two). So work
+is spread over distinct cores first, and over distinct L2 and L3 caches, as far as it does not share data.
 """
 
 from __future__ import annotations
@@ -16,18 +15,12 @@ from scanflow.placement.topology import Core, Topology
 _T = TypeVar("_T")
 
 Order = Literal["apart", "together", "numbered"]
-"""``apart``: instances share as few caches as can be, for work that computes; ``together``: instances share as many as
-can be, for work on the same data; ``numbered``: by number, as the thesis' equations count, caches or not. In all three
-the cores of one instance share an L3 if they fit."""
+"""``apart``: instances share as few caches as can be; ``together``: as many as can be, for work on the same data;
+``numbered``: by number, as the thesis counts. The cores of one instance share an L3 if they fit."""
 
 
 def cpu_order(topology: Topology, order: Order = "apart", cpus: Iterable[int] | None = None) -> tuple[int, ...]:
-    """Return CPUs (default: all that may be used) in the order in which single threads of work should take them.
-
-    ``apart``: a core in each L3 in turn, then the next L2 in each, then the next core, and siblings only when every
-    core has one; ``together``: one L3 after the other, its siblings last; ``numbered``: the cores of each socket by
-    number, and then their siblings.
-    """
+    """Return CPUs (default: all that may be used) in the order in which single threads of work should take them."""
     allowed = set(topology.effective_cpus if cpus is None else cpus)
     threads = [[cpu for cpu in core.cpus if cpu in allowed] for core in _arranged(topology, order)]
     if order != "together":
@@ -40,11 +33,7 @@ def cpu_order(topology: Topology, order: Order = "apart", cpus: Iterable[int] | 
 
 
 def pick(topology: Topology, cores: Sequence[Core], count: int, order: Order) -> list[Core]:
-    """Return ``count`` of these cores for one instance: of one kind and in one L3 if that can be.
-
-    Raises:
-        ValueError: there are not so many.
-    """
+    """Return ``count`` of these cores for one instance: of one kind and in one L3 if that can be."""
     if count > len(cores):
         raise ValueError(count)
     same = next((some for some in _by_tier(cores) if len(some) >= count), None)
@@ -61,7 +50,7 @@ def pick(topology: Topology, cores: Sequence[Core], count: int, order: Order) ->
 
 
 def _best(groups: Sequence[list[Core]], wanted: int, order: Order) -> list[Core]:
-    """Return the L3 group to take cores of: one that has enough, else the largest, the first among equals."""
+    """Return the L3 group to take cores of: one that has enough, else the largest."""
     enough = [group for group in groups if len(group) >= wanted]
     if not enough:
         return max(groups, key=len)
@@ -114,6 +103,5 @@ def _arranged(topology: Topology, order: Order) -> list[Core]:
 
 
 def _in_turn(groups: Sequence[Sequence[_T]]) -> tuple[_T, ...]:
-    """Return the first of each group, then the second of each, and so on."""
     longest = max(map(len, groups), default=0)
     return tuple(group[place] for place in range(longest) for group in groups if place < len(group))

@@ -1,8 +1,8 @@
 """Which CPUs and memory each instance gets on a real machine: the affinity settings of the thesis, generalised.
 
-On a free machine of equal sockets without SMT the result is that of :mod:`scanflow.placement.affinity`, number for
-number where an L3 is a socket's. Elsewhere the equations' numbers stand for what is there: cores that are free,
-siblings when cores run out, sockets by what they have left, caches in the order of :mod:`scanflow.placement.order`.
+On a free machine of equal sockets without SMT the result is that of the thesis' equations, number for number where an
+L3 is a socket's. Elsewhere their numbers stand for what is there: cores that are free, siblings when cores run out,
+sockets by what they have left, caches in the order of :mod:`scanflow.placement.order`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ from scanflow.placement.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Where one instance may run."""
-
     cpus: tuple[int, ...]
     memory_nodes: tuple[int, ...]
-    """NUMA nodes to take memory from; all that may be used where memory is not bound."""
+    """NUMA nodes to take memory from."""
 
     thread_cpus: tuple[int, ...] = ()
-    """CPUMEMPIN: the CPU of each of its threads, in their order. Else none."""
+    """CPUMEMPIN: the CPU of each of its threads."""
 
     cores: float = 1.0
     """What it may use of these CPUs: less than their number where it shares them."""
 
     part: int | None = None
-    """The CPU of which it has only a part: that of a fraction of a core."""
+    """The CPU of which it has only a part."""
 
     def loads(self) -> dict[int, int]:
         """Return how much of each CPU this grant takes, in thousandths."""
@@ -49,7 +47,7 @@ class Grant:
 
 
 class _Spot(NamedTuple):
-    """An area that was found for an instance: how wide it had to be looked for, which, and how full it may be."""
+    """An area for an instance: how wide it had to be looked for, which, and how full it may be."""
 
     level: int
     area: tuple[int, ...]
@@ -71,19 +69,14 @@ def place(
 ) -> tuple[Grant, ...]:
     """Return what each of ``count`` instances is granted, ``cores`` each (a fraction shares a CPU).
 
-    ``any``: all instances share the first CPUs of every socket, as many as they demand for together (equation 3.2).
-    ``cpu``: CPUs of its own, evenly from all sockets (3.3). ``cpumem``: CPUs of its own in one socket (or its NUMA
-    node, if the instance fits there), and their memory (3.6). ``cpumempin``: the same, and a CPU for each of
-    ``n_threads`` (default: one a CPU), several in turn if there are more (3.10).
+    ``any``: all share the first CPUs of every socket, as many as they ask for together (equation 3.2). ``cpu``: CPUs
+    of its own, evenly from all sockets (3.3). ``cpumem``: CPUs of its own in one socket, or in its NUMA node if they
+    fit there, and their memory (3.6). ``cpumempin``: the same, and a CPU for each of ``n_threads`` (default: one a
+    CPU; 3.10).
 
-    ``taken`` are CPUs that others have as a whole, ``beside`` the grants of instances that stay. Free CPUs are used
-    first. ``oversubscribe`` lets instances share the least used CPUs when there are no more free ones, as the old and
-    the new do for a moment when a service is cut anew. ``cores`` None: not limited; where CPUs are an instance's own,
-    it is one. ``memory_bytes`` is what an instance will need of the memory it is bound to.
-
-    Raises:
-        InvalidError: there are too few CPUs, or no socket with enough; the message says what there is and what to
-            write.
+    ``taken`` are CPUs that others have as a whole, ``beside`` the grants of instances that stay. ``oversubscribe`` lets
+    instances share the least used CPUs when none are free, as old and new do while a service is cut anew. ``cores``
+    None: not limited; where CPUs are an instance's own, it is one.
     """
     if count < 0 or count != int(count):
         raise InvalidError(f"There cannot be {count} instances. Write a whole number, 0 or more.")
@@ -106,7 +99,6 @@ def place(
 
 
 def _most(occupancy: Occupancy, demand: Demand) -> int:
-    """Return how many of the instances can be placed in what is free."""
     trial = occupancy.copy()
     for placed in range(demand.instances):
         if demand.mode == "any":
@@ -181,7 +173,7 @@ def _over_sockets(
 
 
 def _place_near(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> tuple[Grant, ...]:
-    """Place with memory affinity. First find how many instances go where, then give each its share of that place."""
+    """Place with memory affinity: first find how many instances go where, then give each its share of that place."""
     trial = occupancy.copy()
     spots: list[_Spot] = []
     first: list[Grant] = []

@@ -1,8 +1,7 @@
 """A machine as its kernel shows it below ``/sys``: this one, or another one whose tree was copied.
 
-Kernels, architectures and virtual machines leave out different parts of that tree. What is missing is taken for the
-simplest thing it can be: a CPU without siblings is a core, cores without a package are one socket, a machine without
-nodes is one.
+What a kernel leaves out is taken for the simplest thing it can be: a CPU without siblings is a core, cores without a
+package are one socket, a machine without nodes is one.
 """
 
 from __future__ import annotations
@@ -28,12 +27,8 @@ def read_topology(
 ) -> Topology:
     """Return the machine below ``sysfs``, and what its control groups leave of ``affinity``.
 
-    ``cgroup``: where those are mounted; default: ``fs/cgroup`` below ``sysfs``. ``proc``: for ``self/cgroup``,
-    ``meminfo`` and ``cpuinfo``. ``affinity``: CPUs that may be used; default: this process' own mask where ``sysfs``
-    is this machine's, else all.
-
-    Raises:
-        InvalidError: there is no CPU below ``sysfs``, unless that is this machine's own.
+    ``cgroup``: default: ``fs/cgroup`` below ``sysfs``. ``affinity``: default: this process' own mask where ``sysfs`` is
+    this machine's, else all.
     """
     own = sysfs == SYSFS
     limits = read_limits(sysfs / "fs" / "cgroup" if cgroup is None else cgroup, proc)
@@ -71,13 +66,7 @@ def _usable(mask: Collection[int] | None, limits: CgroupLimits, online: tuple[in
 
 
 def another_machine(folder: Path) -> Topology:
-    """Return the machine whose ``/sys`` was copied to ``folder``, or to ``folder/sys`` with a ``/proc`` beside it.
-
-    Its processes may use all of it, unless it has an ``fs/cgroup``.
-
-    Raises:
-        InvalidError: no machine is there.
-    """
+    """Return the machine whose ``/sys`` was copied to ``folder``, or to ``folder/sys`` with a ``/proc`` beside it."""
     sysfs = next((one for one in (folder, folder / "sys") if (one / "devices" / "system" / "cpu").is_dir()), folder)
     if sysfs.resolve() == SYSFS:
         return read_topology()
@@ -86,8 +75,6 @@ def another_machine(folder: Path) -> Topology:
 
 
 class _Tree:
-    """One copy of ``/sys``."""
-
     def __init__(self, sysfs: Path, proc: Path) -> None:
         self._devices = sysfs / "devices"
         self._cpus = self._devices / "system" / "cpu"
@@ -103,7 +90,6 @@ class _Tree:
         return tuple(sorted(there - set(self.online)))
 
     def title(self) -> str:
-        """Return the processors' name, where the kernel gives one."""
         for line in (_text(self._proc / "cpuinfo") or "").splitlines():
             field, _, value = line.partition(":")
             if field.strip() in {"model name", "Model", "cpu", "Processor", "Hardware"} and value.strip():
@@ -209,7 +195,6 @@ class _Tree:
 
 
 def _numbered(folder: Path, prefix: str) -> Iterable[int]:
-    """Yield the numbers of ``cpu0``, ``cpu1`` … in a folder, which may be missing."""
     try:
         names = [one.name for one in folder.iterdir()]
     except OSError:

@@ -1,7 +1,6 @@
-"""The thread guard's pure part: from cores granted to the sizes of libraries' thread pools, and checks of both ends.
+"""From cores granted to the sizes of libraries' thread pools, and checks of both ends.
 
-Left alone, a library starts a thread for each core of the machine, whatever it was granted; eight such instances on
-one machine then fight. Standard library only: an instance imports this.
+Left alone, a library starts a thread for each core of the machine, whatever it was granted.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import format_cpus
 
 SCANFLOW_THREADS = "SCANFLOW_THREADS"
-"""The number for libraries without a variable of their own: whoever opens an ONNX model sets its session's options."""
+"""For libraries without a variable of their own: whoever opens an ONNX model sets its session's options."""
 
 INTER_OP = "TF_NUM_INTEROP_THREADS"
 INTRA_OP = "TF_NUM_INTRAOP_THREADS"
@@ -33,7 +32,7 @@ POOLS = (
     "LOKY_MAX_CPU_COUNT",  # joblib's n_jobs=-1
     SCANFLOW_THREADS,
 )
-"""Variables that each size one pool, whose threads may all be at work at once."""
+"""Each sizes one pool, whose threads may all be at work at once."""
 
 _FIXED = {
     # A runtime that binds threads binds the one that loads it to its first core, and every thread which that one starts
@@ -57,7 +56,7 @@ def thread_variables(cores: float, overrides: Mapping[str, str] | None = None) -
     """Return the variables to set before anything is imported, so that no pool outgrows the cores granted.
 
     TensorFlow's two pools multiply: one operation at a time gets all cores, unless an override asks for several, which
-    then share them. ``overrides`` (the user's own variables, checked by :func:`check_overrides`) are in the result.
+    then share them. ``overrides``, checked by :func:`check_overrides`, are in the result.
     """
     size, own = pool_size(cores), dict(overrides or {})
     sizes: dict[str, int] = dict.fromkeys(POOLS, size)
@@ -73,11 +72,7 @@ def thread_variables(cores: float, overrides: Mapping[str, str] | None = None) -
 
 
 def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
-    """Check that the user's own variables leave every pool within the cores granted.
-
-    Raises:
-        InvalidError: one does not; the message names it and the most that it may be.
-    """
+    """Refuse variables of the user's own that let a pool outgrow the cores granted."""
     size = pool_size(cores)
     for name in (*POOLS, INTER_OP, INTRA_OP):
         if name in overrides:
@@ -99,13 +94,7 @@ def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
 def check_counted(
     at_work: Sequence[str], masks: Iterable[Sequence[int]], *, cores: float, cpus: Sequence[int] = ()
 ) -> None:
-    """Check what was read back after warm-up: the names of the threads that worked, and every thread's CPUs.
-
-    ``at_work`` leaves out the server's own threads. ``cpus``: those granted; none: any.
-
-    Raises:
-        InvalidError: more threads worked than the cores granted allow, or one may run elsewhere.
-    """
+    """Check the names of the threads that worked after warm-up, and every thread's CPUs; ``cpus``: none: any."""
     most = pool_size(cores) + _SLACK
     if len(at_work) > most:
         shown = ", ".join(sorted(set(at_work))[:4])

@@ -1,8 +1,6 @@
-"""A machine, described: sockets, NUMA nodes, cores with their siblings, caches, and what of it may be used.
+"""A machine: sockets, NUMA nodes, cores with their siblings, caches, and what of it may be used.
 
-A description is read from this machine (:func:`scanflow.placement.sysfs.read_topology`), from a file that was saved on
-another one, or made up (:func:`uniform`). A *CPU* is what the kernel numbers; a *core* has one CPU or, with SMT
-(hyper-threading), several: its siblings.
+A *CPU* is what the kernel numbers; a *core* has one CPU or, with SMT (hyper-threading), several: its siblings.
 """
 
 from __future__ import annotations
@@ -50,53 +48,42 @@ class Cache(Model):
 
 
 class Core(Model):
-    """A physical core."""
-
     cpus: Cpus = Field(min_length=1)
-    """Its CPUs that are online: one, or with SMT its siblings."""
+    """Those that are online: one, or with SMT its siblings."""
 
     socket: Whole = Field(default=0, ge=0)
-    """The kernel's number of its package."""
-
     tier: Whole = Field(default=0, ge=0)
     """0: of the fastest cores this machine has; 1: of the next, as the efficiency cores of a hybrid machine."""
 
 
 class NumaNode(Model):
-    """A NUMA node: memory and the CPUs near it; one of the two may be missing."""
+    """Memory and the CPUs near it; one of the two may be missing."""
 
     id: Whole = Field(default=0, ge=0)
     cpus: Cpus = ()
     memory_bytes: Whole | None = Field(default=None, ge=0)
-    """None: not known. 0: it has none."""
+    """None: not known."""
 
     distances: Annotated[tuple[Whole, ...], BeforeValidator(as_tuple)] = ()
     """To each node of the machine, in their order; 10 is itself. None: not known."""
 
 
 class Topology(Model):
-    """A machine and what of it may be used."""
-
     title: str = ""
-    """What its processors are called, for people."""
-
     cores: Annotated[tuple[Core, ...], BeforeValidator(as_tuple)]
     nodes: Annotated[tuple[NumaNode, ...], BeforeValidator(as_tuple)]
     caches: Annotated[tuple[Cache, ...], BeforeValidator(as_tuple)] = ()
     offline: Cpus = ()
-    """CPUs that are there and switched off."""
-
     allowed: _MaybeCpus = None
-    """CPUs that this process may run on: affinity mask and cpuset. None: all that are online."""
+    """CPUs that this process may run on: affinity mask and cpuset. None: all."""
 
     quota: Number | None = Field(default=None, gt=0)
-    """Cores' worth of time that the cgroup grants. None: no limit."""
+    """Cores' worth of time. None: no limit."""
 
     allowed_nodes: _MaybeCpus = None
     """Nodes whose memory this process may use. None: all."""
 
     memory_limit_bytes: Whole | None = Field(default=None, gt=0)
-    """The cgroup's limit. None: no limit."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -120,7 +107,6 @@ class Topology(Model):
 
     @cached_property
     def cpus(self) -> tuple[int, ...]:
-        """All CPUs that are online."""
         return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
 
     @cached_property
@@ -130,33 +116,29 @@ class Topology(Model):
 
     @property
     def effective_count(self) -> int:
-        """Return how many cores' worth of CPUs it may use: of those above, at most the quota rounded up."""
+        """How many cores' worth of CPUs it may use: at most the quota rounded up."""
         count = len(self.effective_cpus)
         return count if self.quota is None else max(1, min(count, math.ceil(self.quota)))
 
     @cached_property
     def sockets(self) -> tuple[int, ...]:
-        """The kernel's numbers of the sockets."""
         return tuple(sorted({core.socket for core in self.cores}))
 
     @cached_property
     def ordered_cores(self) -> tuple[Core, ...]:
-        """Cores by socket and first CPU: the equations' numbering, ``s * P + k``, on a machine of equal sockets."""
+        """By socket and first CPU: the equations' numbering, ``s * P + k``, on equal sockets."""
         return tuple(sorted(self.cores, key=lambda core: (core.socket, core.cpus[0])))
 
     @cached_property
     def core_of(self) -> Mapping[int, Core]:
-        """Each CPU's core."""
         return {cpu: core for core in self.cores for cpu in core.cpus}
 
     @cached_property
     def node_of(self) -> Mapping[int, NumaNode]:
-        """Each CPU's NUMA node."""
         return {cpu: node for node in self.nodes for cpu in node.cpus}
 
     @property
     def threads_per_core(self) -> int:
-        """Most siblings that a core has: 1 without SMT."""
         return max(len(core.cpus) for core in self.cores)
 
     def cache_group(self, cpu: int, level: int) -> int | None:
@@ -187,7 +169,7 @@ class Topology(Model):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory that may be used: of all nodes, at most the cgroup's limit; None where neither is known."""
+        """Memory that may be used: of all nodes, at most the cgroup's limit; None: neither is known."""
         known = [node.memory_bytes for node in self.nodes if node.memory_bytes is not None]
         amounts = [sum(known)] if known else []
         if self.memory_limit_bytes is not None:
@@ -222,9 +204,6 @@ def uniform(
 
     ``l3_group``: cores that share an L3 (None: all of a socket or, if smaller, of a node). ``adjacent``: siblings are
     0,1 rather than 0,36. ``memory_bytes``: of each node.
-
-    Raises:
-        InvalidError: a number is not above zero, or ``nodes_per_socket`` does not divide the cores.
     """
     numbers = (sockets, cores_per_socket, smt, nodes_per_socket, 1 if l3_group is None else l3_group)
     if min(numbers) < 1 or cores_per_socket % nodes_per_socket:
@@ -257,11 +236,7 @@ def uniform(
 
 
 def save(topology: Topology, path: Path) -> None:
-    """Write a description to a JSON file, for :func:`load`.
-
-    Raises:
-        InvalidError: no file can be written there.
-    """
+    """Write a description to a JSON file, for :func:`load`."""
     try:
         path.write_text(topology.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
     except OSError as error:
@@ -269,12 +244,7 @@ def save(topology: Topology, path: Path) -> None:
 
 
 def load(path: Path) -> Topology:
-    """Read a description: one that :func:`save` or ``scanflow topology --json`` wrote, or a person did.
-
-    Raises:
-        NotFoundError: there is no such file.
-        InvalidError: it describes no machine; the message names the field.
-    """
+    """Read a description: one that :func:`save` or ``scanflow topology --json`` wrote, or a person did."""
     try:
         found = json.loads(path.read_bytes())
         told = found.get("topology", found)

@@ -1,7 +1,4 @@
-"""The suite that every :class:`~scanflow.deployer.Deployer` passes.
-
-Subclass :class:`DeployerContract` in a test module and define the fixture ``deployer``.
-"""
+"""The suite that every Deployer passes: subclass :class:`DeployerContract` and define the fixture ``deployer``."""
 
 from __future__ import annotations
 
@@ -95,26 +92,22 @@ class DeployerContract(ServicesContract):
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:
-        """Return the file of an application whose last step fails until there is a file ``mended`` beside it."""
         path = tmp_path / "contract_app.py"
         path.write_text(APP, encoding="utf-8")
         return path
 
     @pytest.fixture
     def app(self, source: Path) -> Application:
-        """Return that application."""
         from scanflow.loading import load_application
 
         return load_application(str(source))[0]
 
     @pytest.fixture
     def failed(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
-        """Return a run of it that has failed in its last step."""
         return deployer.run(app, "sums", source=source)
 
     @pytest.fixture
     def good(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
-        """Return a run of it that went well."""
         (source.parent / "mended").touch()
         return deployer.run(app, "sums", source=source)
 

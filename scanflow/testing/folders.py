@@ -12,11 +12,9 @@ ODD_NAMES = (
     "deep/er/and-deeper/x+y=z@1,2;3(4)[5]{6}'7'&8.txt",
     ".hidden",
 )
-"""Names of files that something on their way may stumble over."""
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write the files below ``folder``, and return it."""
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
@@ -24,5 +22,4 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
-    """Return every file below ``folder`` by its name."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,14 +1,6 @@
-"""What every knowledge base does: subclass the suite, give it the fixture, and pytest runs it against yours.
+"""What every knowledge base does: subclass the suite and give it the fixture ``knowledge``.
 
-::
-
-    class TestMine(KnowledgeBaseContract):
-        @pytest.fixture
-        def knowledge(self) -> KnowledgeBase:
-            return MyKnowledge()
-
-The suite calls the environment ``shop`` of team ``data``, others beside it, and models with random names: a knowledge
-base that lives longer than one test is fine, as long as the fixture ``team`` gives each test a team of its own.
+Each test has a team of its own, and models with random names, so a knowledge base may live longer than one test.
 """
 
 from __future__ import annotations

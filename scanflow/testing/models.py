@@ -20,17 +20,14 @@ class ModelsContract:
 
     @pytest.fixture
     def knowledge(self) -> KnowledgeBase:
-        """Give the knowledge base to test."""
         raise NotImplementedError("Override the fixture 'knowledge' to return the knowledge base to test.")
 
     @pytest.fixture
     def team(self) -> str:
-        """Give a team that no other test uses."""
         return f"team-{uuid.uuid4().hex[:8]}"
 
     @pytest.fixture
     def model(self) -> str:
-        """Give the name of a model that no other test uses."""
         return f"model {uuid.uuid4().hex[:8]}"
 
     def test_versions_count_up_and_are_listed_newest_first(

@@ -47,12 +47,10 @@ class ServicesContract:
 
     @pytest.fixture
     def deployer(self) -> Deployer:
-        """Give the deployer under test."""
         raise AssertionError("A subclass of ServicesContract defines the fixture 'deployer'.")
 
     @pytest.fixture
     def served(self, deployer: Deployer, tmp_path: Path) -> Iterator[ServiceRecord]:
-        """Give a service of one instance that multiplies by 2; whatever is deployed at the end of a test is deleted."""
         source = _application(tmp_path, by=2)
         try:
             yield deployer.deploy(_load(source), source=source)

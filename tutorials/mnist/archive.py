@@ -1,5 +1,4 @@
-"""What the knowledge base keeps for this tutorial: the pictures that models learn from and are judged by, what services
-have predicted, and the truth about what was sent."""
+"""What the knowledge base keeps for this tutorial: pictures to learn from and to judge by, and the truth about some."""
 
 from __future__ import annotations
 
@@ -44,7 +43,6 @@ def keep_truth(tracker: KnowledgeBase, app: str, team: str, x: Any, y: Any) -> N
 
 
 def truth(tracker: KnowledgeBase, app: str, team: str) -> dict[str, int]:
-    """Return all labels that were kept, by the picture's digest."""
     known: dict[str, int] = {}
     for run in tracker.search_runs(app, team, f"tags.`scanflow.kind` = '{TRUTH}'"):
         kept = arrays_of(tracker, run.run_id)
@@ -53,7 +51,7 @@ def truth(tracker: KnowledgeBase, app: str, team: str) -> dict[str, int]:
 
 
 def digest_of(picture: Any) -> str:
-    """Return what tells one picture from all others, whatever type its numbers have been given on the way."""
+    """Return what tells one picture from all others, whatever the type of its numbers."""
     return hashlib.sha256(np.asarray(picture).astype(np.uint8).tobytes()).hexdigest()[:32]
 
 

@@ -27,8 +27,7 @@ TOLD = 20
 def prepared(part: Any) -> Any:
     """Return what a file recorded as pictures (n, 28, 28) from 0 to 255; NaN is what is none.
 
-    The service's recorder keeps requests as they came, and the service takes pictures in several forms. One that is
-    sent by itself is kept as its rows, or as its 784 points. Each is read by itself: fractions may stand beside others.
+    The service takes pictures in several forms and records them as they came, one by itself as its rows or 784 points.
     """
     if part.shape[1:] in {(), (SIDE,), (SIDE, 1)}:
         part = part.reshape(-1, SIDE, SIDE)
@@ -44,8 +43,7 @@ def prepared(part: Any) -> Any:
 def reference(tracker: KnowledgeBase, known: Any, learnt: str) -> Any:
     """Return pictures like those that the model in use has been made for.
 
-    At first that is what it was trained on. A model that was retrained for drifted pictures knows those too: they are
-    then half of it. Else its agents would go on to see drift in what it was made for.
+    At first that is what it was trained on; if it was retrained for drifted pictures, those are half of it.
     """
     if not learnt:
         return known

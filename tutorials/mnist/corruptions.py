@@ -31,7 +31,7 @@ EDGE_SIGMA_PX, EDGE_LOW, EDGE_HIGH = 1.0, 0.1, 0.2
 
 
 class NotPicturesError(ValueError):
-    """What was given are not pictures of digits; the message says what is wrong and what to do."""
+    """The message says what is wrong with the pictures and what to do."""
 
 
 def shot_noise(x: Pictures, generator: np.random.Generator) -> Pictures:
@@ -109,11 +109,7 @@ KINDS: dict[str, Callable[[Pictures, np.random.Generator], Pictures]] = {
 
 
 def corrupt(x: Pictures, kind: str, *, seed: int) -> Pictures:
-    """Return the pictures with one of :data:`KINDS` of corruption; what was given stays as it is.
-
-    Raises:
-        NotPicturesError: not (n, 28, 28) of uint8, or no such kind.
-    """
+    """Return a copy of the pictures (n, 28, 28), uint8, with one of :data:`KINDS` of corruption."""
     check(x)
     if kind not in KINDS:
         raise NotPicturesError(f"kind={kind!r} is not known. Use one of {', '.join(KINDS)}.")
@@ -121,11 +117,7 @@ def corrupt(x: Pictures, kind: str, *, seed: int) -> Pictures:
 
 
 def mixed(x: Pictures, *, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> tuple[Pictures, NDArray[np.str_]]:
-    """Return the pictures, each with a corruption drawn from ``kinds``, and which (n,).
-
-    Raises:
-        NotPicturesError: not (n, 28, 28) of uint8, or a kind that is not known.
-    """
+    """Return the pictures, each with a corruption drawn from ``kinds``, and which (n,)."""
     check(x)
     drawn = np.random.default_rng(seed).choice(np.array(kinds, dtype=np.str_), len(x))
     drifted = x.copy()
@@ -140,12 +132,10 @@ def check(x: Pictures) -> None:
 
 
 def bytes_of(x: Floats) -> Pictures:
-    """Return brightness from 0 to 1 as 0 to 255; what is brighter than white is white."""
     return (np.clip(x, 0, 1) * 255).astype(np.uint8)
 
 
 def either(generator: np.random.Generator, count: int) -> NDArray[np.int64]:
-    """Return -1 or 1 for each picture."""
     return generator.integers(0, 2, count) * 2 - 1
 
 

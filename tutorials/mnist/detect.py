@@ -50,7 +50,6 @@ def arguments_of() -> argparse.Namespace:
 
 
 def read(path: str) -> Any:
-    """Return the array in a file; an error says which file and why."""
     try:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -58,7 +57,6 @@ def read(path: str) -> Any:
 
 
 def names(path: str, count: int) -> list[str]:
-    """Return an id for each new picture."""
     if not path:
         return [f"{number:06d}" for number in range(count)]
     ids = [str(name) for name in json.loads(Path(path).read_text(encoding="utf-8"))]
@@ -68,7 +66,7 @@ def names(path: str, count: int) -> list[str]:
 
 
 def drawn(x: Any, most: int, generator: np.random.Generator) -> Any:
-    """Return all of it, or ``most`` drawn at random: the first ones of a data set are seldom like the rest."""
+    """Return ``most`` drawn at random: the first ones of a data set are seldom like the rest."""
     return x if len(x) <= most else x[np.sort(generator.choice(len(x), most, replace=False))]
 
 
@@ -107,7 +105,6 @@ def fitted(arguments: argparse.Namespace, reference: Any, generator: np.random.G
 
 
 def write(folder: Path, x: Any, ids: list[str], found: Scores, points: list[CriticalPoint]) -> None:
-    """Leave outliers and picked points in the output folder."""
     outliers, chosen = found.outliers, [point.index for point in points]
     np.savez_compressed(
         folder / "outliers.npz",

@@ -67,7 +67,6 @@ def arguments_of() -> argparse.Namespace:
 
 
 def keras_model(uri: str) -> Any:
-    """Return the Keras model of a file or of MLflow's registry."""
     if uri.endswith(".keras"):
         from tensorflow import keras
 
@@ -76,7 +75,6 @@ def keras_model(uri: str) -> Any:
 
 
 def pair(x_path: str, y_path: str) -> Pictures:
-    """Return pictures with their labels; an error says what does not fit."""
     try:
         x, y = np.load(x_path, allow_pickle=False), np.load(y_path, allow_pickle=False)
     except (OSError, ValueError) as error:

@@ -44,7 +44,6 @@ class Order:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def take(self, line: str) -> None:
-        """Take a line such as ``drifted 4``."""
         kind, _, rate = line.strip().partition(" ")
         if kind not in KINDS or not 0 < float(rate) <= MOST_RATE:
             raise ValueError(f"{line!r}: write clean or drifted, and how many a second, up to {MOST_RATE:.0f}")
@@ -63,7 +62,6 @@ class Tally:
             self._counts[kind, revision][result] += 1
 
     def line(self) -> str:
-        """Return all of it as a line of JSON."""
         with self._lock:
             rows = [
                 {"kind": kind, "revision": revision, **{name: counts[name] for name in ("right", "wrong", "failed")}}

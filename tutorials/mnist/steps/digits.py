@@ -1,7 +1,4 @@
-"""Where the handwritten digits come from, and the checks they pass before anything is trained on them.
-
-As in MNIST, a digit is a picture of 28 x 28 integers from 0 (black) to 255 (white), and its label a number from 0 to 9.
-"""
+"""Where the handwritten digits come from, and the checks they pass before anything is trained on them."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ NEEDED = "needed are integers from 0 to 255, or fractions from 0 to 1"
 
 
 class BadDataError(ValueError):
-    """The data cannot be used; the message says what is wrong with it and what to do."""
+    """The message says what is wrong with the data and what to do."""
 
 
 class Digits(NamedTuple):
@@ -38,7 +35,7 @@ class Digits(NamedTuple):
 
 
 def class_of(label: Any) -> int | None:
-    """Return the digit that a label says, which people may have typed: ``7``, ``"7"``; None: it says none."""
+    """Return the digit that a label says: ``7``, ``"7"``; None: it says none."""
     try:
         value = float(str(label))
     except ValueError:
@@ -47,11 +44,7 @@ def class_of(label: Any) -> int | None:
 
 
 def load(source: str) -> tuple[Digits, str]:
-    """Return the digits of a source (``digits``, ``mnist`` or an ``.npz`` file), and words that say what they are.
-
-    Raises:
-        BadDataError: the source is not known, cannot be reached, or holds something else.
-    """
+    """Return the digits of a source (``digits``, ``mnist`` or an ``.npz`` file), and words that say what they are."""
     if source == "digits":
         return bundled_digits(), "scikit-learn's digits, enlarged from 8x8 to 28x28"
     if source == "mnist":
@@ -112,9 +105,8 @@ def in_use(data: Digits) -> dict[str, NDArray[Any]]:
     """Return what is needed once a model is in use, as arrays by name.
 
     The test pictures are parted at random: ``x_sent``, ``y_sent`` and their places ``sent_rows`` are for the service,
-    ``x_judged`` and ``y_judged`` to judge models by. ``x_reference`` is what a detector compares with: pictures as like
-    those that are sent as chance allows.
-    """
+    ``x_judged`` and ``y_judged`` to judge models by. ``x_reference`` is for detectors: as like those sent as can be.
+"""
     order = np.random.default_rng(SEED).permutation(len(data.x_test))
     sent, kept = np.split(order, [int(len(order) * SENT_SHARE)])
     return {
@@ -130,11 +122,6 @@ def in_use(data: Digits) -> dict[str, NDArray[Any]]:
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the file that we know the names of.
-
-    Raises:
-        BadDataError: no such file, not an ``.npz`` file, damaged, or without the arrays we need.
-    """
     if not path.is_file():
         raise BadDataError(f"There is no file {path}. Relative paths start at the application's folder.")
     try:
@@ -153,7 +140,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def checked(path: Path, arrays: dict[str, NDArray[Any]], x_key: str, y_key: str) -> tuple[Any, Any]:
-    """Return pictures and labels as uint8, or raise a :class:`BadDataError` that says what is wrong with them."""
+    """Return pictures and labels as uint8, or raise a :class:`BadDataError`."""
     x, y = arrays[x_key], arrays[y_key]
     if x.ndim == 4 and x.shape[-1] == 1:
         x = x[..., 0]
@@ -183,7 +170,6 @@ def as_pictures(what: str, x: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def as_labels(what: str, y: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return labels as uint8."""
     if y.dtype.kind not in "iu":
         raise BadDataError(f"{what} holds {y.dtype}; needed are integers from 0 to 9.")
     if y.min() < 0 or y.max() > 9:

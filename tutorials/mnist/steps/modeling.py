@@ -67,7 +67,6 @@ def build(architecture: str) -> Any:
 
 
 def confusion_figure(truth: Any, guesses: Any) -> Figure:
-    """Return a picture of which digit was taken for which."""
     counts = np.zeros((10, 10), dtype=int)
     np.add.at(counts, (truth, guesses), 1)
     figure = Figure(figsize=(5, 5), layout="constrained")
