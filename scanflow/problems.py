@@ -10,70 +10,38 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from scanflow.errors import (
-    AccessDeniedError,
-    AlreadyRunningError,
-    InternalError,
-    InvalidError,
-    MissingExtraError,
-    NotFoundError,
-    ScanflowError,
-    ServiceFailedError,
-    StepFailedError,
-    UnavailableError,
-    UnsupportedError,
-    UsageError,
-)
+from scanflow import errors
+from scanflow.errors import InternalError, ScanflowError, UnavailableError, UsageError
 
 PROBLEM_JSON = "application/problem+json"
-_TYPE = "urn:scanflow:error:"
-_STATUSES: Mapping[type[ScanflowError], int] = {
-    AccessDeniedError: 401,
-    AlreadyRunningError: 409,
-    InternalError: 500,
-    InvalidError: 422,
-    MissingExtraError: 400,
-    NotFoundError: 404,
-    ServiceFailedError: 502,
-    StepFailedError: 424,
-    UnavailableError: 503,
-    UnsupportedError: 400,
-    UsageError: 400,
-}
-_TITLES: Mapping[type[ScanflowError], str] = {
-    AccessDeniedError: "Access denied",
-    AlreadyRunningError: "Somebody else is at it",
-    InternalError: "A defect of scanflow",
-    InvalidError: "A value cannot be accepted",
-    MissingExtraError: "Something optional is not installed",
-    NotFoundError: "There is nothing of that name",
-    ServiceFailedError: "A service failed on the request",
-    StepFailedError: "A step failed",
-    UnavailableError: "It may pass: try again",
-    UnsupportedError: "This backend cannot do that",
-    UsageError: "The request needs a change",
-}
-_KINDS: Mapping[str, type[ScanflowError]] = {kind.__name__: kind for kind in _STATUSES}
 
-_REFUSALS: Mapping[int, type[ScanflowError]] = {
-    400: InvalidError,
-    401: AccessDeniedError,
-    403: AccessDeniedError,
-    404: NotFoundError,
-    405: InvalidError,
-    406: InvalidError,
-    409: AlreadyRunningError,
-    413: InvalidError,
-    415: InvalidError,
-    421: AccessDeniedError,
-    422: InvalidError,
-    429: UnavailableError,
-    500: ServiceFailedError,
-    501: UnsupportedError,
-    502: ServiceFailedError,
-    503: UnavailableError,
-    504: UnavailableError,
+_TYPE = "urn:scanflow:error:"
+_TOLD_AS: Mapping[type[ScanflowError], tuple[int, str]] = {
+    errors.AccessDeniedError: (401, "Access denied"),
+    errors.AlreadyRunningError: (409, "Somebody else is at it"),
+    errors.InternalError: (500, "A defect of scanflow"),
+    errors.InvalidError: (422, "A value cannot be accepted"),
+    errors.MissingExtraError: (400, "Something optional is not installed"),
+    errors.NotFoundError: (404, "There is nothing of that name"),
+    errors.ServiceFailedError: (502, "A service failed on the request"),
+    errors.StepFailedError: (424, "A step failed"),
+    errors.UnavailableError: (503, "It may pass: try again"),
+    errors.UnsupportedError: (400, "This backend cannot do that"),
+    errors.UsageError: (400, "The request needs a change"),
 }
+"""The status and the title of each error's problem document."""
+
+_KINDS: Mapping[str, type[ScanflowError]] = {kind.__name__: kind for kind in _TOLD_AS}
+_STATUSES_OF: Mapping[type[ScanflowError], tuple[int, ...]] = {
+    errors.AccessDeniedError: (401, 403, 421),
+    errors.AlreadyRunningError: (409,),
+    errors.InvalidError: (400, 405, 406, 413, 415, 422),
+    errors.NotFoundError: (404,),
+    errors.ServiceFailedError: (500, 502),
+    errors.UnavailableError: (429, 503, 504),
+    errors.UnsupportedError: (501,),
+}
+_REFUSALS = {status: kind for kind, statuses in _STATUSES_OF.items() for status in statuses}
 _PASSING = frozenset({408, 425, 429, 502, 503, 504})
 _MOST_SHOWN = 500
 
@@ -83,14 +51,13 @@ def problem_of(error: Exception) -> tuple[int, dict[str, Any]]:
 
     Of what is none of ours its class is told; its words stay in the log, since they may hold secrets.
     """
-    kind = next((one for one in type(error).__mro__ if one in _STATUSES), InternalError)
+    kind = next((one for one in type(error).__mro__ if one in _TOLD_AS), InternalError)
     if isinstance(error, ScanflowError):
         detail = str(error)
     else:
         detail = f"{type(error).__name__} was raised where nothing should have been. The server's log has the details."
-    return _STATUSES[kind], problem_document(
-        _STATUSES[kind], detail, type=f"{_TYPE}{kind.__name__}", title=_TITLES[kind]
-    )
+    status, title = _TOLD_AS[kind]
+    return status, problem_document(status, detail, type=f"{_TYPE}{kind.__name__}", title=title)
 
 
 def problem_document(status: int, detail: str, *, title: str, type: str = "about:blank", **more: Any) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class Agent(Model):
 
         The agent stays as it is: the sensor is found when the module that declares it is loaded, so the file belongs
         into ``modules``.
-"""
+        """
         return lambda function: declared_sensor(
             function,
             trigger=trigger,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -59,7 +58,3 @@ class MPIWorkload(Linkable):
                 f"{who} has {self.n_tasks} tasks for {self.n_workers} workers. Write n_workers={self.n_tasks} or less."
             )
         return self
-
-    @property
-    def total_cores(self) -> int:
-        return self.n_tasks * math.ceil(self.resources_per_task.cores or 1)

@@ -76,7 +76,7 @@ class _Groups:
         self._root = root
         self._unified: str | None = None
         self._first: dict[str, str] = {}
-        for line in (_text(proc / "self" / "cgroup") or "").splitlines():
+        for line in (read_as(str, proc / "self" / "cgroup") or "").splitlines():
             number, _, rest = line.partition(":")
             names, _, path = rest.partition(":")
             if number == "0" and not names:
@@ -91,8 +91,8 @@ class _Groups:
         return min(found, default=None)
 
     def memory(self) -> int | None:
-        found = [_number(folder / "memory.max") for folder in self._second()]
-        found += [_number(folder / "memory.limit_in_bytes") for folder in self._of("memory")]
+        found = [read_as(int, folder / "memory.max") for folder in self._second()]
+        found += [read_as(int, folder / "memory.limit_in_bytes") for folder in self._of("memory")]
         return min((limit for limit in found if limit is not None and 0 < limit < _UNLIMITED), default=None)
 
     def cpuset(self, what: str) -> tuple[int, ...] | None:
@@ -100,7 +100,7 @@ class _Groups:
         names = (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}")
         for folder in (*self._second(), *self._of("cpuset")):
             for name in names:
-                if found := _cpus(folder / name):
+                if found := read_as(parse_cpus, folder / name):
                     return found
         return None
 
@@ -127,7 +127,7 @@ def _upwards(root: Path, path: str | None) -> Iterator[Path]:
 
 
 def _second_quota(folder: Path) -> float | None:
-    words = (_text(folder / "cpu.max") or "").split()
+    words = (read_as(str, folder / "cpu.max") or "").split()
     if not words or not words[0].isdigit():
         return None
     period = int(words[1]) if len(words) > 1 and words[1].isdigit() else 100_000
@@ -135,23 +135,12 @@ def _second_quota(folder: Path) -> float | None:
 
 
 def _first_quota(folder: Path) -> float | None:
-    quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    quota, period = read_as(int, folder / "cpu.cfs_quota_us"), read_as(int, folder / "cpu.cfs_period_us")
     return quota / period if quota and period and quota > 0 else None
 
 
-def _number(path: Path) -> int | None:
-    return _read(path, int)
-
-
-def _cpus(path: Path) -> tuple[int, ...] | None:
-    return _read(path, parse_cpus)
-
-
-def _text(path: Path) -> str | None:
-    return _read(path, str)
-
-
-def _read(path: Path, make: Callable[[str], _T]) -> _T | None:
+def read_as(make: Callable[[str], _T], path: Path) -> _T | None:
+    """Return what ``make`` makes of a file; None: there is none, or it holds something else."""
     try:
         return make(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, InvalidError):

@@ -7,11 +7,12 @@ package are one socket, a machine without nodes is one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from scanflow.errors import InvalidError
-from scanflow.placement.available_cpus import PROC, CgroupLimits, affinity_mask, read_limits
+from scanflow.placement.available_cpus import PROC, CgroupLimits, affinity_mask, read_as, read_limits
 from scanflow.placement.cpulist import parse_cpus, parse_mask
 from scanflow.placement.topology import Cache, Core, NumaNode, Topology
 
@@ -19,6 +20,8 @@ SYSFS = Path("/sys")
 
 _SIZE = re.compile(r"([0-9]+)([KMG]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_list, _mask, _text = partial(read_as, parse_cpus), partial(read_as, parse_mask), partial(read_as, str)
+_number = partial(read_as, partial(int, base=0))
 _SAME_TIER = 0.9  # cores of one design still differ by a few hundredths: favoured ones may clock higher
 
 
@@ -152,7 +155,7 @@ class _Tree:
             for cpu in _list(folder / f"node{node}" / "cpulist") or _mask(folder / f"node{node}" / "cpumap") or ():
                 owned.setdefault(cpu, node)
         if not owned:
-            memory = [_node_memory(folder / f"node{node}") for node in numbers]
+            memory = [_memory(folder / f"node{node}" / "meminfo") for node in numbers]
             total = sum(one for one in memory if one) or self._memory()
             return (NumaNode(id=numbers[0] if numbers else 0, cpus=self.online, memory_bytes=total),)
         packages = {cpu: self._topology(cpu, "physical_package_id") for cpu in self.online}
@@ -164,7 +167,9 @@ class _Tree:
             NumaNode(
                 id=node,
                 cpus=tuple(cpu for cpu in self.online if owned[cpu] == node),
-                memory_bytes=_node_memory(folder / f"node{node}") if len(numbers) > 1 else self._of_the_only(node),
+                memory_bytes=_memory(folder / f"node{node}" / "meminfo")
+                if len(numbers) > 1
+                else self._of_the_only(node),
                 distances=apart,
             )
             for node, apart in zip(numbers, distances, strict=True)
@@ -172,7 +177,7 @@ class _Tree:
 
     def _of_the_only(self, node: int) -> int | None:
         # Memory that was added to a running virtual machine may be counted here or there.
-        found = (_node_memory(self._devices / "system" / "node" / f"node{node}"), self._memory())
+        found = (_memory(self._devices / "system" / "node" / f"node{node}" / "meminfo"), self._memory())
         return max((memory for memory in found if memory is not None), default=None)
 
     def _memory(self) -> int | None:
@@ -212,36 +217,9 @@ def _shared(folder: Path, name: str, cpu: int) -> tuple[int, ...]:
     return ()
 
 
-def _mask(path: Path) -> tuple[int, ...] | None:
-    return _parsed(path, parse_mask)
-
-
-def _list(path: Path) -> tuple[int, ...] | None:
-    return _parsed(path, parse_cpus)
-
-
-def _parsed(path: Path, parse: Callable[[str], tuple[int, ...]]) -> tuple[int, ...] | None:
-    text = _text(path)
-    try:
-        return None if text is None else parse(text)
-    except InvalidError:
-        return None
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int((_text(path) or "").strip(), 0)
-    except ValueError:
-        return None
-
-
 def _size(path: Path) -> int | None:
     match = _SIZE.fullmatch((_text(path) or "").strip())
     return int(match[1]) * _UNITS[match[2]] if match else None
-
-
-def _node_memory(folder: Path) -> int | None:
-    return _memory(folder / "meminfo")
 
 
 def _memory(path: Path) -> int | None:
@@ -253,10 +231,3 @@ def _memory(path: Path) -> int | None:
 def _distances(folder: Path, count: int) -> tuple[int, ...]:
     words = (_text(folder / "distance") or "").split()
     return tuple(map(int, words)) if len(words) == count and all(word.isdigit() for word in words) else ()
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None

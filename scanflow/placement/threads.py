@@ -1,4 +1,4 @@
-"""From cores granted to the sizes of libraries' thread pools, and checks of both ends.
+"""From cores granted to the sizes of libraries' thread pools.
 
 Left alone, a library starts a thread for each core of the machine, whatever it was granted.
 """
@@ -6,10 +6,9 @@ Left alone, a library starts a thread for each core of the machine, whatever it 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 from scanflow.errors import InvalidError
-from scanflow.placement.cpulist import format_cpus
 
 SCANFLOW_THREADS = "SCANFLOW_THREADS"
 """For libraries without a variable of their own: whoever opens an ONNX model sets its session's options."""
@@ -43,8 +42,6 @@ _FIXED = {
     # of them spin through it: scikit-learn was seen to take ten times as long.
     "OMP_WAIT_POLICY": "passive",
 }
-_SLACK = 1
-"""Threads at work beyond a pool's: whoever hands it the work may do a share of it."""
 
 
 def pool_size(cores: float) -> int:
@@ -89,25 +86,6 @@ def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
                 f"The variables {INTER_OP}={inter} and {INTRA_OP}={intra} ask for {inter} x {intra} = {inter * intra} "
                 f"threads on {_cores(cores)}. Write {INTRA_OP}={max(1, size // inter)}, or leave one of them out."
             )
-
-
-def check_counted(
-    at_work: Sequence[str], masks: Iterable[Sequence[int]], *, cores: float, cpus: Sequence[int] = ()
-) -> None:
-    """Check the names of the threads that worked after warm-up, and every thread's CPUs; ``cpus``: none: any."""
-    most = pool_size(cores) + _SLACK
-    if len(at_work) > most:
-        shown = ", ".join(sorted(set(at_work))[:4])
-        raise InvalidError(
-            f"{len(at_work)} threads were at work on {_cores(cores)} ({shown}): a library was given more threads than "
-            f"the variables say. Take its number of threads from the variable {SCANFLOW_THREADS}, or grant more cores."
-        )
-    stray = {cpu for mask in masks for cpu in mask} - set(cpus) if cpus else set()
-    if stray:
-        raise InvalidError(
-            f"A thread may run on the CPUs {format_cpus(stray)}, and granted are {format_cpus(cpus)}: the code of the "
-            "service changed its affinity. Leave that to scanflow."
-        )
 
 
 def _number(text: str, name: str) -> int:

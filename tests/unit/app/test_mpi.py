@@ -16,19 +16,13 @@ from tests.unit.app.making import made, message
 @given(st.integers(1, 200), st.integers(1, 200), st.none() | st.integers(1, 200))
 def test_there_are_at_least_as_many_tasks_as_nodes_and_workers(tasks: int, nodes: int, workers: int | None) -> None:
     if nodes <= tasks and (workers or 1) <= tasks:
-        made = sf.MPIWorkload(name="dgemm", mainfile="dgemm", n_tasks=tasks, n_nodes=nodes, n_workers=workers)
-        assert made.total_cores == tasks
+        job = sf.MPIWorkload(name="dgemm", mainfile="dgemm", n_tasks=tasks, n_nodes=nodes, n_workers=workers)
+        assert (job.n_tasks, job.n_nodes, job.n_workers) == (tasks, nodes, workers)
     else:
         with pytest.raises(
             InvalidError, match=rf"MPIWorkload 'dgemm' has {tasks} tasks for .* Write n_.*={tasks} or less."
         ):
             sf.MPIWorkload(name="dgemm", mainfile="dgemm", n_tasks=tasks, n_nodes=nodes, n_workers=workers)
-
-
-@pytest.mark.parametrize(("cpu", "cores"), [(None, 4), ("500m", 4), (1, 4), (1.5, 8), (3, 12)])
-def test_each_tasks_share_is_rounded_up_to_whole_cores(cpu: Any, cores: int) -> None:
-    resources = sf.Resources(cpu=cpu)
-    assert sf.MPIWorkload(name="m", mainfile="m", n_tasks=4, resources_per_task=resources).total_cores == cores
 
 
 @pytest.mark.parametrize(

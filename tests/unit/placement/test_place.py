@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
-from scanflow.placement import affinity
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.explain import explain
 from scanflow.placement.order import Order
 from scanflow.placement.place import Grant, place
 from scanflow.placement.topology import Core, NumaNode, Topology, uniform
+from tests.unit.placement.equations import Equations
 from tests.unit.placement.test_topology import MACHINES
 
 THESIS = uniform(2, 18)
@@ -34,44 +34,29 @@ def shown(grants: Sequence[Grant]) -> list[str]:
 
 
 @given(st.integers(1, 4), st.integers(1, 24), st.integers(1, 6), st.integers(1, 6))
-def test_on_a_free_machine_of_equal_sockets_cpumem_is_equation_3_6(
-    n_socket: int, p: int, per_socket: int, n_cpu: int
+def test_on_a_free_machine_of_equal_sockets_the_equations_hold(
+    n_socket: int, p: int, per_socket: int, share: int
 ) -> None:
-    assume(per_socket * n_cpu <= p)
-    n_ctn = per_socket * n_socket
-    grants = place(uniform(n_socket, p), n_ctn, n_cpu, "cpumem")
-    for i, grant in enumerate(grants, 1):
-        wanted = affinity.cpumem(i, n_socket=n_socket, p=p, n_ctn=n_ctn, n_cpu=n_cpu)
-        assert (grant.cpus, grant.memory_nodes) == wanted
-
-
-@given(st.integers(1, 4), st.integers(1, 24), st.integers(1, 6), st.integers(1, 6))
-def test_on_a_free_machine_of_equal_sockets_cpu_is_equation_3_3(n_socket: int, p: int, n_ctn: int, share: int) -> None:
-    assume(n_ctn * share <= p)
-    grants = place(uniform(n_socket, p), n_ctn, share * n_socket, "cpu")
-    for i, grant in enumerate(grants, 1):
-        wanted = affinity.cpu(i, n_socket=n_socket, p=p, n_ctn=n_ctn, n_cpu=share * n_socket)
-        assert (grant.cpus, grant.memory_nodes) == wanted
-
-
-@given(st.integers(1, 4), st.integers(1, 24), st.integers(1, 6), st.integers(1, 6))
-def test_on_a_free_machine_of_equal_sockets_any_is_equation_3_2(n_socket: int, p: int, n_ctn: int, share: int) -> None:
-    assume(n_ctn * share <= p)
-    wanted = affinity.any_(n_socket=n_socket, p=p, n_ctn=n_ctn, n_cpu=share * n_socket)
-    for grant in place(uniform(n_socket, p), n_ctn, share * n_socket, "any"):
-        assert (grant.cpus, grant.memory_nodes) == wanted
+    assume(per_socket * share <= p)
+    near, spread = (
+        Equations(n_socket, p, per_socket * n_socket, share),
+        Equations(n_socket, p, per_socket, share * n_socket),
+    )
+    machine = uniform(n_socket, p)
+    for i, grant in enumerate(place(machine, near.n_ctn, near.n_cpu, "cpumem"), 1):
+        assert (grant.cpus, grant.memory_nodes) == near.cpumem(i)
+    for i, grant in enumerate(place(machine, spread.n_ctn, spread.n_cpu, "cpu"), 1):
+        assert (grant.cpus, grant.memory_nodes) == spread.cpu(i)
+    for grant in place(machine, spread.n_ctn, spread.n_cpu, "any"):
+        assert (grant.cpus, grant.memory_nodes) == spread.any()
 
 
 @given(st.integers(1, 3), st.integers(1, 8), st.integers(1, 3), st.integers(1, 4))
 def test_pinned_threads_are_equation_3_12(n_socket: int, n_cpu: int, per_socket: int, r: int) -> None:
-    p, n_ctn = n_cpu * per_socket, per_socket * n_socket
-    grants = place(uniform(n_socket, p), n_ctn, n_cpu, "cpumempin", n_threads=n_cpu * r)
+    wanted = Equations(n_socket, n_cpu * per_socket, per_socket * n_socket, n_cpu)
+    grants = place(uniform(n_socket, wanted.p), wanted.n_ctn, n_cpu, "cpumempin", n_threads=n_cpu * r)
     for i, grant in enumerate(grants, 1):
-        wanted = [
-            affinity.cpumempin(i, j, n_socket=n_socket, p=p, n_ctn=n_ctn, n_cpu=n_cpu, r=r).cores[0]
-            for j in range(1, n_cpu * r + 1)
-        ]
-        assert list(grant.thread_cpus) == wanted
+        assert list(grant.thread_cpus) == [wanted.cpumempin(i, j, r) for j in range(1, n_cpu * r + 1)]
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(2, 4))
@@ -79,18 +64,15 @@ def test_caches_and_siblings_change_the_cores_but_not_the_sockets(
     n_socket: int, per_socket: int, n_cpu: int, group: int, smt: int
 ) -> None:
     """The equations' numbers then stand for cores in the order of the caches; sockets and amounts stay."""
-    p, n_ctn = per_socket * n_cpu, per_socket * n_socket
-    machine = uniform(n_socket, p, smt, l3_group=group)
-    grants = place(machine, n_ctn, n_cpu, "cpumem")
-    for i, grant in enumerate(grants, 1):
-        wanted = affinity.cpumem(i, n_socket=n_socket, p=p, n_ctn=n_ctn, n_cpu=n_cpu)
-        assert (len(grant.cpus), grant.memory_nodes) == (len(wanted.cores), wanted.memory)
+    equations = Equations(n_socket, per_socket * n_cpu, per_socket * n_socket, n_cpu)
+    wanted = [equations.cpumem(i) for i in range(1, equations.n_ctn + 1)]
+    machine = uniform(n_socket, equations.p, smt, l3_group=group)
+    grants = place(machine, equations.n_ctn, n_cpu, "cpumem")
+    assert [(len(one.cpus), one.memory_nodes) for one in grants] == [(len(cores), memory) for cores, memory in wanted]
     used = [machine.core_of[cpu].cpus for grant in grants for cpu in grant.cpus]
     assert len(set(used)) == len(used)
-    numbered = place(machine, n_ctn, n_cpu, "cpumem", order="numbered")
-    assert [grant.cpus for grant in numbered] == [
-        affinity.cpumem(i, n_socket=n_socket, p=p, n_ctn=n_ctn, n_cpu=n_cpu).cores for i in range(1, n_ctn + 1)
-    ]
+    numbered = place(machine, equations.n_ctn, n_cpu, "cpumem", order="numbered")
+    assert [grant.cpus for grant in numbered] == [cores for cores, _ in wanted]
 
 
 # Tables

@@ -14,7 +14,6 @@ from scanflow.placement.threads import (
     INTRA_OP,
     POOLS,
     SCANFLOW_THREADS,
-    check_counted,
     check_overrides,
     pool_size,
     thread_variables,
@@ -113,16 +112,3 @@ def test_what_is_no_allowed_number_is_refused(name: str, text: str, words: str) 
 
 def test_nested_pools_within_the_budget_are_taken() -> None:
     check_overrides({"OMP_NUM_THREADS": "2,2"}, 4)
-
-
-def test_what_was_counted_may_be_a_pool_and_whoever_hands_it_the_work() -> None:
-    check_counted(["python", "pool"], [[0], [0]], cores=1, cpus=[0])
-    with pytest.raises(InvalidError, match=r"3 threads were at work on 1 core \(pool, python\)"):
-        check_counted(["python", "pool", "pool"], [], cores=1)
-
-
-def test_a_thread_that_left_its_cpus_is_found() -> None:
-    with pytest.raises(InvalidError, match="may run on the CPUs 2-3, and granted are 0-1"):
-        check_counted([], [[0, 1], [1, 2, 3]], cores=2, cpus=[0, 1])
-    check_counted([], [[0, 1], [1]], cores=2, cpus=[0, 1])
-    check_counted([], [[7]], cores=2)
