@@ -106,7 +106,7 @@ def in_use(data: Digits) -> dict[str, NDArray[Any]]:
 
     The test pictures are parted at random: ``x_sent``, ``y_sent`` and their places ``sent_rows`` are for the service,
     ``x_judged`` and ``y_judged`` to judge models by. ``x_reference`` is for detectors: as like those sent as can be.
-"""
+    """
     order = np.random.default_rng(SEED).permutation(len(data.x_test))
     sent, kept = np.split(order, [int(len(order) * SENT_SHARE)])
     return {
