@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge.records import LATEST
 from scanflow.names import check_name, environment_name
 
@@ -30,20 +30,18 @@ _LIKE_A_VERSION = re.compile(r"[vV]?\d+")
 
 
 def check_environment(app: str, team: str) -> str:
-    """Return the name of the environment, if both names can be used."""
+    """Return the name of the environment."""
     return environment_name(check_name(app, "The application"), check_name(team, "The team"))
 
 
 def check_artifact_name(name: str) -> str:
-    """Return ``name`` if artifacts can be kept under it: any text of 1 to 250 characters."""
-    if 1 <= len(name) <= MAX_KEY and name.isprintable():
+    if _is_printable(name):
         return name
     raise InvalidError(f"Artifacts cannot be saved as {name!r:.80}: write 1 to {MAX_KEY} printable characters.")
 
 
 def check_run_name(name: str) -> str:
-    """Return ``name`` if a run can be called that: any text of 1 to 250 characters."""
-    if 1 <= len(name) <= MAX_KEY and name.isprintable():
+    if _is_printable(name):
         return name
     raise InvalidError(
         f"A run cannot be called {name!r:.80}: write 1 to {MAX_KEY} printable characters, or leave it out."
@@ -51,20 +49,18 @@ def check_run_name(name: str) -> str:
 
 
 def check_model_name(name: str) -> str:
-    """Return ``name`` if a model can be called that, so that ``models:/<name>@<alias>`` can always be read back."""
+    """Refuse names that ``models:/<name>@<alias>`` could not be read back with."""
     if len(name) <= MAX_KEY and _MODEL.fullmatch(name):
         return name
     better = re.sub(r"[^\w.+\-]+", "-", name).strip("-. ")[:MAX_KEY]
     advice = f" Write {better!r} instead." if better and better != name and _MODEL.fullmatch(better) else ""
     raise InvalidError(
         f"A model cannot be called {name!r:.80}: a name is 1 to {MAX_KEY} letters, digits, spaces and any of '_.+-', "
-        "begins "
-        f"with a letter or digit, and ends without a space.{advice}"
+        f"begins with a letter or digit, and ends without a space.{advice}"
     )
 
 
 def check_alias(alias: str) -> str:
-    """Return ``alias`` if a version of a model can have it."""
     if alias.lower() == LATEST:
         raise InvalidError(
             f"The alias {alias!r} is taken: it always means the newest version. Write another, as 'champion'."
@@ -77,7 +73,6 @@ def check_alias(alias: str) -> str:
 
 
 def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the tags if all of them can be stored."""
     for key, value in (tags or {}).items():
         _check_key(key, "tag")
         if key in _FIELDS:
@@ -88,29 +83,19 @@ def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
             raise InvalidError(
                 f"The tag {key!r} has the value {value!r:.60}; a tag's value is text. Write str(...) around it."
             )
-        if len(value) > MAX_TAG:
-            raise InvalidError(
-                f"The tag {key!r} is {len(value)} characters long; {MAX_TAG} can be stored. Log it as an artifact "
-                "instead."
-            )
+        _check_length(key, "tag", value, MAX_TAG)
     return dict(tags or {})
 
 
 def check_params(params: Mapping[str, object] | None) -> dict[str, str]:
-    """Return the parameters as text if all of them can be stored."""
     texts = {key: str(value) for key, value in (params or {}).items()}
     for key, text in texts.items():
         _check_key(key, "parameter")
-        if len(text) > MAX_PARAM:
-            raise InvalidError(
-                f"The parameter {key!r} is {len(text)} characters long; {MAX_PARAM} can be stored. "
-                "Log it as an artifact instead."
-            )
+        _check_length(key, "parameter", text, MAX_PARAM)
     return texts
 
 
 def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
-    """Return the metrics if all of them are finite numbers."""
     found: dict[str, float] = {}
     for key, value in (metrics or {}).items():
         _check_key(key, "metric")
@@ -138,7 +123,6 @@ def check_times(started_at: datetime | None, ended_at: datetime | None, *, now: 
 
 
 def check_limit(limit: int) -> int:
-    """Return ``limit`` if that many runs can be asked for."""
     if limit < 1:
         raise InvalidError(f"The limit is {limit}; ask for at least 1 run.")
     return limit
@@ -152,14 +136,30 @@ def check_path(path: str) -> str:
     return "" if normal == "." else normal
 
 
-def split_run_uri(uri: str) -> tuple[str, str]:
-    """Return the run's id and the path of ``runs:/<run id>/<path>``."""
-    run_id, _, path = uri.removeprefix("runs:/").lstrip("/").partition("/")
-    if not uri.startswith("runs:/") or not run_id or not path.strip("/"):
+def check_owner(environment: str, owner: tuple[str, str], wanted: tuple[str, str]) -> None:
+    """Refuse to let two applications share an environment, which ``a-b`` of ``c`` and ``a`` of ``b-c`` would."""
+    if owner != wanted:
         raise InvalidError(
-            f"{uri!r} names no logged model. Write 'runs:/<run id>/<path>', such as run.artifact('model')."
+            f"Application {wanted[0]!r} of team {wanted[1]!r} would share the environment {environment!r} with "
+            f"application {owner[0]!r} of team {owner[1]!r}, which was here first. Rename one of the two."
         )
-    return run_id, check_path(path)
+
+
+def unknown_path(run_id: str, path: str, known: Iterable[str]) -> NotFoundError:
+    if not path:
+        return NotFoundError(f"The run {run_id!r} has no artifacts.")
+    return NotFoundError(f"The run {run_id!r} has no artifact {path!r}.{did_you_mean(path, set(known))}")
+
+
+def _is_printable(name: str) -> bool:
+    return 1 <= len(name) <= MAX_KEY and name.isprintable()
+
+
+def _check_length(key: str, what: str, text: str, most: int) -> None:
+    if len(text) > most:
+        raise InvalidError(
+            f"The {what} {key!r} is {len(text)} characters long; {most} can be stored. Log it as an artifact instead."
+        )
 
 
 def _in_utc(time: datetime) -> datetime:

@@ -91,8 +91,7 @@ def _check_file(name: str, path: Path) -> None:
     if _NOT_CARRIED.search(name) or not _is_text(name):
         raise InvalidError(
             f"The file {name!r} cannot be saved: a tracking server cannot carry names with control characters or any "
-            "of "
-            "'#%?\\'. Rename it, or pack the folder into an archive first."
+            "of '#%?\\'. Rename it, or pack the folder into an archive first."
         )
 
 

@@ -49,7 +49,6 @@ class Clause:
     value: str | float
 
     def holds(self, values: Mapping[str, str] | Mapping[str, float]) -> bool:
-        """Say whether it holds for a run with these tags, params or metrics."""
         return self.key in values and _OPERATORS[self.comparison](values[self.key], self.value)
 
 
@@ -75,16 +74,14 @@ def parse_filter(text: str) -> tuple[Clause, ...]:
 def matches(
     clauses: tuple[Clause, ...], *, tags: Mapping[str, str], params: Mapping[str, str], metrics: Mapping[str, float]
 ) -> bool:
-    """Say whether a run with these tags, params and metrics matches every clause."""
     values: dict[str, Mapping[str, str] | Mapping[str, float]] = {"tags": tags, "params": params, "metrics": metrics}
     return all(clause.holds(values[clause.kind]) for clause in clauses)
 
 
 def to_mlflow(clauses: tuple[Clause, ...]) -> str:
-    """Return the clauses as MLflow writes them, less those that its parser cannot carry.
+    """Return the clauses as MLflow writes them, less those that its parser cannot carry, such as quotes in a text.
 
-    MLflow has no way to write a quote inside a quoted text, nor does it read every character there. What is left out
-    here narrows nothing wrongly: the caller checks each run that comes back with :func:`matches`.
+    What is left out narrows nothing wrongly: the caller checks each run that comes back with :func:`matches`.
     """
     return " and ".join(written for clause in clauses if (written := _written(clause)))
 

@@ -64,13 +64,7 @@ class ModelCache:
         return ModelFiles(name=version.name, version=version.version, path=str(path))
 
     def find(self, uri: str) -> None:
-        """Ask the registry for the version that ``uri`` names, and fetch nothing.
-
-        Raises:
-            NotFoundError: there is no such model or version.
-            InvalidError: the address cannot be read.
-            UnavailableError: the registry does not answer.
-        """
+        """Ask the registry for the version that ``uri`` names, and fetch nothing. Raises as :meth:`fetch`."""
         self._registry().get_model(*split_model_uri(uri))
 
     def remember(self, name: str, version: int, shape: str) -> None:

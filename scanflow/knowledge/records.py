@@ -62,7 +62,3 @@ class TrackedRun(Model):
     parent: str | None = None
     started_at: datetime
     ended_at: datetime | None = None
-
-    def artifact(self, path: str = "") -> str:
-        """Return the URI of one of its artifacts: ``runs:/<run id>/<path>``."""
-        return f"runs:/{self.run_id}/{path}".rstrip("/")

@@ -99,7 +99,6 @@ def _answer(models: ModelCache, line: bytes) -> dict[str, Any]:
 
 
 def main(home: str, uri: str | None = None) -> None:
-    """Answer one line with one line, until there are no more."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     folder = Path(home)

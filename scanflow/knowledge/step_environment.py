@@ -122,15 +122,12 @@ def prepared_environment(home: Path, app: str, team: str, *, tracker_uri: str | 
 
 
 def known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str] | None:
-    """Return the same for a place that is known already."""
     note = _read(_note(place, check_environment(app, team)))
     if note is None or (note.get("app"), note.get("team"), note.get("mlflow")) != (app, team, _installed_mlflow()):
         return None
     experiment_id = str(note.get("experiment_id"))
     path = sqlite_path(place.tracking_uri)
-    if path is not None and not _agrees(
-        path, experiment_id, check_environment(app, team), app, team, note.get("schema")
-    ):
+    if path is not None and not _agrees(path, experiment_id, app, team, note.get("schema")):
         return None
     registry_uri = note.get("registry_uri")
     return step_environment(place, app=app, team=team, experiment_id=experiment_id, registry_uri=registry_uri)
@@ -176,7 +173,7 @@ def _installed_mlflow() -> str | None:
         return None
 
 
-def _agrees(path: Path, experiment_id: str, environment: str, app: str, team: str, schema: object) -> bool:
+def _agrees(path: Path, experiment_id: str, app: str, team: str, schema: object) -> bool:
     """Ask the database, by its tables: where MLflow has changed them there is no answer, and MLflow itself is asked."""
     query = (
         "SELECT (SELECT version_num FROM alembic_version),"
@@ -184,7 +181,7 @@ def _agrees(path: Path, experiment_id: str, environment: str, app: str, team: st
         " (SELECT value FROM experiment_tags t WHERE t.experiment_id = e.experiment_id AND t.key = 'scanflow.team')"
         " FROM experiments e WHERE e.experiment_id = ? AND e.name = ? AND e.lifecycle_stage = 'active'"
     )
-    return _ask(path, query, (experiment_id, environment)) == (schema, app, team)
+    return _ask(path, query, (experiment_id, check_environment(app, team))) == (schema, app, team)
 
 
 def _schema(path: Path) -> str | None:

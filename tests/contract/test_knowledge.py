@@ -31,7 +31,7 @@ class MlflowContract(KnowledgeBaseContract):
     """What is said besides of MLflow, wherever it is."""
 
     def test_a_model_that_mlflow_keeps_beside_its_run_is_found(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+        self, knowledge: KnowledgeBase, team: str, tmp_path: Path
     ) -> None:
         from mlflow import MlflowClient
 
@@ -43,15 +43,10 @@ class MlflowContract(KnowledgeBaseContract):
         logged = client.create_logged_model(variables["MLFLOW_EXPERIMENT_ID"], name="net", source_run_id=run.run_id)
         client.log_model_artifacts(logged.model_id, str(tmp_path / "in"))
         client.finalize_logged_model(logged.model_id, "READY")
-        made = knowledge.register_logged_model(model, run.artifact("net"))
-        assert made.run_id == run.run_id
-        assert made.tags == {"scanflow.app": "shop", "scanflow.team": team}
-        knowledge.fetch_model(model, tmp_path / "model")
         knowledge.fetch_run_artifacts(run.run_id, tmp_path / "logged", path="net")
-        for folder in ("model", "logged"):
-            assert (tmp_path / folder / "MLmodel").read_text() == "flavors: {}"
+        assert (tmp_path / "logged" / "MLmodel").read_text() == "flavors: {}"
         with pytest.raises(NotFoundError, match="no artifact 'nte'"):
-            knowledge.register_logged_model(model, run.artifact("nte"))
+            knowledge.fetch_run_artifacts(run.run_id, tmp_path / "other", path="nte")
 
     def test_nothing_is_printed(
         self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -40,11 +40,6 @@ class MlflowConnection:
     """Gives a client for one tracker. Making one does not load MLflow."""
 
     def __init__(self, place: TrackerPlace, *, registry_uri: str | None = None, connect_timeout_s: float = 5.0) -> None:
-        """Remember the place.
-
-        Raises:
-            MissingExtraError: MLflow is not installed.
-        """
         if importlib.util.find_spec("mlflow") is None:
             raise MissingExtraError(
                 "The knowledge base needs MLflow, which is not installed. Install it: pip install 'scanflow[local]'"
@@ -96,12 +91,11 @@ def shown(uri: str) -> str:
     parts = urlsplit(uri)
     if "@" not in parts.netloc:
         return uri
-    user = parts.netloc.rpartition("@")[0].partition(":")[0]
-    return parts._replace(netloc=f"{user}:***@{parts.netloc.rpartition('@')[2]}").geturl()
+    who, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{who.partition(':')[0]}:***@{host}").geturl()
 
 
 def _check_reachable(uri: str, timeout_s: float) -> None:
-    """Raise within ``timeout_s`` if nothing answers at ``uri``."""
     parts = urlsplit(uri)
     try:
         if parts.scheme in {"http", "https"}:
@@ -127,9 +121,7 @@ def _ask_health(parts: SplitResult, timeout_s: float) -> None:
     try:
         with urllib.request.urlopen(address, timeout=timeout_s):  # noqa: S310 - the scheme was checked: http or https
             return
-    except (
-        urllib.error.HTTPError
-    ) as error:  # any answer is an answer: behind a proxy, /health may be another's or forbidden
+    except urllib.error.HTTPError as error:  # an answer, too: behind a proxy, /health may be another's or forbidden
         error.close()
     except urllib.error.URLError as error:
         if not isinstance(error.reason, ssl.SSLError):  # MLflow has settings of its own for certificates
@@ -149,8 +141,7 @@ def _translated(error: MlflowException, doing: str, where: str) -> ScanflowError
     if "out-of-date database schema" in text:
         return UsageError(
             f"Could not {doing}: the database {where} was made by another version of MLflow than the one installed. "
-            "Take a "
-            f"copy of it, then run: mlflow db upgrade '{where}'"
+            f"Take a copy of it, then run: mlflow db upgrade '{where}'"
         )
     match error.error_code:
         case "RESOURCE_DOES_NOT_EXIST" | "NOT_FOUND":

@@ -79,8 +79,7 @@ def _locked(lock: Path) -> Generator[None, None, None]:
                 if time.monotonic() > deadline:
                     raise UnavailableError(
                         f"Another process has been making the tracker's database for {_MAKING_TAKES_S:.0f} s, and "
-                        "holds "
-                        f"{str(lock)!r}. End it, then try again."
+                        f"holds {str(lock)!r}. End it, then try again."
                     ) from None
                 time.sleep(0.05)
         yield

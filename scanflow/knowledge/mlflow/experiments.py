@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import UsageError
-from scanflow.knowledge import not_found
-from scanflow.knowledge.checks import RESERVED, check_environment
+from scanflow.knowledge.checks import RESERVED, check_environment, check_owner
+from scanflow.knowledge.port import NewRun
 from scanflow.knowledge.step_environment import TrackerPlace
 
 if TYPE_CHECKING:
@@ -32,27 +31,6 @@ exist."""
 
 _PARAMS_AT_ONCE = 25  # a request may be 1 MB: 25 parameters of 6,000 characters, each written as \\uXXXX
 _METRICS_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewRun:
-    """What a run will hold."""
-
-    name: str | None
-    began: datetime
-    ends: Callable[[], datetime]
-    """Says when it ended. It is asked when all of it is written, so that who looks through the runs by the time of
-    their end, up to a second ago, finds each of them."""
-
-    status: str = "FINISHED"
-    tags: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    source: Path | None = None
-    """A file or folder to upload."""
-
-    below: str | None = None
-    """The path among the run's artifacts under which it goes; None: the root."""
 
 
 def find_experiment(client: MlflowClient, app: str, team: str, *, records: bool = False) -> str | None:
@@ -82,10 +60,8 @@ def make_experiment(client: MlflowClient, place: TrackerPlace, app: str, team: s
         try:
             return str(client.create_experiment(name, location, tags={"scanflow.app": app, "scanflow.team": team}))
         except MlflowException as error:
-            experiment = client.get_experiment_by_name(
-                name
-            )  # another process was quicker, unless it is still not there
-            if experiment is None:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:  # else another process was quicker
                 raise error from None
     identity = str(experiment.experiment_id)
     if experiment.lifecycle_stage != "active":
@@ -99,25 +75,33 @@ def make_experiment(client: MlflowClient, place: TrackerPlace, app: str, team: s
         client.set_experiment_tag(identity, "scanflow.app", app)
         client.set_experiment_tag(identity, "scanflow.team", team)
     else:
-        not_found.check_owner(check_environment(app, team), owner, (app, team))
+        check_owner(check_environment(app, team), owner, (app, team))
     return identity
 
 
-def find_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[Run]:
-    """Return the whole runs of an experiment, newest first, as they are asked for."""
+def items(ask: Callable[..., Any]) -> Iterator[Any]:
+    """Return all that is asked for, page by page."""
     token: str | None = None
     while True:
-        page = client.search_runs(
-            [experiment_id], filter_string, max_results=200, order_by=["attributes.start_time DESC"], page_token=token
-        )
-        yield from (run for run in page if WRITING not in run.data.tags)
+        page = ask(page_token=token)
+        yield from page
         token = page.token
         if not token:
             return
 
 
-def write_run(client: MlflowClient, experiment_id: str, new: NewRun) -> str:
-    """Write a run and return its id. Killed on the way, it leaves a run that no reader of ours sees."""
+def find_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[Run]:
+    """Return the whole runs of an experiment, newest first, as they are asked for."""
+    order = ["attributes.start_time DESC"]
+    ask = partial(client.search_runs, [experiment_id], filter_string, max_results=200, order_by=order)
+    return (run for run in items(ask) if WRITING not in run.data.tags)
+
+
+def write_run(client: MlflowClient, experiment_id: str, new: NewRun, *, below: str | None = None) -> Run:
+    """Write a run, its files under ``below`` among its artifacts, or at the root.
+
+    Killed on the way, it leaves a run that no reader of ours sees.
+    """
     from mlflow.exceptions import MlflowException
 
     start = _milliseconds(new.began)
@@ -127,14 +111,14 @@ def write_run(client: MlflowClient, experiment_id: str, new: NewRun) -> str:
         _log_numbers(client, run_id, new, _milliseconds(new.ends()))
         if new.source is not None:
             upload = client.log_artifacts if new.source.is_dir() else client.log_artifact
-            upload(run_id, str(new.source), new.below)
-        client.set_terminated(run_id, new.status, _milliseconds(new.ends()))
+            upload(run_id, str(new.source), below)
+        client.set_terminated(run_id, new.status.upper(), _milliseconds(new.ends()))
         client.delete_tag(run_id, WRITING)
     except BaseException:
         with suppress(MlflowException, OSError):
             client.delete_run(run_id)
         raise
-    return run_id
+    return client.get_run(run_id)
 
 
 def _log_numbers(client: MlflowClient, run_id: str, new: NewRun, timestamp: int) -> None:

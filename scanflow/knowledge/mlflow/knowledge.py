@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from itertools import islice
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from scanflow.app.application import Application
-from scanflow.app.files import dump_json, load_json
-from scanflow.knowledge import checks, not_found
-from scanflow.knowledge.files import arriving, check_source
-from scanflow.knowledge.filters import matches, parse_filter, to_mlflow
-from scanflow.knowledge.mlflow.artifacts import download, find_artifact, inside, root_of
+from scanflow.knowledge.checks import RESERVED
+from scanflow.knowledge.filters import Clause, matches, to_mlflow
+from scanflow.knowledge.mlflow.artifacts import Found, download, find_artifact, inside, root_of
 from scanflow.knowledge.mlflow.connection import MlflowConnection
-from scanflow.knowledge.mlflow.convert import MADE_BY, PARENT, to_saved_version, to_tracked_run
 from scanflow.knowledge.mlflow.experiments import (
     KIND,
     WRITING,
-    NewRun,
     find_experiment,
     find_runs,
+    items,
     make_experiment,
     write_run,
 )
-from scanflow.knowledge.mlflow.registry import add_version, model_names, model_versions, pick_version
-from scanflow.knowledge.records import LATEST, ModelVersion, SavedVersion, TrackedRun
+from scanflow.knowledge.port import Kept, KnowledgeBase, NewRun
+from scanflow.knowledge.records import ModelVersion, RunStatus, SavedVersion, TrackedRun
 from scanflow.knowledge.step_environment import TrackerPlace, known_environment, remember, step_environment
 from scanflow.names import environment_name
 
@@ -36,14 +33,17 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-_DESCRIPTION = "application.json"
-_FILES = "files"
 _MODEL = "model"
-_LABEL = f"{checks.RESERVED}label"  # which artifacts: a digest, as a filter cannot carry every name
-_NAME = f"{checks.RESERVED}name"
+_LABEL = f"{RESERVED}label"  # which artifacts: a digest, as a filter cannot carry every name
+_NAME = f"{RESERVED}name"
+_PARENT = "mlflow.parentRunId"
+_MADE_BY = f"{RESERVED}made-by"
+"""The tag of a model version with the id of the run that made it; MLflow's own field names the run that holds it."""
+
+_STATUS: Mapping[str, RunStatus] = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "failed"}
 
 
-class MlflowKnowledge:
+class MlflowKnowledge(KnowledgeBase):
     """MLflow as the knowledge base. See :class:`~scanflow.knowledge.port.KnowledgeBase` for the contract.
 
     MLflow is loaded by the first operation that needs it, which takes seconds; ``prepare`` needs it once per
@@ -65,10 +65,15 @@ class MlflowKnowledge:
         Raises:
             MissingExtraError: MLflow is not installed.
         """
+        super().__init__(clock=clock)
         self._place = place
         self._registry_uri = registry_uri
-        self._clock = clock
         self._connection = MlflowConnection(place, registry_uri=registry_uri, connect_timeout_s=connect_timeout_s)
+
+    @contextmanager
+    def _open(self, doing: str, /) -> Generator[_MlflowStore, None, None]:
+        with self._connection.open(doing) as client:
+            yield _MlflowStore(client, self._place, self._connection.registry_uri)
 
     def prepare(self, app: str, team: str) -> dict[str, str]:
         """See the port. Quick for an environment that was prepared before: then MLflow is not even loaded."""
@@ -82,237 +87,156 @@ class MlflowKnowledge:
             self._place, app=app, team=team, experiment_id=experiment_id, registry_uri=self._registry_uri
         )
 
-    def save_application(self, application: Application) -> SavedVersion:
-        checks.check_environment(application.name, application.team)
-        with tempfile.TemporaryDirectory(prefix="scanflow-") as folder:
-            source = Path(folder, _DESCRIPTION)
-            source.write_text(dump_json(application), encoding="utf-8")
-            return self._save(
-                application.name, application.team, source, below=None, kind="application", label=_DESCRIPTION
-            )
 
-    def get_application(self, app: str, team: str, *, version: str | None = None) -> Application:
-        with (
-            self._connection.open("read the application") as client,
-            tempfile.TemporaryDirectory(prefix="scanflow-") as folder,
-        ):
-            saves = list(self._saves(client, app, team, "application", _DESCRIPTION))
-            if not saves:
-                raise not_found.unknown_application(app, team)
-            run = _pick(saves, version, f"Application {app!r} of team {team!r}")
-            self._download(root_of(run), Path(folder), file=_DESCRIPTION)
-            return load_json(Path(folder, _DESCRIPTION).read_text(encoding="utf-8"))
+@dataclass(frozen=True, slots=True)
+class _MlflowStore:
+    client: MlflowClient
+    tracker: TrackerPlace
+    registry_uri: str
 
-    def list_application_versions(self, app: str, team: str) -> list[SavedVersion]:
-        with self._connection.open("list the application's versions") as client:
-            saves = list(self._saves(client, app, team, "application", _DESCRIPTION))
-        if not saves:
-            raise not_found.unknown_application(app, team)
-        return [to_saved_version(run, app, team, _DESCRIPTION) for run in saves]
+    def save(self, kept: Kept, source: Path, now: datetime) -> SavedVersion:
+        tags = {KIND: kept.kind, _LABEL: _digest(kept.name), _NAME: kept.name}
+        below = kept.path if kept.kind == "artifacts" else None
+        return _saved(self._write(kept.app, kept.team, kept.name, tags, source, below, now), kept)
 
-    def save_artifacts(self, app: str, team: str, name: str, source: Path) -> SavedVersion:
-        checks.check_artifact_name(name)
-        checks.check_environment(app, team)
-        check_source(source)
-        return self._save(app, team, source, below=_FILES, kind="artifacts", label=name)
+    def saves(self, kept: Kept) -> Iterator[SavedVersion]:
+        clause = f" and tags.`{_LABEL}` = '{_digest(kept.name)}'"
+        return (_saved(run, kept) for run in self._records(kept.app, kept.team, kept.kind, clause))
 
-    def fetch_artifacts(self, app: str, team: str, name: str, destination: Path, *, version: str | None = None) -> Path:
-        checks.check_artifact_name(name)
-        with self._connection.open(f"fetch the artifacts {name!r}") as client:
-            saves = list(self._saves(client, app, team, "artifacts", name))
-            if not saves:
-                names = [run.data.tags.get(_NAME, "") for run in self._saves(client, app, team, "artifacts")]
-                raise not_found.unknown_artifacts(app, team, name, names)
-            run = _pick(saves, version, f"{name!r} of application {app!r}")
-            with arriving(destination) as staging:
-                self._download(inside(root_of(run), _FILES), staging)
-        return destination
+    def artifact_names(self, app: str, team: str) -> Iterable[str]:
+        return (run.data.tags.get(_NAME, "") for run in self._records(app, team, "artifacts"))
 
-    def register_model(
-        self,
-        name: str,
-        source: Path,
-        *,
-        app: str,
-        team: str,
-        run_id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> ModelVersion:
-        checks.check_model_name(name)
-        checks.check_environment(app, team)
-        given = checks.check_tags(tags)
-        check_source(source)
-        with self._connection.open(f"register the model {name!r}") as client:
-            if run_id is not None:
-                _run(client, run_id)
-            experiment_id = make_experiment(client, self._place, app, team, records=True)
-            now = self._clock()
-            held = NewRun(
-                name=name, began=now, ends=lambda: now, tags={KIND: "model", _NAME: name}, source=source, below=_MODEL
-            )
-            holder = client.get_run(write_run(client, experiment_id, held))
-            owned = {**given, "scanflow.app": app, "scanflow.team": team, MADE_BY: run_id or ""}
-            return add_version(client, name, inside(root_of(holder), _MODEL), holder.info.run_id, owned)
+    def save_at(self, kept: Kept, version: str) -> Found:
+        root = root_of(self.client.get_run(version))
+        return Found(root, kept.path) if kept.kind == "application" else Found(inside(root, kept.path))
 
-    def register_logged_model(self, name: str, uri: str, *, tags: Mapping[str, str] | None = None) -> ModelVersion:
-        checks.check_model_name(name)
-        given = checks.check_tags(tags)
-        run_id, path = checks.split_run_uri(uri)
-        with self._connection.open(f"register the model {name!r}") as client:
-            run = _run(client, run_id)
-            found = find_artifact(client, run, path, self._connection.registry_uri)
-            not_found.check_model_folder(run_id, path, is_file=found.file is not None)
-            owner = client.get_experiment(run.info.experiment_id).tags
-            owned = {**given, **{key: owner[key] for key in ("scanflow.app", "scanflow.team") if key in owner}}
-            return add_version(client, name, found.folder, run_id, owned, model_id=found.model_id)
+    def add_version(self, name: str, source: Path, run_id: str | None, tags: Mapping[str, str], now: datetime) -> int:
+        from mlflow.exceptions import MlflowException
 
-    def list_models(self) -> list[str]:
-        with self._connection.open("list the models") as client:
-            return model_names(client)
+        app, team = tags["scanflow.app"], tags["scanflow.team"]
+        holder = self._write(app, team, name, {KIND: "model", _NAME: name}, source, _MODEL, now)
+        try:
+            self.client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        # Where the files are, and not models:/<model id>: MLflow's registry looks that up in whatever tracker the
+        # process has set as its global one, which need not be ours.
+        address, owned = inside(root_of(holder), _MODEL), {**tags, _MADE_BY: run_id or ""}
+        return int(self.client.create_model_version(name, address, run_id=holder.info.run_id, tags=owned).version)
 
-    def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
-        with self._connection.open(f"read the model {name!r}") as client:
-            return pick_version(model_versions(client, name), name, version)
+    def model_names(self) -> Iterable[str]:
+        # A process killed while it registered may have left a name without a version: not a model yet.
+        models = items(partial(self.client.search_registered_models, max_results=200))
+        return (model.name for model in models if model.latest_versions)
 
-    def list_model_versions(self, name: str) -> list[ModelVersion]:
-        with self._connection.open(f"list the versions of the model {name!r}") as client:
-            return model_versions(client, name)
+    def versions(self, name: str) -> list[ModelVersion]:
+        from mlflow.exceptions import MlflowException
 
-    def set_model_alias(self, name: str, alias: str, version: int) -> ModelVersion:
-        checks.check_alias(alias)
-        with self._connection.open(f"set the alias {alias!r} of the model {name!r}") as client:
-            number = pick_version(model_versions(client, name), name, version).version
-            client.set_registered_model_alias(name, alias, str(number))
-            return pick_version(model_versions(client, name), name, number)
-
-    def set_model_tags(self, name: str, version: int, tags: Mapping[str, str]) -> ModelVersion:
-        given = checks.check_tags(tags)
-        with self._connection.open(f"tag the model {name!r}") as client:
-            number = pick_version(model_versions(client, name), name, version).version
-            for key, value in given.items():
-                client.set_model_version_tag(name, str(number), key, value)
-            return pick_version(model_versions(client, name), name, number)
-
-    def fetch_model(self, name: str, destination: Path, *, version: int | str = LATEST) -> Path:
-        with self._connection.open(f"fetch the model {name!r}") as client:
-            number = pick_version(model_versions(client, name), name, version).version
-            with arriving(destination) as staging:
-                self._download(client.get_model_version_download_uri(name, str(number)), staging)
-        return destination
-
-    def log_run(
-        self,
-        app: str,
-        team: str,
-        *,
-        name: str | None = None,
-        params: Mapping[str, object] | None = None,
-        metrics: Mapping[str, float] | None = None,
-        tags: Mapping[str, str] | None = None,
-        artifacts: Path | None = None,
-        parent: str | None = None,
-        status: Literal["finished", "failed"] = "finished",
-        started_at: datetime | None = None,
-        ended_at: datetime | None = None,
-    ) -> TrackedRun:
-        environment = checks.check_environment(app, team)
-        texts, numbers, given = checks.check_params(params), checks.check_metrics(metrics), checks.check_tags(tags)
-        began, _ = checks.check_times(started_at, ended_at, now=self._clock())
-        if name is not None:
-            checks.check_run_name(name)
-        if artifacts is not None:
-            check_source(artifacts)
-        with self._connection.open("log the run") as client:
-            if parent is not None:
-                given[PARENT] = _run(client, parent).info.run_id
-            new = NewRun(
-                name=name,
-                began=began,
-                ends=lambda: checks.check_times(began, ended_at, now=self._clock())[1],
-                status=status.upper(),
-                tags=given,
-                params=texts,
-                metrics=numbers,
-                source=artifacts,
-            )
-            run_id = write_run(client, make_experiment(client, self._place, app, team), new)
-            return to_tracked_run(client.get_run(run_id), environment)
-
-    def get_run(self, run_id: str) -> TrackedRun:
-        with self._connection.open("read the run") as client:
-            run = _run(client, run_id)
-            return to_tracked_run(run, client.get_experiment(run.info.experiment_id).name)
-
-    def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
-        checks.check_environment(app, team)
-        checks.check_limit(limit)
-        clauses = parse_filter(filter_text)
-        with self._connection.open("search the runs") as client:
-            experiment_id = find_experiment(client, app, team)
-            if experiment_id is None:
+        try:
+            aliases = self.client.get_registered_model(name).aliases
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return []
-            # MLflow narrows the search; whether a run matches is decided here, so that it means the same everywhere.
-            wanted = (
-                run
-                for run in find_runs(client, experiment_id, to_mlflow(clauses))
-                if matches(clauses, tags=run.data.tags, params=run.data.params, metrics=run.data.metrics)
+            raise
+        found = items(partial(self.client.search_model_versions, f"name = '{name}'", max_results=200))
+        versions = [
+            ModelVersion(
+                name=one.name,
+                version=int(one.version),
+                aliases=tuple(sorted(alias for alias, named in aliases.items() if int(named) == int(one.version))),
+                tags={key: value for key, value in one.tags.items() if not key.startswith(RESERVED)},
+                run_id=one.tags.get(_MADE_BY, one.run_id) or None,
+                uri=f"models:/{one.name}/{one.version}",
+                created_at=_time(one.creation_timestamp),
             )
-            return [to_tracked_run(run, environment_name(app, team)) for run in islice(wanted, limit)]
+            for one in found
+        ]
+        return sorted(versions, key=lambda version: version.version, reverse=True)
 
-    def fetch_run_artifacts(self, run_id: str, destination: Path, *, path: str = "") -> Path:
-        wanted = checks.check_path(path)
-        with self._connection.open("fetch the run's artifacts") as client:
-            found = find_artifact(client, _run(client, run_id), wanted, self._connection.registry_uri)
-            with arriving(destination) as staging:
-                self._download(found.folder, staging, file=found.file or "")
-        return destination
+    def set_alias(self, name: str, alias: str, number: int) -> None:
+        self.client.set_registered_model_alias(name, alias, str(number))
 
-    def _save(self, app: str, team: str, source: Path, *, below: str | None, kind: str, label: str) -> SavedVersion:
-        with self._connection.open(f"save {label!r}") as client:
-            experiment_id = make_experiment(client, self._place, app, team, records=True)
-            newest = next(self._saves(client, app, team, kind, label), None)
-            now = self._clock()
-            if newest is not None:  # a clock that was set back must not make this save the older one
-                now = max(now, to_saved_version(newest, app, team, "").saved_at + timedelta(milliseconds=1))
-            tags = {KIND: kind, _LABEL: _digest(label), _NAME: label}
-            new = NewRun(name=label, began=now, ends=lambda: now, tags=tags, source=source, below=below)
-            run = client.get_run(write_run(client, experiment_id, new))
-            return to_saved_version(run, app, team, below or _DESCRIPTION)
+    def set_tags(self, name: str, number: int, tags: Mapping[str, str]) -> None:
+        for key, value in tags.items():
+            self.client.set_model_version_tag(name, str(number), key, value)
 
-    def _saves(self, client: MlflowClient, app: str, team: str, kind: str, label: str | None = None) -> Iterator[Run]:
-        checks.check_environment(app, team)
-        experiment_id = find_experiment(client, app, team, records=True)
-        if experiment_id is None:
-            return iter(())
-        labelled = "" if label is None else f" and tags.`{_LABEL}` = '{_digest(label)}'"
-        return find_runs(client, experiment_id, f"tags.`{KIND}` = '{kind}'{labelled}")
+    def version_at(self, name: str, number: int) -> Found:
+        return Found(self.client.get_model_version_download_uri(name, str(number)))
 
-    def _download(self, uri: str, staging: Path, *, file: str = "") -> None:
-        download(uri, staging, self._place.tracking_uri, self._connection.registry_uri, file=file)
+    def log(self, app: str, team: str, run: NewRun) -> str:
+        tags = run.tags if run.parent is None else {**run.tags, _PARENT: run.parent}
+        experiment_id = make_experiment(self.client, self.tracker, app, team)
+        return str(write_run(self.client, experiment_id, replace(run, tags=tags)).info.run_id)
+
+    def run(self, run_id: str) -> TrackedRun | None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = self.client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
+                return None
+            raise
+        if run.info.lifecycle_stage != "active" or run.data.tags.keys() & {KIND, WRITING}:
+            return None
+        return _tracked(run, self.client.get_experiment(run.info.experiment_id).name)
+
+    def runs(self, app: str, team: str, clauses: tuple[Clause, ...]) -> Iterator[TrackedRun]:
+        experiment_id = find_experiment(self.client, app, team)
+        # MLflow narrows the search; whether a run matches is decided here, so that it means the same everywhere.
+        found = () if experiment_id is None else find_runs(self.client, experiment_id, to_mlflow(clauses))
+        return (
+            _tracked(run, environment_name(app, team))
+            for run in found
+            if matches(clauses, tags=run.data.tags, params=run.data.params, metrics=run.data.metrics)
+        )
+
+    def run_at(self, run_id: str, path: str) -> Found:
+        return find_artifact(self.client, self.client.get_run(run_id), path, self.registry_uri)
+
+    def download(self, place: Found, staging: Path) -> None:
+        download(place, staging, self.tracker.tracking_uri, self.registry_uri)
+
+    def _write(
+        self, app: str, team: str, name: str, tags: Mapping[str, str], source: Path, below: str | None, now: datetime
+    ) -> Run:
+        experiment_id = make_experiment(self.client, self.tracker, app, team, records=True)
+        new = NewRun(name=name, began=now, ends=lambda: now, tags=tags, source=source)
+        return write_run(self.client, experiment_id, new, below=below)
+
+    def _records(self, app: str, team: str, kind: str, clause: str = "") -> Iterable[Run]:
+        experiment_id = find_experiment(self.client, app, team, records=True)
+        return (
+            () if experiment_id is None else find_runs(self.client, experiment_id, f"tags.`{KIND}` = '{kind}'{clause}")
+        )
+
+
+def _saved(run: Run, kept: Kept) -> SavedVersion:
+    run_id, at = run.info.run_id, _time(run.info.start_time)
+    return SavedVersion(version=run_id, app=kept.app, team=kept.team, saved_at=at, uri=f"runs:/{run_id}/{kept.path}")
+
+
+def _tracked(run: Run, environment: str) -> TrackedRun:
+    """Return a run as ours. MLflow's own tags are kept, less those that are fields."""
+    hidden = {_PARENT, "mlflow.runName"}
+    return TrackedRun(
+        run_id=run.info.run_id,
+        environment=environment,
+        name=run.info.run_name or run.info.run_id,
+        status=_STATUS.get(run.info.status, "running"),
+        params=dict(run.data.params),
+        metrics=dict(run.data.metrics),
+        tags={key: value for key, value in run.data.tags.items() if key not in hidden and not key.startswith(RESERVED)},
+        parent=run.data.tags.get(_PARENT),
+        started_at=_time(run.info.start_time),
+        ended_at=None if run.info.end_time is None else _time(run.info.end_time),
+    )
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _digest(label: str) -> str:
     return hashlib.sha256(label.encode()).hexdigest()
-
-
-def _pick(saves: list[Run], version: str | None, what: str) -> Run:
-    if version is None:
-        return saves[0]
-    for run in saves:
-        if run.info.run_id == version:
-            return run
-    raise not_found.unknown_version_of(what, version, [run.info.run_id for run in saves])
-
-
-def _run(client: MlflowClient, run_id: str) -> Run:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        run = client.get_run(run_id)
-    except MlflowException as error:
-        if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
-            raise not_found.unknown_run(run_id) from error
-        raise
-    if run.info.lifecycle_stage != "active" or run.data.tags.keys() & {KIND, WRITING}:
-        raise not_found.unknown_run(run_id)
-    return run

@@ -21,7 +21,6 @@ from scanflow.app.executor import Executor
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.knowledge import not_found
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import LATEST, ModelVersion
@@ -178,7 +177,7 @@ class Registry(MemoryKnowledge):
 
     def _check(self, name: str, version: int) -> None:
         if version in self.deleted:
-            raise not_found.unknown_version(name, version, [], [])
+            raise NotFoundError(f"Model {name!r} has no version {version}.")
 
 
 @dataclass
