@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, insert, select, update
 
 from scanflow.errors import AlreadyRunningError
+from scanflow_server.store.base import Row
 from scanflow_server.store.tables import agents
 
 
-class AgentRow(BaseModel):
-    """One agent of an application."""
-
-    model_config = ConfigDict(frozen=True)
-
+class AgentRow(Row):
     app: str
     name: str
     team: str = "default"
@@ -37,15 +33,11 @@ class AgentRow(BaseModel):
 
 
 def get(connection: Connection, app: str, name: str) -> AgentRow | None:
-    """Return one of them."""
-    row = connection.execute(select(agents).where(_is(app, name))).mappings().first()
-    return None if row is None else AgentRow.model_validate(dict(row))
+    return AgentRow.first(connection, select(agents).where(_is(app, name)))
 
 
 def listed(connection: Connection) -> list[AgentRow]:
-    """Return all, by application and name."""
-    rows = connection.execute(select(agents).order_by(agents.c.app, agents.c.name)).mappings()
-    return [AgentRow.model_validate(dict(row)) for row in rows]
+    return AgentRow.all(connection, select(agents).order_by(agents.c.app, agents.c.name))
 
 
 def put(
@@ -58,11 +50,7 @@ def put(
     source: str | None,
     anew: bool = False,
 ) -> AgentRow:
-    """Want an agent, of this application; asked for again as it is, nothing changes, unless it is to be started anew.
-
-    Raises:
-        AlreadyRunningError: it is another team's, which wants it.
-    """
+    """Want an agent of this application. Asked for again as it is, nothing changes, unless it is to start ``anew``."""
     before = get(connection, app, name)
     wanted: dict[str, Any] = {"team": team, "document": document, "source": source, "wanted": True}
     if before is None:
@@ -83,7 +71,6 @@ def put(
 
 
 def unwant(connection: Connection, app: str, name: str) -> None:
-    """Want an agent no more."""
     connection.execute(update(agents).where(_is(app, name)).values(wanted=False))
 
 
@@ -99,7 +86,6 @@ def here(connection: Connection, *, app: str, name: str, url: str, pid: int, at:
 
 
 def restarted(connection: Connection, app: str, name: str) -> None:
-    """Count an agent that had to be started again."""
     connection.execute(update(agents).where(_is(app, name)).values(restarts=agents.c.restarts + 1))
 
 

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, Engine, Select, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -25,15 +26,20 @@ CONNECTIONS = 50
 _WRITERS = 4_666_601
 """The advisory lock of PostgreSQL that one writer at a time holds."""
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-"""All tables. A table that is added here needs a migration: ``store/migrations``."""
+
+class Row(BaseModel):
+    """A row of a table, by its columns' names."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def all(cls, connection: Connection, query: Select[Any]) -> list[Self]:
+        return [cls.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+
+    @classmethod
+    def first(cls, connection: Connection, query: Select[Any]) -> Self | None:
+        row = connection.execute(query).mappings().first()
+        return None if row is None else cls.model_validate(dict(row))
 
 
 class Store:
@@ -51,21 +57,13 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Look at one state of the database.
-
-        Raises:
-            UnavailableError: the database does not answer.
-        """
+        """Look at one state of the database. UnavailableError: it does not answer."""
         with translated(self.engine), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Change the database: all that is done inside is kept, or none of it.
-
-        Raises:
-            UnavailableError: the database does not answer, or is full.
-        """
+        """Change the database: all that is done inside is kept, or none. UnavailableError: it is full, or down."""
         with translated(self.engine), self.engine.connect() as plain:
             connection = plain.execution_options(scanflow_writes=True)
             with connection.begin():
@@ -75,27 +73,18 @@ class Store:
         self.changed()
 
     def check_writable(self) -> None:
-        """Begin a transaction that may write, and take it back.
-
-        Raises:
-            UnavailableError: the database cannot be written.
-        """
+        """Begin a transaction that may write, and take it back."""
         with translated(self.engine), self.engine.connect() as plain:
             connection = plain.execution_options(scanflow_writes=True)
             connection.execute(text("SELECT 1"))
             connection.rollback()
 
     def close(self) -> None:
-        """Let go of all connections."""
         self.engine.dispose()
 
 
 def open_store(address: str, *, changed: Callable[[], None] = lambda: None) -> Store:
-    """Return the database at ``address``; nothing is asked of it yet.
-
-    Raises:
-        InvalidError: no database is written so, or none of this kind is known.
-    """
+    """Return the database at ``address``; nothing is asked of it yet."""
     url = _url(address)
     if url.drivername.startswith("sqlite"):
         if url.database is None or url.database in {"", ":memory:"}:

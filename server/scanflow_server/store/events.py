@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, insert, or_, select
 
@@ -19,6 +20,11 @@ def append(connection: Connection, happened: Iterable[Event]) -> list[Event]:
         id = connection.execute(insert(events).values(values).returning(events.c.id)).scalar_one()
         listed.append(one.model_copy(update={"id": id}))
     return listed
+
+
+def tell(connection: Connection, type: str, subject: str, *, at: float, app: str, data: dict[str, Any]) -> None:
+    """List one event of the server's own."""
+    append(connection, [Event(at=at, type=type, app=app, subject=subject, data=data)])
 
 
 def after(
@@ -48,7 +54,6 @@ def newest(connection: Connection) -> int:
 
 
 def newest_event(connection: Connection) -> Event | None:
-    """Return the newest event; None where there is none."""
     row = connection.execute(select(events).order_by(events.c.id.desc()).limit(1)).mappings().first()
     return None if row is None else Event.model_validate(dict(row))
 

@@ -5,97 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    Connection,
-    Float,
-    Index,
-    Integer,
-    RowMapping,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    and_,
-    insert,
-    or_,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
 
-from scanflow.agent import records
-from scanflow.agent.records import Action, Intent
+from scanflow.agent.records import JSON, Action, Intent
 from scanflow_server.arbiter.identity import place_of, strategy_of
-from scanflow_server.store.base import metadata
-
-_NAME = 128
-_JSON = JSON(none_as_null=True)
-_COUNTED = BigInteger().with_variant(Integer, "sqlite")
-
-# Word for word as in the index, without bound values: else no database sees that the index has all that is asked for.
-_OPEN = text("(state IN ('pending', 'running') OR guard_until IS NOT NULL OR reverting IS NOT NULL)")
-"""What is not over: it waits, runs, is guarded or is being undone."""
-
-intents = Table(
-    "intents",
-    metadata,
-    Column("number", _COUNTED, primary_key=True, autoincrement=True),
-    Column("id", String(_NAME), nullable=False, unique=True),
-    Column("app", String(_NAME), nullable=False),
-    Column("team", String(_NAME), nullable=False),
-    Column("key", Text, nullable=False),
-    Column("place", Text, nullable=False),
-    Column("strategy", Text, nullable=False),
-    Column("state", String(16), nullable=False, index=True),
-    Column("verdict", String(16), nullable=False),
-    Column("decided", Float, nullable=False),
-    Column("document", _JSON, nullable=False),  # the Action
-    Column("approved_by", Text),
-    Column("due", Float),  # when it is to be looked at again
-    Column("tries", Integer, nullable=False),
-    Column("guard_before", Float),
-    Column("guard_until", Float),
-    Column("reverting", Text),  # by whom it is being taken back at this moment
-    UniqueConstraint("app", "team", "key"),
-    Index(None, "place", "decided"),
-    Index(None, "strategy", "decided"),
-    Index("ix_intents_open", "place", sqlite_where=_OPEN, postgresql_where=_OPEN),
-    sqlite_autoincrement=True,
-)
-"""Everything that an agent wanted, once for each key."""
-
-fields = Table(
-    "fields",
-    metadata,
-    Column("place", String(512), primary_key=True),
-    Column("field", String(256), primary_key=True),
-    Column("strategy", Text),
-    Column("app", String(_NAME)),
-    Column("agent", String(_NAME)),
-    Column("intent", String(_NAME)),
-    Column("priority", Integer, nullable=False),
-    Column("until", Float, nullable=False),
-    Column("written", _JSON),  # {"value": ...}; none where it cannot be seen
-    Column("foreign_value", _JSON),
-    Column("foreign_since", Float),
-)
-"""Who wrote a field last, and what; and since when it is something else."""
-
-trail = Table(
-    "trail",
-    metadata,
-    Column("number", _COUNTED, primary_key=True, autoincrement=True),
-    Column("intent", String(_NAME), nullable=False, index=True),
-    Column("at", Float, nullable=False),
-    Column("text", Text, nullable=False),
-    sqlite_autoincrement=True,
-)
-"""What happened to an intent, in words, in its order."""
-
+from scanflow_server.store.base import Row
+from scanflow_server.store.tables import OPEN, fields, intents, trail
 
 _WORKS = or_(
     intents.c.state == "running",
@@ -105,10 +20,8 @@ _WORKS = or_(
 """What has begun to change its target and is not over: it runs, is tried again later, or is being undone."""
 
 
-class ActionRow(BaseModel):
+class ActionRow(Row):
     """An action, and what only the engine needs to know of it."""
-
-    model_config = ConfigDict(frozen=True)
 
     action: Action
     approved_by: str | None = None
@@ -126,24 +39,20 @@ class ActionRow(BaseModel):
 
     @property
     def id(self) -> str:
-        """The intent's id."""
         return self.action.id
 
     @property
     def intent(self) -> Intent:
-        """What is wanted."""
         return self.action.intent
 
     def changed(self, *, action: Mapping[str, Any] | None = None, **changes: Any) -> ActionRow:
-        """Return it with fields of the action, and of itself, replaced."""
+        """Replace fields of the action, and of itself."""
         after = self.action.model_copy(update=dict(action or {}))
         return self.model_copy(update={"action": after, **changes})
 
 
-class FieldRow(BaseModel):
+class FieldRow(Row):
     """One field of a target, as it was last written from here."""
-
-    model_config = ConfigDict(frozen=True)
 
     field: str
     strategy: str | None = None
@@ -152,18 +61,16 @@ class FieldRow(BaseModel):
     intent: str | None = None
     priority: int = 0
     until: float = 0.0
-    written: dict[str, records.JSON] | None = None
-    foreign_value: dict[str, records.JSON] | None = None
+    written: dict[str, JSON] | None = None
+    foreign_value: dict[str, JSON] | None = None
     foreign_since: float | None = None
 
 
 def get(connection: Connection, id: str) -> ActionRow | None:
-    """Return one of them."""
     return _one(connection, intents.c.id == id)
 
 
 def by_key(connection: Connection, intent: Intent) -> ActionRow | None:
-    """Return what was decided on for the intent's key."""
     same = and_(intents.c.app == intent.app, intents.c.team == intent.team, intents.c.key == intent.key)
     return _one(connection, same)
 
@@ -211,7 +118,7 @@ def history_for(connection: Connection, wanted: Iterable[Intent], *, since: floa
     late = intents.c.decided >= since
     near = or_(and_(intents.c.place.in_(places), late), and_(intents.c.strategy.in_(strategies), late))
     found: dict[int, Any] = {}
-    for which in (near, and_(_OPEN, _WORKS)):  # apart: no index has both
+    for which in (near, and_(OPEN, _WORKS)):  # apart: no index has both
         columns = intents.c.number, intents.c.place, intents.c.strategy, intents.c.document
         rows = connection.execute(select(*columns).where(which, intents.c.verdict == "act"))
         found |= {row[0]: row[3] for row in rows if row[1] in places or row[2] in strategies}
@@ -220,7 +127,7 @@ def history_for(connection: Connection, wanted: Iterable[Intent], *, since: floa
 
 def at_work(connection: Connection, place: str) -> set[str]:
     """Return the ids of what changes a target at this moment: what runs, is tried again later, or is being undone."""
-    works = connection.execute(select(intents.c.id, intents.c.place).where(_OPEN, _WORKS))
+    works = connection.execute(select(intents.c.id, intents.c.place).where(OPEN, _WORKS))
     return {id for id, there in works if there == place}  # asked for the place, SQLite would read all of that place
 
 
@@ -235,35 +142,33 @@ def in_effect(connection: Connection, place: str, *, since: float = 0.0, limit: 
 def waiting_at(connection: Connection, place: str) -> list[ActionRow]:
     """Return what is decided to be done at a place and has not begun, or waits for its turn there."""
     waits = and_(intents.c.state == "pending", intents.c.verdict.in_(["act", "queue"]))
-    return _all(connection, and_(_OPEN, intents.c.place == place, waits))
+    query = select(intents).where(OPEN, intents.c.place == place, waits).order_by(intents.c.number)
+    return [_row(row) for row in connection.execute(query).mappings()]
 
 
 def due(connection: Connection) -> list[ActionRow]:
     """Return what the engine has to do with: what may begin, what runs, what is guarded or being taken back."""
     acts = and_(intents.c.state.in_(["pending", "running"]), intents.c.verdict.in_(["act", "queue"]))
     watched = or_(intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None))
-    rows = connection.execute(select(intents).where(_OPEN, or_(acts, watched))).mappings()
+    rows = connection.execute(select(intents).where(OPEN, or_(acts, watched))).mappings()
     return [_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]  # SQLite would go by the number
 
 
 def add(connection: Connection, stored: ActionRow) -> None:
-    """Keep a new one."""
     connection.execute(insert(intents).values(_values(stored)))
 
 
 def put(connection: Connection, stored: ActionRow) -> None:
-    """Keep a changed one."""
     connection.execute(update(intents).where(intents.c.id == stored.id).values(_values(stored)))
 
 
 def fields_at(connection: Connection, place: str) -> dict[str, FieldRow]:
     """Return the known fields of a target, by name."""
-    rows = connection.execute(select(fields).where(fields.c.place == place)).mappings()
-    return {row["field"]: FieldRow.model_validate(_without(row, "place")) for row in rows}
+    found = FieldRow.all(connection, select(fields).where(fields.c.place == place))
+    return {one.field: one for one in found}
 
 
 def put_field(connection: Connection, place: str, one: FieldRow) -> None:
-    """Keep a field of a target."""
     is_it = and_(fields.c.place == place, fields.c.field == one.field)
     values = one.model_dump(mode="json")
     if connection.execute(update(fields).where(is_it).values(values)).rowcount == 0:
@@ -271,12 +176,10 @@ def put_field(connection: Connection, place: str, one: FieldRow) -> None:
 
 
 def say(connection: Connection, id: str, at: float, text: str) -> None:
-    """Note what happened to an intent."""
     connection.execute(insert(trail).values(intent=id, at=at, text=text))
 
 
 def said(connection: Connection, id: str) -> Sequence[tuple[float, str]]:
-    """Return what happened to an intent, in its order."""
     query = select(trail.c.at, trail.c.text).where(trail.c.intent == id).order_by(trail.c.number)
     return [(float(at), str(text)) for at, text in connection.execute(query)]
 
@@ -303,15 +206,6 @@ def _one(connection: Connection, which: Any) -> ActionRow | None:
     return None if row is None else _row(row)
 
 
-def _all(connection: Connection, which: Any) -> list[ActionRow]:
-    rows = connection.execute(select(intents).where(which).order_by(intents.c.number)).mappings()
-    return [_row(row) for row in rows]
-
-
 def _row(row: RowMapping) -> ActionRow:
     own = {name: row[name] for name in ActionRow.model_fields if name != "action"}
     return ActionRow(action=Action.model_validate(row["document"]), **own)
-
-
-def _without(row: RowMapping, name: str) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != name}

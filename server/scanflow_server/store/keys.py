@@ -16,16 +16,12 @@ OWN = "intent/"
 
 
 def fingerprint(request: Any) -> str:
-    """Return the same short text for the same request: give it as it was sent, and nothing that changes by itself."""
+    """Return the digest of a request as it was sent, with nothing that changes by itself."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 def find(connection: Connection, key: str | None, kind: str, mark: str) -> str | None:
-    """Return what was made for this key; None: nothing yet, or there is no key.
-
-    Raises:
-        InvalidError: the key was used for another request.
-    """
+    """Return what was made for this key; None: nothing yet, or there is no key."""
     if key is None:
         return None
     row = connection.execute(select(keys).where(keys.c.key == key)).mappings().first()
@@ -44,6 +40,5 @@ def made(connection: Connection, key: str) -> str | None:
 
 
 def keep(connection: Connection, key: str | None, kind: str, mark: str, *, target: str, at: float) -> None:
-    """Note what was made for this key."""
     if key is not None:
         connection.execute(insert(keys).values(key=key, kind=kind, target=target, fingerprint=mark, at=at))

@@ -8,52 +8,11 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    Connection,
-    Float,
-    Index,
-    Integer,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    and_,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, and_, insert, select, update
 
-from scanflow.agent import records
+from scanflow.agent.records import JSON
 from scanflow.errors import NotFoundError, UsageError
-from scanflow_server.store.base import metadata
-
-_NAME = 128
-_JSON = JSON(none_as_null=True)
-
-labels = Table(
-    "labels",
-    metadata,
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("app", String(_NAME), nullable=False),
-    Column("id", String(256), nullable=False),
-    Column("run", Text, nullable=False),
-    Column("data", _JSON, nullable=False),
-    Column("guess", _JSON),
-    Column("score", Float),
-    Column("state", String(16), nullable=False),
-    Column("label", _JSON),
-    Column("by", Text),
-    Column("asked", Float, nullable=False),
-    Column("given", Float),
-    Column("team", String(_NAME), nullable=False, server_default=""),
-    UniqueConstraint("app", "team", "id"),
-    Index(None, "app", "state"),
-    sqlite_autoincrement=True,
-)
-"""One row for each thing to be labelled. Where no team is said, it belongs to whichever team asks."""
+from scanflow_server.store.tables import labels
 
 LabelState = Literal["wanted", "given"]
 
@@ -69,10 +28,10 @@ class Wanted(BaseModel):
     run: str = ""
     """The run that picked it."""
 
-    data: dict[str, records.JSON] = Field(default_factory=dict)
+    data: dict[str, JSON] = Field(default_factory=dict)
     """What whoever labels it has to see, or where that is."""
 
-    guess: records.JSON = None
+    guess: JSON = None
     """What the model took it for."""
 
     score: float | None = Field(default=None, allow_inf_nan=False, strict=True)
@@ -87,7 +46,7 @@ class Label(Wanted):
     """Whose queue it is in; empty: any team's of the application."""
 
     state: LabelState = "wanted"
-    label: records.JSON = None
+    label: JSON = None
     by: str | None = None
     asked: float = 0.0
     """When it was asked for, in seconds since the epoch."""
@@ -141,7 +100,7 @@ def give(
     connection: Connection,
     id: str,
     *,
-    label: records.JSON,
+    label: JSON,
     by: str,
     at: float,
     app: str | None = None,
@@ -178,7 +137,7 @@ def give(
     return LabelChange(known, after)
 
 
-def _same(one: records.JSON, other: records.JSON) -> bool:
+def _same(one: JSON, other: JSON) -> bool:
     """Say whether two labels are one: to Python, ``true`` would be 1."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
@@ -193,7 +152,7 @@ def _several(id: str, rows: list[Label]) -> str:
     )
 
 
-def _command(id: str, label: records.JSON, app: str | None, team: str | None) -> str:
+def _command(id: str, label: JSON, app: str | None, team: str | None) -> str:
     """Return the command that gives a label."""
     text = label if isinstance(label, str) and not _reads_as_json(label) else json.dumps(label)
     which = "".join(f" --{name} {shlex.quote(one)}" for name, one in (("app", app), ("team", team)) if one)

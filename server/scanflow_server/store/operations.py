@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, insert, select, update
 
+from scanflow_server.store.base import Row
 from scanflow_server.store.tables import operations
 
 Kind = Literal["deploy", "change", "delete"]
-_OPEN = ("queued", "running")
+_OPEN = operations.c.state.in_(("queued", "running"))
 
 
-class OperationRow(BaseModel):
-    """One change of one service."""
-
-    model_config = ConfigDict(frozen=True)
-
+class OperationRow(Row):
     number: int = 0
     """The order in which changes of one service are made."""
 
@@ -37,20 +33,16 @@ class OperationRow(BaseModel):
 
 
 def add(connection: Connection, operation: OperationRow) -> None:
-    """Note a change that is to be made."""
     connection.execute(insert(operations).values(operation.model_dump(mode="json", exclude={"number"})))
 
 
 def get(connection: Connection, id: str) -> OperationRow | None:
-    """Return one of them."""
-    row = connection.execute(select(operations).where(operations.c.id == id)).mappings().first()
-    return None if row is None else OperationRow.model_validate(dict(row))
+    return OperationRow.first(connection, select(operations).where(operations.c.id == id))
 
 
 def running(connection: Connection) -> list[OperationRow]:
     """Return those that have not ended, the queued ones too, in the order they were requested in."""
-    query = select(operations).where(operations.c.state.in_(_OPEN)).order_by(operations.c.number)
-    return [OperationRow.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+    return OperationRow.all(connection, select(operations).where(_OPEN).order_by(operations.c.number))
 
 
 def release(connection: Connection, id: str) -> None:
@@ -69,15 +61,6 @@ def end(
     problem: dict[str, Any] | None = None,
 ) -> bool:
     """Note how one ended; say whether that is news."""
-    done = connection.execute(
-        update(operations)
-        .where(operations.c.id == id, operations.c.state.in_(_OPEN))
-        .values(
-            state="succeeded" if problem is None else "failed",
-            ended=at,
-            progress=progress,
-            result=result,
-            problem=problem,
-        )
-    )
-    return done.rowcount == 1
+    state = "succeeded" if problem is None else "failed"
+    values = {"state": state, "ended": at, "progress": progress, "result": result, "problem": problem}
+    return connection.execute(update(operations).where(operations.c.id == id, _OPEN).values(values)).rowcount == 1

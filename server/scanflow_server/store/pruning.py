@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import BigInteger, Boolean, Column, Connection, Float, Table, and_, delete, func, insert, or_, select
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select
 
-from scanflow_server.store.base import metadata
-from scanflow_server.store.intents import ActionRow, fields, get, intents, trail
-from scanflow_server.store.tables import events, keys, operations, runs
-
-marks = Table(
-    "event_marks",
-    metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("at", Float, nullable=False),
-    Column("gone", Boolean, nullable=False),  # whether the events up to this one are gone: of one row at most
-)
-"""Which event was the newest at what time, and up to which they are gone."""
-
+from scanflow_server.store.intents import ActionRow, get
+from scanflow_server.store.tables import events, fields, intents, keys, marks, operations, runs, trail
 
 # -- events
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, func, insert, select, update
 
+from scanflow_server.store.base import Row
 from scanflow_server.store.tables import runs
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class RunRequest(_Record):
+class RunRequest(Row):
     """What a drive is to do."""
 
     action: Literal["run", "resume", "spin"]
@@ -24,9 +20,7 @@ class RunRequest(_Record):
     """Of a resume: what it goes on with. None: what its file says now."""
 
 
-class WantedRun(_Record):
-    """One run that somebody asked for."""
-
+class WantedRun(Row):
     name: str
     app: str
     team: str
@@ -47,41 +41,26 @@ class WantedRun(_Record):
 
 
 def add(connection: Connection, run: WantedRun) -> None:
-    """Note a run that was not asked for before."""
     connection.execute(insert(runs).values(run.model_dump(mode="json")))
 
 
 def get(connection: Connection, name: str) -> WantedRun | None:
-    """Return one run, if this server was ever asked for it."""
-    row = connection.execute(select(runs).where(runs.c.name == name)).mappings().first()
-    return None if row is None else WantedRun.model_validate(dict(row))
+    return WantedRun.first(connection, select(runs).where(runs.c.name == name))
 
 
 def active(connection: Connection) -> list[WantedRun]:
     """Return those whose newest drive is not known to have ended, the oldest first."""
-    rows = connection.execute(select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name)).mappings()
-    return [WantedRun.model_validate(dict(row)) for row in rows]
+    return WantedRun.all(connection, select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name))
 
 
 def count_active(connection: Connection) -> int:
-    """Return how many those are."""
     return int(connection.execute(select(func.count()).select_from(runs).where(runs.c.active)).scalar_one())
 
 
 def drive_again(connection: Connection, name: str, asked: RunRequest) -> None:
     """Ask for one more drive of a run."""
-    connection.execute(
-        update(runs)
-        .where(runs.c.name == name)
-        .values(
-            drive=runs.c.drive + 1,
-            asked=asked.model_dump(mode="json"),
-            stop=False,
-            active=True,
-            outcome=None,
-            problem=None,
-        )
-    )
+    fresh = {"asked": asked.model_dump(mode="json"), "stop": False, "active": True, "outcome": None, "problem": None}
+    connection.execute(update(runs).where(runs.c.name == name).values(drive=runs.c.drive + 1, **fresh))
 
 
 def stop(connection: Connection, name: str) -> None:
@@ -93,9 +72,5 @@ def settle(
     connection: Connection, name: str, drive: int, *, outcome: str, problem: dict[str, Any] | None = None
 ) -> bool:
     """Note that a drive has ended; say whether that is news."""
-    done = connection.execute(
-        update(runs)
-        .where(runs.c.name == name, runs.c.drive == drive, runs.c.active)
-        .values(active=False, outcome=outcome, problem=problem)
-    )
-    return done.rowcount == 1
+    it = update(runs).where(runs.c.name == name, runs.c.drive == drive, runs.c.active)
+    return connection.execute(it.values(active=False, outcome=outcome, problem=problem)).rowcount == 1

@@ -1,10 +1,19 @@
-"""The tables of runs, operations, applications, agents, events and idempotency keys. Times: seconds since the epoch."""
+"""The tables. Times: seconds since the epoch."""
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, Integer, String, Table, Text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import UniqueConstraint as Unique
 
-from scanflow_server.store.base import metadata
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+"""All tables. What is changed here needs a migration: ``store/migrations``."""
 
 _NAME = 128
 _JSON = JSON(none_as_null=True)
@@ -111,3 +120,94 @@ tokens = Table(
     Column("revoked", Float),
 )
 """Who may ask this server: hashes of tokens, never tokens."""
+
+# Word for word as in the index, without bound values: else no database sees that the index has all that is asked for.
+OPEN = text("(state IN ('pending', 'running') OR guard_until IS NOT NULL OR reverting IS NOT NULL)")
+"""What is not over: it waits, runs, is guarded or is being undone."""
+
+intents = Table(
+    "intents",
+    metadata,
+    Column("number", _COUNTED, primary_key=True, autoincrement=True),
+    Column("id", String(_NAME), nullable=False, unique=True),
+    Column("app", String(_NAME), nullable=False),
+    Column("team", String(_NAME), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("strategy", Text, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("verdict", String(16), nullable=False),
+    Column("decided", Float, nullable=False),
+    Column("document", _JSON, nullable=False),  # the Action
+    Column("approved_by", Text),
+    Column("due", Float),  # when it is to be looked at again
+    Column("tries", Integer, nullable=False),
+    Column("guard_before", Float),
+    Column("guard_until", Float),
+    Column("reverting", Text),  # by whom it is being taken back at this moment
+    Unique("app", "team", "key"),
+    Index(None, "place", "decided"),
+    Index(None, "strategy", "decided"),
+    Index("ix_intents_open", "place", sqlite_where=OPEN, postgresql_where=OPEN),
+    sqlite_autoincrement=True,
+)
+"""Everything that an agent wanted, once for each key."""
+
+fields = Table(
+    "fields",
+    metadata,
+    Column("place", String(512), primary_key=True),
+    Column("field", String(256), primary_key=True),
+    Column("strategy", Text),
+    Column("app", String(_NAME)),
+    Column("agent", String(_NAME)),
+    Column("intent", String(_NAME)),
+    Column("priority", Integer, nullable=False),
+    Column("until", Float, nullable=False),
+    Column("written", _JSON),  # {"value": ...}; none where it cannot be seen
+    Column("foreign_value", _JSON),
+    Column("foreign_since", Float),
+)
+"""Who wrote a field last, and what; and since when it is something else."""
+
+trail = Table(
+    "trail",
+    metadata,
+    Column("number", _COUNTED, primary_key=True, autoincrement=True),
+    Column("intent", String(_NAME), nullable=False, index=True),
+    Column("at", Float, nullable=False),
+    Column("text", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""What happened to an intent, in words, in its order."""
+
+labels = Table(
+    "labels",
+    metadata,
+    Column("number", _COUNTED, primary_key=True, autoincrement=True),
+    Column("app", String(_NAME), nullable=False),
+    Column("id", String(256), nullable=False),
+    Column("run", Text, nullable=False),
+    Column("data", _JSON, nullable=False),
+    Column("guess", _JSON),
+    Column("score", Float),
+    Column("state", String(16), nullable=False),
+    Column("label", _JSON),
+    Column("by", Text),
+    Column("asked", Float, nullable=False),
+    Column("given", Float),
+    Column("team", String(_NAME), nullable=False),
+    Unique("app", "team", "id"),
+    Index(None, "app", "state"),
+    sqlite_autoincrement=True,
+)
+"""One row for each thing to be labelled. Where no team is said, it belongs to whichever team asks."""
+
+marks = Table(
+    "event_marks",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+    Column("gone", Boolean, nullable=False),  # whether the events up to this one are gone: of one row at most
+)
+"""Which event was the newest at what time, and up to which they are gone."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, delete, insert, select, update
 
 from scanflow.errors import AlreadyRunningError, NotFoundError, UsageError, did_you_mean
+from scanflow_server.store.base import Row
 from scanflow_server.store.tables import tokens
 
 HOME = "home"
 """The name of the token in the home folder; it is what that file says, so it is not revoked here."""
 
 
-class TokenRow(BaseModel):
+class TokenRow(Row):
     """One token, without the token."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     created: float
@@ -24,22 +22,16 @@ class TokenRow(BaseModel):
 
 def listed(connection: Connection) -> list[TokenRow]:
     """Return all, also those that were revoked, the oldest first."""
-    rows = connection.execute(select(tokens).order_by(tokens.c.created, tokens.c.name)).mappings()
-    return [TokenRow.model_validate(dict(row)) for row in rows]
+    return TokenRow.all(connection, select(tokens).order_by(tokens.c.created, tokens.c.name))
 
 
 def valid(connection: Connection) -> dict[str, str]:
-    """Return the names of the tokens that are valid, by their hashes."""
+    """Return the names of valid tokens, by their hashes."""
     rows = connection.execute(select(tokens.c.hash, tokens.c.name).where(tokens.c.revoked.is_(None)))
     return {str(row.hash): str(row.name) for row in rows}
 
 
 def add(connection: Connection, name: str, digest: str, *, at: float) -> TokenRow:
-    """Keep a new token.
-
-    Raises:
-        AlreadyRunningError: there was one of that name already; what it did is known by that name.
-    """
     if any(one.name == name for one in listed(connection)):
         raise AlreadyRunningError(f"There is, or was, a token {name!r}. Choose another name: scanflow token list")
     connection.execute(insert(tokens).values(name=name, hash=digest, created=at))
@@ -54,12 +46,7 @@ def put_home(connection: Connection, digest: str, *, at: float) -> None:
 
 
 def revoke(connection: Connection, name: str, *, at: float) -> TokenRow:
-    """Let nobody in by this token from now on; one that was revoked before stays as it is.
-
-    Raises:
-        NotFoundError: there is none of that name.
-        UsageError: it is the home's.
-    """
+    """Let nobody in by this token from now on; one that was revoked before stays as it is."""
     if name == HOME:
         raise UsageError(
             "The home's own token is what its file says. To replace it: scanflow down, remove the file "

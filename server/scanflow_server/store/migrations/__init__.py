@@ -1,4 +1,4 @@
-"""How the database is brought from any earlier shape to today's: one module a step, in ``versions``."""
+"""How the database is brought from an earlier release's shape to today's: one module a step, in ``versions``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from sqlalchemy import Connection, text
 from scanflow.errors import UsageError
 from scanflow.private import open_private
 from scanflow_server.store.base import Store, translated
-
-__all__ = ["head", "migrate"]
+from scanflow_server.store.tables import metadata
 
 _LOCK = 4_666_602
 """The advisory lock of PostgreSQL that one migration at a time holds."""
@@ -28,27 +27,23 @@ def head() -> str:
     return str(_script()[1].get_current_head())
 
 
-def migrate(store: Store, *, step: str = "head") -> None:
-    """Bring the database to today's shape. Of several that do it at once, one does it and the others wait.
-
-    ``step``: the shape of then, up to that step; for tests.
-
-    Raises:
-        UsageError: a newer server has changed the database already.
-        UnavailableError: the database does not answer.
-    """
+def migrate(store: Store) -> None:
+    """Bring the database to today's shape. Of several that do it at once, one does it and the others wait."""
     config, script = _script()
     with translated(store.engine), _alone(store), store.engine.connect() as plain:
         connection = plain.execution_options(scanflow_writes=True)
 
         def steps(revision: Any, _context: Any) -> Any:
+            if not revision:
+                metadata.create_all(connection)
+                return script._stamp_revs("head", revision)
             known = {one.revision for one in script.walk_revisions()}
             if found := sorted(set(revision) - known):
                 raise UsageError(
                     f"The database {store.address!r} was changed by a newer scanflow (its step {found[0]!r} is not "
                     "known). Install that version, or name another database: SCANFLOW_DATABASE_URL"
                 )
-            return script._upgrade_revs(step, revision)
+            return script._upgrade_revs("head", revision)
 
         with EnvironmentContext(config, script, fn=steps) as environment:
             environment.configure(connection=connection, transactional_ddl=True)
@@ -66,7 +61,6 @@ def _script() -> tuple[Config, ScriptDirectory]:
 
 @contextmanager
 def _alone(store: Store) -> Iterator[None]:
-    """Let only one process at a time inside."""
     if store.engine.dialect.name == "sqlite":
         with open_private(Path(f"{store.engine.url.database}.lock"), "a") as file:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
