@@ -44,7 +44,7 @@ def perform(intent, call, key, noted, note):
     time.sleep(0.005)
     return PrimitiveResult({"before": inverse.arguments["instances"]}, inverse)
 
-engine = ArbiterEngine(open_store(address), perform, look=lambda intent: {}, workers=2)
+engine = ArbiterEngine(open_store(address), perform, look=lambda intent: {})
 engine.start()
 print("started", flush=True)
 time.sleep(300)

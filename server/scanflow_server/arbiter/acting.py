@@ -4,17 +4,16 @@ nor repeats one."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
 from scanflow.agent.primitive_model import PrimitiveResult
 from scanflow.agent.records import Action, Intent, PrimitiveCall
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
-from scanflow_server.arbiter.identity import overlapping, place_of, seconds, when
-from scanflow_server.arbiter.intent_service import event_of, not_found
-from scanflow_server.arbiter.look import Look, Measure
-from scanflow_server.arbiter.owner import LEASE_S, owner_from
+from scanflow_server.arbiter.identity import overlapping, place_of, seconds, strategy_of, when
+from scanflow_server.arbiter.intent_service import Look, event_of, not_found
+from scanflow_server.arbiter.objections import LEASE_S
 from scanflow_server.primitives.action_context import REVERT
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
@@ -33,6 +32,8 @@ WAITS_S = (1.0, 2.0, 5.0, 15.0)
 Perform = Callable[[Intent, PrimitiveCall, str, PrimitiveCall | None, Callable[[PrimitiveCall], None]], PrimitiveResult]
 """Carry out a call for an intent: with an idempotency key, the inverse that an earlier try noted, a place for it."""
 
+Measure = Callable[[str, str], float | None]
+"""Return what a metric is, for an application, by their names; None: nobody knows."""
 
 _NOBODYS = {"strategy": None, "app": None, "agent": None, "intent": None, "priority": 0, "until": 0.0}
 """Of a field that no standing action has written."""
@@ -42,35 +43,18 @@ class Actor:
     """Begins, ends and takes back actions. Nothing here decides; two calls for one target do not overlap."""
 
     def __init__(
-        self,
-        store: Store,
-        perform: Perform,
-        *,
-        look: Look,
-        measure: Measure,
-        clock: Callable[[], float],
-        lease_s: float = LEASE_S,
+        self, store: Store, perform: Perform, *, look: Look, measure: Measure, clock: Callable[[], float]
     ) -> None:
-        self._store, self._perform, self._look, self._measure = store, perform, look, measure
-        self._clock, self._lease_s = clock, lease_s
+        self._store, self._perform, self._look, self._measure, self._clock = store, perform, look, measure, clock
 
     def carry_out(self, id: str) -> None:
-        """Begin an action, or go on with one that was cut off, and write down how it ended."""
+        """Begin an action, or go on with one that was cut off."""
         stored = self._begin(id)
         if stored is None:
             return
-        intent = stored.intent
-        call = PrimitiveCall(primitive=intent.primitive, arguments=intent.arguments)
-        try:
-            done = self._perform(intent, call, f"{OWN}{id}", stored.action.inverse, lambda back: self._note(id, back))
-        except UnavailableError as error:
-            self._put_off(id, error)
-        except ScanflowError as error:
-            self._fail(id, str(error))
-        except Exception as error:  # noqa: BLE001  one action's defect ends that action, and not the engine
-            _log.exception("The action %s failed", id)
-            self._fail(id, f"{type(error).__name__}: {error}. This is a defect of scanflow; the server's log has more.")
-        else:
+        call = PrimitiveCall(primitive=stored.intent.primitive, arguments=stored.intent.arguments)
+        done = self._try(stored, call, f"{OWN}{id}", stored.action.inverse, lambda back: self._note(id, back))
+        if done is not None:
             self._succeed(id, done)
 
     def take_back(self, id: str) -> None:
@@ -79,26 +63,33 @@ class Actor:
             stored = kept.get(connection, id)
         if stored is None or stored.reverting is None or stored.action.inverse is None:
             return
-        intent = stored.intent
-        try:
-            self._perform(intent, stored.action.inverse, f"{OWN}{id}{REVERT}", None, lambda _: None)
-        except UnavailableError as error:
-            self._put_off(id, error)
-        except ScanflowError as error:
-            self._not_taken_back(id, str(error))
-        except Exception as error:  # noqa: BLE001  as above
-            _log.exception("The action %s could not be taken back", id)
-            self._not_taken_back(id, f"{type(error).__name__}: {error}")
-        else:
+        if self._try(stored, stored.action.inverse, f"{OWN}{id}{REVERT}", None, lambda _: None) is not None:
             self._taken_back(id)
 
-    def ask_back(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Mark an action to be taken back.
+    def _try(
+        self,
+        stored: ActionRow,
+        call: PrimitiveCall,
+        key: str,
+        noted: PrimitiveCall | None,
+        note: Callable[[PrimitiveCall], None],
+    ) -> PrimitiveResult | None:
+        """Carry out a call; None: it could not be, and that is written down."""
+        failed = self._fail if stored.reverting is None else self._not_taken_back
+        try:
+            return self._perform(stored.intent, call, key, noted, note)
+        except UnavailableError as error:
+            self._put_off(stored.id, error)
+        except ScanflowError as error:
+            failed(stored.id, str(error))
+        except Exception as error:  # noqa: BLE001  one action's defect ends that action, and not the engine
+            _log.exception("The action %s failed", stored.id)
+            why = f"{type(error).__name__}: {error}. This is a defect of scanflow; the server's log has more."
+            failed(stored.id, why)
+        return None
 
-        Raises:
-            NotFoundError: there is no such action.
-            UsageError: it was not done, nothing undoes it, or somebody has written over it since.
-        """
+    def ask_back(self, id: str, *, by: str, reason: str = "") -> Action:
+        """Mark an action to be taken back."""
         with self._store.write() as connection:
             stored = kept.get(connection, id)
             if stored is None:
@@ -123,7 +114,6 @@ class Actor:
             return action
 
     def guard_ends(self, id: str, said: str = "the guard saw nothing worse") -> None:
-        """Note that the guard watches no more, and why."""
         with self._store.write() as connection:
             stored = kept.get(connection, id)
             if stored is not None and stored.guard_until is not None:
@@ -136,8 +126,7 @@ class Actor:
             stored = kept.get(connection, id)
         if stored is None:
             return None
-        guard = stored.intent.guard
-        before = stored.guard_before
+        guard, before = stored.intent.guard, stored.guard_before
         if guard is not None and before is None and stored.tries == 0:
             before = self._measure(stored.intent.app, guard.metric)
         now = self._clock()
@@ -147,23 +136,22 @@ class Actor:
                 return None
             if stored.action.state not in {"pending", "running"}:
                 return None
-            if stored.tries >= MOST_TRIES:
-                self._lose(connection, stored, now, f"It was cut off {stored.tries} times")
-                return None
-            began = now if stored.action.began is None else stored.action.began
-            running = stored.changed(
-                action={"state": "running", "began": began}, tries=stored.tries + 1, guard_before=before, due=None
-            )
-            kept.put(connection, running)
-            said = "it began" if stored.tries == 0 else f"it began again, for the {stored.tries + 1}. time"
-            kept.say(connection, id, now, said)
-            self._own(connection, stored.intent, now)
-        return running
+            if stored.tries < MOST_TRIES:
+                began = now if stored.action.began is None else stored.action.began
+                change = {"state": "running", "began": began}
+                running = stored.changed(action=change, tries=stored.tries + 1, guard_before=before, due=None)
+                kept.put(connection, running)
+                said = "it began" if stored.tries == 0 else f"it began again, for the {stored.tries + 1}. time"
+                kept.say(connection, id, now, said)
+                self._own(connection, stored.intent, now)
+                return running
+        self._lose(stored, f"It was cut off {stored.tries} times")
+        return None
 
     def _own(self, connection: Any, intent: Intent, now: float) -> None:
         if intent.source == "person":
             return  # what a person wrote is found as a foreign value, and left alone as such
-        place, owned = place_of(intent), _owned(intent, since=now, lease_s=self._lease_s)
+        place, owned = place_of(intent), _owned(intent, since=now)
         known = kept.fields_at(connection, place)
         for name in intent.fields:
             field = known.get(name, FieldRow(field=name)).model_copy(update=owned)
@@ -176,28 +164,76 @@ class Actor:
             kept.put(connection, stored.changed(action={"inverse": inverse}))
 
     def _succeed(self, id: str, done: PrimitiveResult) -> None:
+        stored = self._stored(id)
+        guard, inverse, said = stored.intent.guard, stored.action.inverse or done.inverse, [_done(done.result)]
+        until = None
+        if guard is not None and inverse is not None:
+            until = self._clock() + guard.within_s
+            value = "unknown" if stored.guard_before is None else f"{stored.guard_before:.6g}"
+            said.append(f"the guard watches {guard.metric}, which was {value}, for {seconds(guard.within_s)}")
+        change = {"state": "succeeded", "result": done.result, "error": None, "inverse": inverse}
+        told = {"result": done.result}
+        self._over(stored, "succeeded", said, change, told, seen=self._look(stored.intent), guard_until=until)
+
+    def _fail(self, id: str, why: str) -> None:
+        change = {"state": "failed", "error": why}
+        self._over(self._stored(id), "failed", [f"it failed: {why}"], change, {"error": why}, give_back=True)
+
+    def _lose(self, stored: ActionRow, what: str) -> None:
+        why = (
+            f"{what}, and whether it took effect is not known. Look at {stored.intent.target!r}, and have the strategy "
+            "fire again."
+        )
+        self._over(stored, "failed", [why], {"state": "lost", "error": why}, {"error": why}, seen={})
+
+    def _taken_back(self, id: str) -> None:
+        stored = self._stored(id)
+        by = stored.reverting
+        change = {"state": "reverted", "reverted_by": by, "error": None}
+        seen = self._look(stored.intent)
+        self._over(stored, "reverted", [f"it is taken back, by {by}"], change, {"by": by}, seen=seen, give_back=True)
+
+    def _not_taken_back(self, id: str, why: str) -> None:
+        stored = self._stored(id)
+        said, change = [f"it could not be taken back: {why}"], {"error": why, "reverted_by": None}
+        self._over(stored, "failed", said, change, {"error": why}, seen=self._look(stored.intent))
+
+    def _over(
+        self,
+        stored: ActionRow,
+        event: str,
+        said: Iterable[str],
+        change: dict[str, Any],
+        told: dict[str, Any],
+        *,
+        seen: Mapping[str, Any] | None = None,
+        give_back: bool = False,
+        guard_until: float | None = None,
+    ) -> None:
+        """Write down how an attempt ended.
+
+        ``seen``: the target's fields as the attempt left them; None: it has written none. ``give_back``: it does not
+        stand, so its fields are not its own any more.
+        """
+        now = self._clock()
+        ended = {"ended": now} if "state" in change else {}
+        with self._store.write() as connection:
+            after = stored.changed(action={**change, **ended}, reverting=None, due=None, guard_until=guard_until)
+            kept.put(connection, after)
+            for text in said:
+                kept.say(connection, stored.id, now, text)
+            if seen is not None:
+                self._written(connection, stored.intent, seen)
+            if give_back:
+                self._give_back(connection, stored.intent)
+            happened = event_of(stored.intent, f"action.{event}", now, id=stored.id, **told)
+            events.append(connection, [happened])
+
+    def _stored(self, id: str) -> ActionRow:
         with self._store.read() as connection:
             stored = kept.get(connection, id)
         assert stored is not None
-        seen = self._look(stored.intent)
-        now = self._clock()
-        with self._store.write() as connection:
-            stored = kept.get(connection, id)
-            assert stored is not None
-            guard = stored.intent.guard
-            inverse = stored.action.inverse or done.inverse
-            watched = guard is not None and inverse is not None
-            change = {"state": "succeeded", "ended": now, "result": done.result, "error": None, "inverse": inverse}
-            until = now + guard.within_s if watched and guard is not None else None
-            kept.put(connection, stored.changed(action=change, guard_until=until, due=None))
-            kept.say(connection, id, now, f"it is done: {_short(done.result)}")
-            if guard is not None and until is not None:
-                value = "unknown" if stored.guard_before is None else f"{stored.guard_before:.6g}"
-                watches = f"the guard watches {guard.metric}, which was {value}, for {seconds(guard.within_s)}"
-                kept.say(connection, id, now, watches)
-            self._written(connection, stored.intent, seen)
-            happened = event_of(stored.intent, "action.succeeded", now, id=id, result=done.result)
-            events.append(connection, [happened])
+        return stored
 
     def _written(self, connection: Any, intent: Intent, seen: Any) -> None:
         if intent.source == "person":
@@ -217,86 +253,38 @@ class Actor:
             if field.intent != intent.id:
                 continue
             last = next((one for one in there if name in one.intent.fields), None)
-            owned = _NOBODYS if last is None else _owned(last.intent, since=when(last), lease_s=self._lease_s)
+            owned = _NOBODYS if last is None else _owned(last.intent, since=when(last))
             kept.put_field(connection, place, field.model_copy(update=owned))
-
-    def _fail(self, id: str, why: str) -> None:
-        now = self._clock()
-        with self._store.write() as connection:
-            stored = kept.get(connection, id)
-            assert stored is not None
-            change = {"state": "failed", "ended": now, "error": why}
-            kept.put(connection, stored.changed(action=change, due=None))
-            kept.say(connection, id, now, f"it failed: {why}")
-            self._give_back(connection, stored.intent)
-            events.append(connection, [event_of(stored.intent, "action.failed", now, id=id, error=why)])
 
     def _put_off(self, id: str, error: Exception) -> None:
         """Try again later, as what does not answer may; for ever it is not tried."""
-        with self._store.read() as connection:
-            stored = kept.get(connection, id)
-        assert stored is not None
-        now = self._clock()
+        stored = self._stored(id)
         if stored.tries >= MOST_TRIES:
             if stored.reverting is not None:
                 self._not_taken_back(id, str(error))
-                return
-            with self._store.write() as connection:  # what did not answer may have done it all the same
-                self._lose(connection, stored, now, f"It was tried {stored.tries} times ({error})")
+            else:  # what did not answer may have done it all the same
+                self._lose(stored, f"It was tried {stored.tries} times ({error})")
             return
         tries = stored.tries + (1 if stored.reverting is not None else 0)
         wait_s = WAITS_S[min(max(tries, 1), len(WAITS_S)) - 1]
         # What is done and is being taken back has no error of its own, before it is known that it cannot be.
         change = {"state": "pending", "error": str(error)} if stored.reverting is None else {}
+        now = self._clock()
         with self._store.write() as connection:
-            put_off = stored.changed(action=change, due=now + wait_s, tries=tries)
-            kept.put(connection, put_off)
+            kept.put(connection, stored.changed(action=change, due=now + wait_s, tries=tries))
             kept.say(connection, id, now, f"it is tried again in {seconds(wait_s)}: {error}")
 
-    def _lose(self, connection: Any, stored: ActionRow, now: float, what: str) -> None:
-        why = (
-            f"{what}, and whether it took effect is not known. Look at {stored.intent.target!r}, and have the strategy "
-            "fire again."
-        )
-        self._written(connection, stored.intent, {})
-        kept.put(connection, stored.changed(action={"state": "lost", "ended": now, "error": why}, due=None))
-        kept.say(connection, stored.id, now, why)
-        events.append(connection, [event_of(stored.intent, "action.failed", now, id=stored.id, error=why)])
 
-    def _taken_back(self, id: str) -> None:
-        with self._store.read() as connection:
-            stored = kept.get(connection, id)
-        assert stored is not None
-        seen = self._look(stored.intent)
-        now = self._clock()
-        with self._store.write() as connection:
-            change = {"state": "reverted", "ended": now, "reverted_by": stored.reverting, "error": None}
-            kept.put(connection, stored.changed(action=change, reverting=None, due=None))
-            kept.say(connection, id, now, f"it is taken back, by {stored.reverting}")
-            self._written(connection, stored.intent, seen)
-            self._give_back(connection, stored.intent)
-            happened = event_of(stored.intent, "action.reverted", now, id=id, by=stored.reverting)
-            events.append(connection, [happened])
-
-    def _not_taken_back(self, id: str, why: str) -> None:
-        with self._store.read() as connection:
-            stored = kept.get(connection, id)
-        assert stored is not None
-        seen = self._look(stored.intent)
-        now = self._clock()
-        with self._store.write() as connection:
-            change = {"error": why, "reverted_by": None}
-            kept.put(connection, stored.changed(action=change, reverting=None, due=None))
-            self._written(connection, stored.intent, seen)
-            kept.say(connection, id, now, f"it could not be taken back: {why}")
-            events.append(connection, [event_of(stored.intent, "action.failed", now, id=id, error=why)])
-
-
-def _owned(intent: Intent, *, since: float, lease_s: float) -> dict[str, Any]:
+def _owned(intent: Intent, *, since: float) -> dict[str, Any]:
     """Return what is kept of a field that an intent's strategy has owned since then."""
-    owner = owner_from(intent, now=since, lease_s=lease_s)
-    own = {"strategy": owner.strategy, "intent": owner.intent, "priority": owner.priority, "until": owner.until}
-    return {**own, "app": intent.app, "agent": intent.agent}
+    return {
+        "strategy": strategy_of(intent),
+        "intent": intent.id,
+        "priority": intent.priority,
+        "until": since + LEASE_S,
+        "app": intent.app,
+        "agent": intent.agent,
+    }
 
 
 def _newer(connection: Any, action: Action) -> list[Action]:
@@ -305,5 +293,6 @@ def _newer(connection: Any, action: Action) -> list[Action]:
     return list(takewhile(lambda one: one.id != action.id, there))
 
 
-def _short(result: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r:.60}" for name, value in result.items()) or "nothing to tell"
+def _done(result: dict[str, Any]) -> str:
+    text = ", ".join(f"{name}={value!r:.60}" for name, value in result.items())
+    return f"it is done: {text or 'nothing to tell'}"

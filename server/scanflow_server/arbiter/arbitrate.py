@@ -6,17 +6,19 @@ then the smaller key. One that may act keeps the others from its fields, which a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from scanflow.agent.records import JSON, Action, Decision, Intent
-from scanflow_server.arbiter.budget import against_spending
-from scanflow_server.arbiter.cooldown import against_haste
-from scanflow_server.arbiter.foreign import FOREIGN_S, against_foreign
-from scanflow_server.arbiter.hysteresis import against_reversal
-from scanflow_server.arbiter.identity import fields_of, overlapping, place_of, rank, seconds, strategy_name
-from scanflow_server.arbiter.objection import Objection
-from scanflow_server.arbiter.owner import Owner, against_owner
+from scanflow.agent.records import Action, Decision, Intent
+from scanflow_server.arbiter.identity import overlapping, place_of, seconds
+from scanflow_server.arbiter.objections import (
+    Objection,
+    World,
+    against_foreign,
+    against_haste,
+    against_owner,
+    against_reversal,
+    against_spending,
+)
 
 QUEUE_S = 900.0
 """For how long a person's command may wait for its turn, in seconds: by then nobody waits for what comes of it."""
@@ -25,80 +27,12 @@ RETRY_S = 1.0
 """After how long an intent is looked at again whose target is busy, in seconds; it is also when that is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """What the arbiter knows of one target when it decides."""
-
-    now: float
-    history: Sequence[Action] = ()
-    """What was decided before: everything of the same key, and what was acted on by the same strategies or there."""
-
-    owners: Mapping[str, Owner] = field(default_factory=dict)
-    observed: Mapping[str, JSON] = field(default_factory=dict)
-    """What the target's fields are."""
-
-    last_written: Mapping[str, JSON] = field(default_factory=dict)
-    """What was last written into them from here."""
-
-    foreign_since: Mapping[str, float] = field(default_factory=dict)
-    """When a field was first seen to be other than written."""
-
-    foreign_s: float = FOREIGN_S
-    approved: Collection[str] = frozenset()
-    """The ids of the intents that a person has approved."""
-
-    at_work: Collection[str] = frozenset()
-    """The ids of the actions that change the target at this moment, or will go on with that."""
-
-
-def arbitrate(
-    intent: Intent,
-    *,
-    now: float,
-    history: Sequence[Action] = (),
-    pending: Sequence[Intent] = (),
-    owners: Mapping[str, Owner] | None = None,
-    observed: Mapping[str, JSON] | None = None,
-    last_written: Mapping[str, JSON] | None = None,
-    foreign_since: Mapping[str, float] | None = None,
-    foreign_s: float = FOREIGN_S,
-    approved: Collection[str] = frozenset(),
-) -> Decision:
-    """Decide on one intent.
-
-    Args:
-        intent: What is wanted.
-        now: Seconds since the epoch.
-        history: What was decided before: see :class:`World`.
-        pending: What is wanted too, and has not begun. Only what is about the same target, or has the same key, counts.
-        owners: Whose the target's fields are.
-        observed: What its fields are.
-        last_written: What was last written into them from here.
-        foreign_since: When a field was first seen to be other than written; unset: now.
-        foreign_s: How long somebody else's value is left alone, in seconds.
-        approved: The ids of intents that a person has approved.
-    """
-    world = World(
-        now=now,
-        history=history,
-        owners=owners or {},
-        observed=observed or {},
-        last_written=last_written or {},
-        foreign_since=foreign_since or {},
-        foreign_s=foreign_s,
-        approved=approved,
-    )
-    rivals = [one for one in pending if one.id != intent.id]
-    near = [one for one in rivals if place_of(one) == place_of(intent) or _same_key(one, intent)]
-    return arbitrate_all([*near, intent], world)[intent.id]
-
-
 def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision]:
     """Decide on all intents that wait for one target, by their ids."""
     taken: list[Action] = []
     seen: list[Action] = []
     decisions: dict[str, Decision] = {}
-    wanted = sorted(intents, key=rank)
+    wanted = sorted(intents, key=lambda one: (-one.priority, one.at, one.key, one.id))
     for intent in wanted:
         decision = _decide(intent, world, taken, seen, wanted)
         decisions[intent.id] = decision
@@ -152,9 +86,9 @@ def _against_command(
 
 
 def _supersedes(one: Intent, other: Intent) -> bool:
-    """Return whether a person's later command writes all that an earlier one would."""
+    """Whether a person's later command writes all that an earlier one would."""
     same = one.source == other.source == "person" and place_of(one) == place_of(other)
-    return same and (one.at, one.id) > (other.at, other.id) and fields_of(other) <= fields_of(one)
+    return same and (one.at, one.id) > (other.at, other.id) and set(other.fields) <= set(one.fields)
 
 
 def _first_objection(intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action]) -> Objection | None:
@@ -162,26 +96,15 @@ def _first_objection(intent: Intent, world: World, taken: Sequence[Action], seen
     past = [*(action for action in world.history if action.id != intent.id), *taken]
     checks: tuple[Callable[[], Objection | None], ...] = (
         lambda: _again(intent, [*world.history, *seen]),
-        lambda: against_owner(intent, world.owners, now),
+        lambda: against_owner(intent, world),
         lambda: _against_better(intent, taken),
-        lambda: None if intent.id in world.approved else _foreign(intent, world),
+        lambda: None if intent.id in world.approved else against_foreign(intent, world),
         lambda: against_haste(intent, past, now),
         lambda: against_reversal(intent, past, now),
         lambda: against_spending(intent, past, now),
         lambda: _busy(intent, world),
     )
     return next((objection for check in checks if (objection := check()) is not None), None)
-
-
-def _foreign(intent: Intent, world: World) -> Objection | None:
-    return against_foreign(
-        intent,
-        observed=world.observed,
-        last_written=world.last_written,
-        since=world.foreign_since,
-        now=world.now,
-        patience_s=world.foreign_s,
-    )
 
 
 def _again(intent: Intent, decided: Sequence[Action]) -> Objection | None:
@@ -203,8 +126,10 @@ def _same_key(one: Intent, other: Intent) -> bool:
 def _against_better(intent: Intent, taken: Sequence[Action]) -> Objection | None:
     for action in taken:
         if fields := overlapping(action.intent, intent):
+            mine = f"The strategy {action.intent.strategy!r} of the agent {action.intent.agent!r}"
+            who = f"{action.intent.agent} (a person)" if action.intent.source == "person" else mine
             return Objection(
-                f"{strategy_name(action.intent)} wants {fields[0]!r} of {intent.target!r} too and comes first: "
+                f"{who} wants {fields[0]!r} of {intent.target!r} too and comes first: "
                 f"{_why_first(action.intent, intent)}.",
                 winner=action.id,
             )

@@ -13,15 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Self
 
-from scanflow.agent.records import Action, Decision, Intent
+from scanflow.agent.records import Action, Decision, Guard, Intent
 from scanflow.errors import ScanflowError
-from scanflow_server.arbiter.acting import Actor, Perform
-from scanflow_server.arbiter.foreign import FOREIGN_S
-from scanflow_server.arbiter.guard import regressed
+from scanflow_server.arbiter.acting import Actor, Measure, Perform
 from scanflow_server.arbiter.identity import place_of
-from scanflow_server.arbiter.intent_service import IntentService
-from scanflow_server.arbiter.look import Look, Measure
-from scanflow_server.arbiter.owner import LEASE_S
+from scanflow_server.arbiter.intent_service import IntentService, Look
+from scanflow_server.arbiter.objections import FOREIGN_S
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
@@ -39,8 +36,14 @@ LONGEST_PAUSE_S = 60.0
 """The longest pause before the engine goes on with what it stumbles over, in seconds; the first is ``LOOK_S``."""
 
 
-def _unknown(_app: str, _metric: str) -> None:
-    return None
+def regressed(guard: Guard, before: float | None, after: float | None) -> str | None:
+    """Return how the guard's metric got worse by more than it may, in words; None: it did not, or nobody knows."""
+    if before is None or after is None:
+        return None
+    worse_by = after - before if guard.worse == "higher" else before - after
+    if worse_by <= guard.by:
+        return None
+    return f"{guard.metric} went from {before:.6g} to {after:.6g}, which is worse by more than {guard.by:.6g}"
 
 
 class ArbiterEngine:
@@ -52,30 +55,19 @@ class ArbiterEngine:
         perform: Perform,
         *,
         look: Look,
-        measure: Measure = _unknown,
+        measure: Measure = lambda _app, _metric: None,
         alive: Callable[[str, str], bool] = lambda _app, _agent: False,
         clock: Callable[[], float] = time.time,
-        lease_s: float = LEASE_S,
         foreign_s: float = FOREIGN_S,
-        workers: int = WORKERS,
     ) -> None:
-        """Decide and act on what is in ``store``.
+        """Decide and act on what is in ``store``, which is migrated.
 
-        Args:
-            store: The database, migrated.
-            perform: Carries out a primitive.
-            look: Says what the fields of a target are.
-            measure: Says what a guard's metric is.
-            alive: Whether an agent of an application is there; its strategies then keep the fields that they own.
-            clock: Seconds since the epoch.
-            lease_s: How long a strategy keeps a field whose agent is not known to be there, in seconds.
-            foreign_s: How long somebody else's value is left alone, in seconds.
-            workers: How many actions are carried out at the same time.
+        ``alive``: whether an agent of an application is there; its strategies then keep the fields that they own.
+        ``foreign_s``: how long somebody else's value is left alone, in seconds.
         """
-        self._store, self._clock, self._workers = store, clock, workers
-        self._measured = measure
+        self._store, self._clock, self._measured = store, clock, measure
         self.intents = IntentService(store, look=look, clock=clock, alive=alive, foreign_s=foreign_s)
-        self._actor = Actor(store, perform, look=look, measure=self._measure, clock=clock, lease_s=lease_s)
+        self._actor = Actor(store, perform, look=look, measure=self._measure, clock=clock)
         self._changed = threading.Condition()
         self._news = 0
         self._busy: dict[str, str] = {}
@@ -83,23 +75,16 @@ class ArbiterEngine:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    # What is asked of it
-
     def submit(self, intent: Intent) -> Decision:
-        """Decide on an intent; what is to be done is begun at once. See :meth:`IntentService.submit`."""
+        """Decide on an intent; what is to be done is begun at once."""
         decision = self.intents.submit(intent)
         self.wake()
         return decision
 
     def approve(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Record a person's approval. See :meth:`IntentService.approve`."""
         action = self.intents.approve(id, by=by, reason=reason)
         self.wake()
         return action
-
-    def refuse(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Take a person's no. See :meth:`IntentService.refuse`."""
-        return self.intents.refuse(id, by=by, reason=reason)
 
     def revert(self, id: str, *, by: str, reason: str = "", timeout_s: float = 30.0) -> Action:
         """Take an action back, and return it as it then is; after ``timeout_s`` it may still be on its way."""
@@ -108,10 +93,8 @@ class ArbiterEngine:
         if self._thread is None:
             self.settle()
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._get(id).reverting is None, timeout_s)
-        return self._get(id).action
-
-    # Its life
+            self._changed.wait_for(lambda: self._stopping or self.intents.get(id).reverting is None, timeout_s)
+        return self.intents.get(id).action
 
     def start(self) -> None:
         """Act from now on, in threads of its own; first of all on what an earlier one was killed over."""
@@ -144,8 +127,6 @@ class ArbiterEngine:
             for id, job in jobs:
                 self._do(id, job)
 
-    # Its work
-
     def _run(self) -> None:
         while not self._stopping:
             with self._changed:
@@ -173,7 +154,7 @@ class ArbiterEngine:
                 self._busy.pop(id, None)
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        """Return what is to be done now, at most one thing a target, and mark those targets as busy."""
+        """Return what is to be done now, at most one thing a target, and mark those targets busy."""
         now = self._clock()
         with self._store.read() as connection:
             found = kept.due(connection)
@@ -183,7 +164,7 @@ class ArbiterEngine:
             with self._changed:
                 if now < self._stumbled.get(stored.id, (0, 0.0))[1]:
                     continue
-                if len(self._busy) >= self._workers:
+                if len(self._busy) >= WORKERS:
                     break
                 if place in self._busy.values() or stored.id in self._busy:
                     continue
@@ -201,7 +182,7 @@ class ArbiterEngine:
         if stored.reverting is not None:
             return partial(self._actor.take_back, stored.id)
         if action.decision.verdict == "queue":
-            return partial(self._again, stored.intent)
+            return partial(self.intents.decide_again, stored.intent)
         if action.state in {"pending", "running"}:
             return partial(self._actor.carry_out, stored.id)
         return self._guarded(stored, now)
@@ -223,9 +204,6 @@ class ArbiterEngine:
             return
         self._actor.take_back(id)
 
-    def _again(self, intent: Intent) -> None:
-        self.intents.again(intent)
-
     def _do(self, id: str, job: Callable[[], None]) -> None:
         place = self._busy.get(id)
         try:
@@ -234,7 +212,7 @@ class ArbiterEngine:
                 waiting = [] if place is None else kept.waiting_at(connection, place)
             queued = next((one for one in waiting if one.action.decision.verdict == "queue" and one.id != id), None)
             if queued is not None:  # its turn may have come, before the moment that it was told
-                self.intents.again(queued.intent)
+                self.intents.decide_again(queued.intent)
         except ScanflowError as error:  # the database does not answer; what was begun is found again by its state
             _log.warning("%s", error)
             self._stumbles(id)
@@ -261,12 +239,6 @@ class ArbiterEngine:
         except Exception:  # noqa: BLE001  what cannot be measured is not known, and holds nothing up
             _log.exception("The metric %s of %s could not be measured", metric, app)
             return None
-
-    def _get(self, id: str) -> ActionRow:
-        with self._store.read() as connection:
-            stored = kept.get(connection, id)
-        assert stored is not None
-        return stored
 
     def wake(self) -> None:
         """Look at once for what is to be done."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from scanflow.agent.records import Action, Intent
 
-Rank = tuple[int, float, str, str]
-
 _OF_AN_APPLICATION = frozenset({"workflow", "agent"})
 
 
@@ -23,28 +21,11 @@ def strategy_of(intent: Intent) -> str:
     return f"{intent.team}/{intent.app}/{intent.agent}/{intent.strategy}"
 
 
-def strategy_name(intent: Intent) -> str:
-    """Return who wants it for people, as a sentence begins with it."""
-    if intent.source == "person":
-        return f"{intent.agent} (a person)"
-    return f"The strategy {intent.strategy!r} of the agent {intent.agent!r}"
-
-
-def fields_of(intent: Intent) -> frozenset[str]:
-    """Return what an intent writes."""
-    return frozenset(intent.fields)
-
-
 def overlapping(one: Intent, other: Intent) -> tuple[str, ...]:
     """Return the fields that both would write, in order."""
     if place_of(one) != place_of(other):
         return ()
-    return tuple(sorted(fields_of(one) & fields_of(other)))
-
-
-def rank(intent: Intent) -> Rank:
-    """Return what intents are sorted by: the higher priority, then the earlier, then the smaller key, then the id."""
-    return -intent.priority, intent.at, intent.key, intent.id
+    return tuple(sorted(set(one.fields) & set(other.fields)))
 
 
 def acted(action: Action) -> bool:

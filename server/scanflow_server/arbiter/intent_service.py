@@ -15,15 +15,19 @@ from scanflow.agent.primitives import act_of
 from scanflow.agent.records import Action, ActionState, Decision, Event, Intent
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.problems import problem_of
-from scanflow_server.arbiter.arbitrate import World, arbitrate_all
-from scanflow_server.arbiter.foreign import FOREIGN_S, foreign_fields, same
+from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.identity import place_of
-from scanflow_server.arbiter.look import SINCE, Look
-from scanflow_server.arbiter.owner import Owner
+from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, foreign_fields, same
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
+
+Look = Callable[[Intent], Mapping[str, Any]]
+"""Return those of an intent's fields that can be seen, as they are; and, under ``SINCE``, since when its target is
+there, where that is known."""
+
+SINCE = "created"
 
 _WAITS = frozenset({"act", "queue", "approve", "suggest"})
 
@@ -40,27 +44,13 @@ class IntentService:
         alive: Callable[[str, str], bool] = lambda _app, _agent: False,
         foreign_s: float = FOREIGN_S,
     ) -> None:
-        """Keep everything in ``store``.
-
-        Args:
-            store: The database.
-            look: Says what the fields of a target are.
-            clock: Seconds since the epoch.
-            alive: Whether an agent of an application is known to be there: its strategies then keep their fields.
-            foreign_s: How long somebody else's value is left alone, in seconds.
-        """
-        self._store, self._look, self._clock, self._alive = store, look, clock, alive
+        self._store, self.look, self._clock, self._alive = store, look, clock, alive
         self._foreign_s = foreign_s
-        self.look = look
 
     def submit(self, intent: Intent) -> Decision:
-        """Decide on an intent, once for its key: the same key again is told what was decided.
-
-        Raises:
-            InvalidError: its primitive, arguments, target and fields do not fit together, or its id is another's.
-        """
+        """Decide on an intent, once for its key: the same key again is told what was decided."""
         check_intent(intent)
-        seen = self._look(intent)
+        seen = self.look(intent)
         with self._store.write() as connection:
             if (known := kept.by_key(connection, intent)) is not None:
                 return _duplicate(intent, known.action, self._clock())
@@ -79,22 +69,19 @@ class IntentService:
         kept.add(connection, stored)
         return self._decide(connection, place_of(intent), seen, [stored])[intent.id]
 
-    def again(self, intent: Intent) -> Decision | None:
-        """Decide again on what waits at an intent's target; returns what is decided on that intent, if it waits."""
-        seen = self._look(intent)
+    def decide_again(self, intent: Intent) -> None:
+        """Decide again on what waits at an intent's target."""
+        seen = self.look(intent)
         with self._store.write() as connection:
-            return self._decide(connection, place_of(intent), seen, []).get(intent.id)
+            self._decide(connection, place_of(intent), seen, [])
+
+    def get(self, id: str) -> ActionRow:
+        with self._store.read() as connection:
+            return _get(connection, id)
 
     def approve(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Record a person's approval, and decide again: autonomy and another client's value no longer stop it.
-
-        Raises:
-            NotFoundError: there is no such intent.
-            UsageError: it was acted on already.
-        """
-        with self._store.read() as connection:
-            stored = _get(connection, id)
-        seen = self._look(stored.intent)
+        """Record a person's approval, and decide again: autonomy and another client's value no longer stop it."""
+        seen = self.look(self.get(id).intent)
         with self._store.write() as connection:
             stored = _get(connection, id)
             if stored.action.decision.verdict in {"act", "queue"}:
@@ -106,12 +93,6 @@ class IntentService:
             return _get(connection, id).action
 
     def refuse(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Note a person's no.
-
-        Raises:
-            NotFoundError: there is no such intent.
-            UsageError: it has begun already, or was refused before.
-        """
         with self._store.write() as connection:
             stored = _get(connection, id)
             if stored.action.state != "pending" or stored.action.began is not None:
@@ -141,7 +122,7 @@ class IntentService:
         world = World(
             now=now,
             history=history,
-            owners={name: self._owner(one) for name, one in fields.items() if one.strategy is not None},
+            owners={name: owner for name, one in fields.items() if (owner := self._owner(one)) is not None},
             observed=seen,
             last_written=_last_written(steady),
             foreign_since=foreign,
@@ -193,20 +174,15 @@ class IntentService:
                 since[name] = found
         return since
 
-    def _owner(self, one: FieldRow) -> Owner:
+    def _owner(self, one: FieldRow) -> Owner | None:
+        if one.strategy is None or one.intent is None:
+            return None
         lives = one.app is not None and one.agent is not None and self._alive(one.app, one.agent)
-        return Owner(
-            strategy=one.strategy or "", intent=one.intent or "", priority=one.priority, until=one.until, lives=lives
-        )
+        return Owner(strategy=one.strategy, intent=one.intent, priority=one.priority, until=one.until, lives=lives)
 
 
 def check_intent(intent: Intent) -> None:
-    """Refuse an intent whose parts do not fit together.
-
-    Raises:
-        NotFoundError: there is no such primitive.
-        InvalidError: an argument is wrong, or it would write something else than it says.
-    """
+    """Refuse an intent whose primitive, arguments, target and fields do not fit together."""
     act = act_of(intent.primitive, intent.arguments)
     if act.target != intent.target:
         raise InvalidError(
@@ -219,14 +195,12 @@ def check_intent(intent: Intent) -> None:
 
 
 def event_of(intent: Intent, type: str, at: float, **data: Any) -> Event:
-    """Return an event about an intent's target."""
     whose = {"by": intent.agent} if intent.source == "person" else {"agent": intent.agent, "strategy": intent.strategy}
     about = {**whose, "primitive": intent.primitive}
     return Event(at=at, type=type, app=intent.app, subject=intent.target, data={**about, **data})
 
 
 def not_found(id: str) -> NotFoundError:
-    """Return the error of an intent that is not known."""
     return NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
 
 

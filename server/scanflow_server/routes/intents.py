@@ -133,7 +133,7 @@ def approve(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> A
 @router.post("/{id}/refuse")
 def refuse(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Action:
     """Say no to it."""
-    return engine.refuse(id, by=caller, reason=approval.reason)
+    return engine.intents.refuse(id, by=caller, reason=approval.reason)
 
 
 @router.post("/{id}/revert")

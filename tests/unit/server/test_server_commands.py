@@ -169,7 +169,7 @@ def test_a_command_waits_for_its_turn_only_for_so_long(context: ServerContext, e
     with context.store.read() as connection:
         stored = intents.get(connection, id)
     assert stored is not None
-    late.intents.again(stored.intent)
+    late.intents.decide_again(stored.intent)
     problem = known(context, id).problem
     assert problem is not None
     assert "Request it again" in problem["detail"]

@@ -23,6 +23,7 @@ from scanflow_server.context import ServerContext, make_context
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import intents, labels
 from scanflow_server.store.migrations import migrate
+from scanflow_server.store.tables import labels as label_table
 from tests.unit.agents.templates.fakes import FakeControlPlane, World
 from tests.unit.server.answering import answering
 from tests.unit.server.keeping import entered, stored
@@ -91,7 +92,7 @@ def test_the_newest_labels_are_seen_however_many_were_given_before(
             for number in range(start, start + count)
         ]
         with parts.store.write() as connection:
-            connection.execute(insert(labels.labels), [one.model_dump(mode="json") for one in given])
+            connection.execute(insert(label_table), [one.model_dump(mode="json") for one in given])
 
     give(0, MOST_LABELS, 0.9)
     assert len(control_plane.labels("mnist", state="given")) == MOST_LABELS

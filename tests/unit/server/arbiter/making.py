@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall
+from scanflow_server.arbiter.arbitrate import arbitrate_all
+from scanflow_server.arbiter.objections import World
 
 
 def intent(id: str = "i1", **changes: Any) -> Intent:
@@ -30,3 +33,8 @@ def action(
     decision = Decision.model_validate({"intent": of.id, "verdict": verdict, "reason": "It was so.", "at": began})
     given = {"id": of.id, "intent": of, "decision": decision, "inverse": inverse}
     return Action.model_validate({**given, "state": "succeeded", "began": began, "ended": began, **changes})
+
+
+def arbitrate(wanted: Intent, *, pending: Sequence[Intent] = (), **known: Any) -> Decision:
+    """Decide on one intent; ``known`` is what the arbiter knows of the target."""
+    return arbitrate_all([*pending, wanted], World(**known))[wanted.id]

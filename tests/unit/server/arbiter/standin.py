@@ -9,7 +9,7 @@ from scanflow.agent.primitive_model import PrimitiveResult
 from scanflow.agent.records import Intent, PrimitiveCall
 from scanflow.errors import UnavailableError
 from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.arbiter.look import SINCE
+from scanflow_server.arbiter.intent_service import SINCE
 from scanflow_server.store.base import Store
 
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import PrimitiveCall
-from scanflow_server.arbiter.arbitrate import arbitrate
-from scanflow_server.arbiter.owner import Owner, owner_from
-from tests.unit.server.arbiter.making import action, intent
+from scanflow_server.arbiter.objections import Owner
+from tests.unit.server.arbiter.making import action, arbitrate, intent
 
 
 def owner(**changes: Any) -> Owner:
@@ -37,7 +36,7 @@ def test_a_higher_priority_takes_a_field_over() -> None:
 
 
 def test_an_owner_writes_its_field_again_and_others_write_other_fields() -> None:
-    mine = owner_from(intent("i0"), now=100.0)
+    mine = owner(strategy="tests/mnist/planner/scale")
     assert arbitrate(intent(), now=101.0, owners={"replicas": mine}).verdict == "act"
     assert arbitrate(intent(), now=101.0, owners={"traffic": owner()}).verdict == "act"
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.agent.records import Action, Intent
-from scanflow_server.arbiter.arbitrate import World, arbitrate, arbitrate_all
+from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.identity import overlapping
-from scanflow_server.arbiter.owner import Owner
-from tests.unit.server.arbiter.making import action, intent
+from scanflow_server.arbiter.objections import Owner, World
+from tests.unit.server.arbiter.making import action, arbitrate, intent
 
 FIELDS = ("model", "replicas", "traffic")
 
@@ -61,10 +61,6 @@ def test_the_order_of_arrival_decides_nothing(
     mixed = list(wanted)
     random.Random(seed).shuffle(mixed)
     assert arbitrate_all(mixed, world) == decided
-    for one in mixed:
-        others = [other for other in mixed if other is not one]
-        alone = arbitrate(one, now=102.0, pending=others, owners=owned, observed=observed, last_written=written)
-        assert alone == decided[one.id]
 
 
 @given(wanted=intents(), owned=owners, observed=values, written=values)

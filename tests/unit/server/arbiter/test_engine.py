@@ -130,7 +130,7 @@ def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(world: World
     engine.submit(wanted("i2", 7, autonomy="suggest", service="other"))
     engine.settle()
     assert world.done == []
-    refused = engine.refuse("i2", by="bob", reason="too many")
+    refused = engine.intents.refuse("i2", by="bob", reason="too many")
     assert (refused.state, refused.decision.reason) == ("refused", "bob refused it: too many")
     assert engine.submit(wanted("i5", 7, autonomy="observe", service="third")).verdict == "observe"
     assert action(world, "i5").state == "observed"
@@ -140,9 +140,9 @@ def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(world: World
     with pytest.raises(UsageError, match="needs no approval: it is succeeded"):
         engine.approve("i1", by="ann")
     with pytest.raises(UsageError, match="cannot be refused: it is succeeded"):
-        engine.refuse("i1", by="bob")
+        engine.intents.refuse("i1", by="bob")
     with pytest.raises(NotFoundError, match="no intent 'i9'"):
-        engine.refuse("i9", by="bob")
+        engine.intents.refuse("i9", by="bob")
 
 
 @pytest.mark.parametrize("instant", ["before", "noted", "after"])
