@@ -30,7 +30,6 @@ OPEN_PATHS = ("/healthz", "/readyz")
 
 
 def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
-    """Return the application of a server; ``control``: its controllers work while it does."""
     engine = make_engine(context)
     controllers: list[Controller] = [
         RunsController(context),

@@ -20,8 +20,6 @@ _FRESH_S = 2.0
 
 
 class TokenNames:
-    """Tells whose a token is, from the store's hashes, which are read again now and then."""
-
     def __init__(self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._context, self._clock = context, clock
         self._names: dict[str, str] = {}
@@ -36,7 +34,6 @@ class TokenNames:
         return home_owner() if name == tokens.HOME else name
 
     def reload(self) -> None:
-        """Read the names again."""
         with self._lock:  # an older reading never replaces a newer one
             began = self._clock()
             with self._context.store.read() as connection:
@@ -53,7 +50,6 @@ def register_home(context: ServerContext) -> str:
 
 
 def home_owner() -> str:
-    """Return the user that this process runs as."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name

@@ -20,7 +20,6 @@ class ChangeNotifier:
         return self._changes
 
     def notify(self) -> None:
-        """Wake all waiters. Thread-safe."""
         with self._condition:
             self._changes += 1
             self._condition.notify_all()
@@ -35,7 +34,6 @@ class ChangeNotifier:
             self._condition.wait_for(lambda: self._changes != since, timeout_s)
 
     async def wait_async(self, since: int, timeout_s: float) -> None:
-        """Do the same as :meth:`wait`, in a coroutine."""
         entry = (asyncio.get_running_loop(), asyncio.Event())
         with self._condition:
             if self._changes != since:

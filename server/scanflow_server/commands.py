@@ -47,7 +47,6 @@ _FIELDS = {
 
 
 def new_id(kind: Kind) -> str:
-    """Return the id of a new operation."""
     return f"{kind}-{secrets.token_hex(6)}"
 
 
@@ -106,7 +105,6 @@ class QueuedDeployer(EmbeddedDeployer):
         key: str | None = None,  # noqa: ARG002  the action's own key is used
         observe: ServiceObserver = lambda _: None,  # noqa: ARG002  nobody watches an action
     ) -> ServiceRecord:
-        """Serve an online workflow. See :meth:`~scanflow.deployer.port.Deployer.deploy`."""
         request = {
             "application": json.loads(dump_json(app)),
             "source": None if source is None else str(source),
@@ -123,11 +121,9 @@ class QueuedDeployer(EmbeddedDeployer):
         key: str | None = None,  # noqa: ARG002  as above
         observe: ServiceObserver = lambda _: None,  # noqa: ARG002
     ) -> ServiceRecord:
-        """Change a service. See :meth:`~scanflow.deployer.port.Deployer.change`."""
         return self._made("change", name, self.service(name).app, change.model_dump(mode="json", exclude_none=True))
 
     def delete(self, name: str, *, observe: ServiceObserver = lambda _: None) -> None:  # noqa: ARG002
-        """End a service. See :meth:`~scanflow.deployer.port.Deployer.delete`."""
         _succeeded(self._operation("delete", name, self.service(name).app, {}))
 
     def _made(self, kind: Kind, service: str, app: str, request: dict[str, Any]) -> ServiceRecord:
@@ -167,7 +163,6 @@ class QueuedDeployer(EmbeddedDeployer):
 
 
 def _ended(context: ServerContext, id: str) -> OperationRow:
-    """Return an operation once it has ended."""
     while True:
         since = context.news.changes
         with context.store.read() as connection:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -44,7 +43,6 @@ class ServerContext:
     ending: threading.Event = field(default_factory=threading.Event)
     """Set when the server ends: nobody waits for what takes long from then on."""
 
-    rng: random.Random = field(default_factory=random.SystemRandom)
     started: float = 0.0
     url: str = ""
     """Where this server answers, once it does."""
@@ -55,38 +53,29 @@ class ServerContext:
     _registries_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def moment(self) -> float:
-        """Return the time, later than any that was returned before: commands are told apart by it."""
+        """Return the time, later than any returned before: commands are told apart by it."""
         with self._moments:
             self._last_moment = max(self.clock(), math.nextafter(self._last_moment, math.inf))
             return self._last_moment
 
     def find_model(self, model: str, tracker: str | None) -> None:
-        """Ask the registry of a tracker (None: the default one) for a version of a model.
-
-        Raises:
-            NotFoundError: there is none.
-            UnavailableError: the registry does not answer.
-        """
+        """Ask the registry of a tracker (None: the default one) for a version of a model; NotFoundError: no such."""
         uri = tracker or self.settings.library.tracker_uri
         with self._registries_lock:  # one process for each tracker, which is asked for one model at a time
             registry = self._registries.setdefault(uri, RegistrySubprocess(self.settings.home, uri))
             registry.find(model)
 
     def run_job(self, run: str, drive: int) -> Job:
-        """The job of one drive of a run."""
         return Job(self.settings.folder / "runs" / run / str(drive))
 
     def operation_job(self, id: str) -> Job:
-        """The job of one change of a service."""
         return Job(self.settings.folder / "operations" / id)
 
     def agent_job(self, app: str, name: str) -> Job:
-        """The process of an agent, and what it keeps."""
         return Job(self.settings.folder / "agents" / app / name)
 
     @property
     def child_settings(self) -> dict[str, Any]:
-        """What processes that this server starts are told of its settings."""
         own = {"home", "backend", "tracker_uri", "slots", "max_fan_out"}
         return self.settings.library.model_copy(update={"home": self.settings.home}).model_dump(
             mode="json", include=own

@@ -28,8 +28,6 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One piece of work, by its folder."""
-
     path: Path
 
     @property
@@ -39,23 +37,19 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What its process writes."""
         return self.path / "log"
 
     def prepare(self, order: Mapping[str, Any]) -> None:
-        """Write down what is to be done, if it is not yet."""
         if not (self.path / "job.json").exists():
             private_folder(self.path)
             _write(self.path / "job.json", order)
 
     @property
     def order(self) -> dict[str, Any]:
-        """What is to be done."""
         return _read(self.path / "job.json") or {}
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """How it ended; None: it has not."""
         return _read(self.path / "ended.json")
 
     @property
@@ -67,46 +61,36 @@ class Job:
             return None
 
     @property
-    def begun(self) -> dict[str, Any] | None:
-        """What its process noted before it began to change anything."""
-        return _read(self.path / "begun.json")
-
-    @property
     def starts(self) -> int:
-        """How often a process was started for it."""
         try:
             return (self.path / "starts").stat().st_size
         except FileNotFoundError:
             return 0
 
     def reset_starts(self) -> None:
-        """Let its starts be counted from 0 again."""
         (self.path / "starts").unlink(missing_ok=True)
 
     @property
     def daemon(self) -> Daemon:
-        """Its process."""
         return Daemon(self.path)
 
     @property
     def alive(self) -> bool:
-        """Whether its process lives."""
         return self.daemon.alive
 
     @property
     def pid(self) -> int | None:
-        """Its process, as long as that lives."""
         return self.daemon.pid
 
-    def begin(self, note: Mapping[str, Any]) -> dict[str, Any]:
-        """Note what was so before anything is changed, or return what an earlier process noted."""
-        if (before := self.begun) is not None:
-            return before
-        _write(self.path / "begun.json", note)
-        return dict(note)
+    def begin(self) -> bool:
+        """Note that something is about to be changed; say whether an earlier process of it noted that before."""
+        try:
+            (self.path / "begun").touch(mode=0o600, exist_ok=False)
+        except FileExistsError:
+            return True
+        return False
 
     def end(self, result: Mapping[str, Any]) -> None:
-        """Write down how it ended; only its process does."""
         _write(self.path / "ended.json", result)
 
     def end_unheld(self, result: Mapping[str, Any]) -> bool:
@@ -149,14 +133,12 @@ class Lines:
         self._position = 0
 
     def append(self, text: str) -> None:
-        """Add one document."""
         with open_private(self._path, "ab") as file:
             # A line that was cut off by a kill is ended first, so that only that one is lost.
             torn = file.tell() > 0 and not _ends_well(self._path)
             os.write(file.fileno(), (b"\n" if torn else b"") + text.encode() + b"\n")
 
     def fresh(self) -> Iterator[str]:
-        """Yield the whole documents that were added since the last look."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)

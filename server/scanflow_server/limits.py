@@ -21,18 +21,11 @@ STALLED_S: Final = 30.0
 
 
 class StreamLimit:
-    """Counts the streams that are open. To be used on the event loop."""
-
     def __init__(self, most: int) -> None:
         self._most = most
         self.open = 0
 
     def take(self) -> None:
-        """Count one more.
-
-        Raises:
-            UnavailableError: there are as many as there may be.
-        """
         if self.open >= self._most:
             raise UnavailableError(
                 f"{self.open} streams are open, which is the most. Close some, or raise SCANFLOW_MAX_STREAMS."
@@ -40,7 +33,6 @@ class StreamLimit:
         self.open += 1
 
     def give_back(self) -> None:
-        """Count one less."""
         self.open -= 1
 
 
@@ -66,7 +58,6 @@ class LimitedStream(StreamingResponse):
         self._slots, self._stalled_s = slots, stalled_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, and give the slot back however that ends."""
 
         async def sent(message: Message) -> None:
             async with asyncio.timeout(self._stalled_s):
@@ -87,7 +78,6 @@ class BodyLimit:
         self._app, self._most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on, and count its body."""
         taken = 0
 
         async def counted() -> Message:

@@ -12,8 +12,6 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Meters:
-    """The meters of one server."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
@@ -29,7 +27,6 @@ class Meters:
         self.things = Gauge("scanflow_things", "What there is, by kind.", ["kind"], registry=self.registry)
 
     def text(self, counts: dict[str, int]) -> bytes:
-        """Return all of them, with how many there are of what."""
         for kind, count in counts.items():
             self.things.labels(kind).set(count)
         return generate_latest(self.registry)
@@ -45,7 +42,6 @@ class Counted:
         self._app, self._meters, self._prefix, self._clock = app, meters, prefix, clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on, and note how long it took until its answer began."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

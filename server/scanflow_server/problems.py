@@ -47,7 +47,6 @@ _WORDS = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the description of a route's problems."""
     return {
         status: {
             "description": _WORDS[status],
@@ -62,13 +61,11 @@ PROBLEMS = problems(400, 401, 403, 404, 409, 413, 415, 421, 422, 500, 503)
 
 
 def problem_response(error: Exception) -> Response:
-    """Return the answer that tells of an error."""
     status, document = problem_of(error)
     return _response(status, document, {"retry-after": "1"} if status == 503 else None)
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Have the application answer every error with a problem document."""
     app.add_exception_handler(ScanflowError, _ours)
     app.add_exception_handler(RequestValidationError, _unreadable)
     app.add_exception_handler(HTTPException, _plain)

@@ -127,7 +127,6 @@ def _has_ended(context: ServerContext, id: str) -> bool:
 
 
 def _wanted(context: ServerContext, run: str) -> WantedRun | None:
-    """Return a run that this server drives or has driven last, as long as it knows how that went."""
     with context.store.read() as connection:
         known = runs.get(connection, run)
     if known is not None and not known.active and context.deployer.show(run).state == "running":
@@ -138,7 +137,6 @@ def _wanted(context: ServerContext, run: str) -> WantedRun | None:
 
 
 async def _watched(context: ServerContext, run: str) -> AsyncIterator[Event]:
-    """Yield the events of a run that another process drives, as far as they can be seen from outside."""
     before = await run_in_threadpool(context.deployer.show, run)
     for one in changes(None, before):
         yield one

@@ -104,7 +104,6 @@ def request_spin(
 
 
 def begun_run(context: ServerContext, key: str) -> RunRecord | None:
-    """Return the run that this server has begun for one of its own keys; None: there is none."""
     with context.store.read() as connection:
         name = keys.made(connection, key)
     return None if name is None else _going(context, name)
@@ -217,7 +216,6 @@ def request_operation(
 
 
 def is_being_changed(context: ServerContext, service: str) -> bool:
-    """Return whether a change of that service is under way or waits for its turn."""
     with context.store.read() as connection:
         return any(one.service == service for one in operations.running(connection))
 
@@ -259,15 +257,12 @@ def list_runs(
 
 
 def document_of(app: Application) -> dict[str, Any]:
-    """Return an application as it travels."""
     document: dict[str, Any] = json.loads(dump_json(app))
     return document
 
 
 @dataclass(frozen=True, slots=True)
 class _Once:
-    """What is to be begun once, by its key."""
-
     kind: str
     key: str | None
     mark: str | None
@@ -279,13 +274,11 @@ class _Once:
             return self.find(connection)
 
     def find(self, connection: Connection) -> str | None:
-        """Return what was begun."""
         if self.mark is None:
             return None if self.key is None else keys.made(connection, self.key)
         return keys.find(connection, self.key, self.kind, self.mark)
 
     def keep(self, connection: Connection, target: str, *, at: float) -> None:
-        """Note what was begun."""
         keys.keep(connection, self.key, self.kind, self.mark or keys.fingerprint(self.key), target=target, at=at)
 
 
@@ -343,7 +336,6 @@ def _as_wanted(context: ServerContext, record: RunRecord, known: WantedRun | Non
 
 
 def _unentered(context: ServerContext, run: WantedRun) -> RunRecord:
-    """Return a run that is in no journal yet."""
     return RunRecord.model_validate(
         {
             **run.model_dump(include={"name", "app", "team", "workflow", "created", "source"}),

@@ -108,18 +108,15 @@ class ServerSettings(BaseModel):
 
     @property
     def names(self) -> frozenset[str]:
-        """The hosts that requests may be for, beside loopback's."""
         given = {one.strip().lower() for one in self.allowed_hosts.split(",")}
         return frozenset(given | {self.host.lower()}) - {""}
 
     @property
     def home(self) -> Path:
-        """The home folder, absolute."""
         return self.library.home.expanduser().absolute()
 
     @property
     def folder(self) -> Path:
-        """Where the server keeps its own things."""
         return self.home / "server"
 
     @property

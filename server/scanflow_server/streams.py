@@ -1,4 +1,4 @@
-"""Answers that go on while something happens: server-sent events, with a word now and then when nothing does."""
+"""Answers that go on while something happens: server-sent events, and logs that grow."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from starlette.concurrency import run_in_threadpool
 
+from scanflow.backends.port import LogPart, LogReader
 from scanflow_server.limits import LimitedStream, StreamLimit
 
 PING_S: Final = 15.0
 PING: Final = KEEPALIVE_COMMENT
+_POLL_S = 0.2
 
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"description": "Server-sent events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -20,16 +23,10 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 def event(data: str, *, name: str | None = None, id: str | None = None) -> bytes:
-    """Return one server-sent event."""
     return format_sse_event(data_str=data, event=name, id=id)
 
 
 def events_response(slots: StreamLimit, events: AsyncIterator[bytes]) -> LimitedStream:
-    """Return a response of server-sent events.
-
-    Raises:
-        UnavailableError: there are as many streams as there may be.
-    """
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return LimitedStream(pinged(events), slots, media_type="text/event-stream", headers=headers)
 
@@ -53,3 +50,18 @@ async def pinged(blocks: AsyncIterator[bytes], *, every_s: float = PING_S) -> As
     finally:
         if coming is not None:
             coming.cancel()
+
+
+async def follow(reader: LogReader, *, follow_on: bool) -> AsyncIterator[LogPart]:
+    """Yield what was written until now, or with ``follow_on`` until nothing more will be; close the reader."""
+    try:
+        while True:
+            page = await run_in_threadpool(reader.read)
+            for part in page.parts:
+                yield part
+            if page.ended or not (page.parts or follow_on):
+                return
+            if not page.parts:
+                await asyncio.sleep(_POLL_S)
+    finally:
+        reader.close()

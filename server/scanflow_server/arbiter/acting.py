@@ -48,7 +48,6 @@ class Actor:
         self._store, self._perform, self._look, self._measure, self._clock = store, perform, look, measure, clock
 
     def carry_out(self, id: str) -> None:
-        """Begin an action, or go on with one that was cut off."""
         stored = self._begin(id)
         if stored is None:
             return
@@ -58,7 +57,6 @@ class Actor:
             self._succeed(id, done)
 
     def take_back(self, id: str) -> None:
-        """Carry out the inverse of an action that is marked to be taken back."""
         with self._store.read() as connection:
             stored = kept.get(connection, id)
         if stored is None or stored.reverting is None or stored.action.inverse is None:
@@ -74,7 +72,6 @@ class Actor:
         noted: PrimitiveCall | None,
         note: Callable[[PrimitiveCall], None],
     ) -> PrimitiveResult | None:
-        """Carry out a call; None: it could not be, and that is written down."""
         failed = self._fail if stored.reverting is None else self._not_taken_back
         try:
             return self._perform(stored.intent, call, key, noted, note)
@@ -89,7 +86,6 @@ class Actor:
         return None
 
     def ask_back(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Mark an action to be taken back."""
         with self._store.write() as connection:
             stored = kept.get(connection, id)
             if stored is None:
@@ -276,7 +272,6 @@ class Actor:
 
 
 def _owned(intent: Intent, *, since: float) -> dict[str, Any]:
-    """Return what is kept of a field that an intent's strategy has owned since then."""
     return {
         "strategy": strategy_of(intent),
         "intent": intent.id,
@@ -288,7 +283,6 @@ def _owned(intent: Intent, *, since: float) -> dict[str, Any]:
 
 
 def _newer(connection: Any, action: Action) -> list[Action]:
-    """Return what was begun at an action's place after it, and stands."""
     there = kept.in_effect(connection, place_of(action.intent), since=when(action))
     return list(takewhile(lambda one: one.id != action.id, there))
 

@@ -76,7 +76,6 @@ class ArbiterEngine:
         self._thread: threading.Thread | None = None
 
     def submit(self, intent: Intent) -> Decision:
-        """Decide on an intent; what is to be done is begun at once."""
         decision = self.intents.submit(intent)
         self.wake()
         return decision
@@ -154,7 +153,6 @@ class ArbiterEngine:
                 self._busy.pop(id, None)
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        """Return what is to be done now, at most one thing a target, and mark those targets busy."""
         now = self._clock()
         with self._store.read() as connection:
             found = kept.due(connection)
@@ -241,7 +239,6 @@ class ArbiterEngine:
             return None
 
     def wake(self) -> None:
-        """Look at once for what is to be done."""
         with self._changed:
             self._news += 1
             self._changed.notify_all()

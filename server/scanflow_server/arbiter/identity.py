@@ -22,7 +22,6 @@ def strategy_of(intent: Intent) -> str:
 
 
 def overlapping(one: Intent, other: Intent) -> tuple[str, ...]:
-    """Return the fields that both would write, in order."""
     if place_of(one) != place_of(other):
         return ()
     return tuple(sorted(set(one.fields) & set(other.fields)))
@@ -39,5 +38,4 @@ def when(action: Action) -> float:
 
 
 def seconds(amount: float) -> str:
-    """Return a time for people: ``42 s``, ``0.5 s``."""
     return f"{amount:.0f} s" if amount >= 10 else f"{amount:.3g} s"

@@ -33,8 +33,6 @@ _WAITS = frozenset({"act", "queue", "approve", "suggest"})
 
 
 class IntentService:
-    """Takes intents in, decides on them, and takes a person's word on them."""
-
     def __init__(
         self,
         store: Store,
@@ -70,7 +68,6 @@ class IntentService:
         return self._decide(connection, place_of(intent), seen, [stored])[intent.id]
 
     def decide_again(self, intent: Intent) -> None:
-        """Decide again on what waits at an intent's target."""
         seen = self.look(intent)
         with self._store.write() as connection:
             self._decide(connection, place_of(intent), seen, [])
@@ -106,7 +103,6 @@ class IntentService:
     def _decide(
         self, connection: Connection, place: str, seen: Mapping[str, Any], more: Iterable[ActionRow]
     ) -> dict[str, Decision]:
-        """Decide on all that waits at a place, and write down what is new."""
         waiting = {one.id: one for one in [*kept.waiting_at(connection, place), *more]}
         fresh = {one.id: one for one in waiting.values() if one.action.began is None}
         if not fresh:
@@ -182,7 +178,6 @@ class IntentService:
 
 
 def check_intent(intent: Intent) -> None:
-    """Refuse an intent whose primitive, arguments, target and fields do not fit together."""
     act = act_of(intent.primitive, intent.arguments)
     if act.target != intent.target:
         raise InvalidError(
@@ -205,7 +200,6 @@ def not_found(id: str) -> NotFoundError:
 
 
 def _looks_back_s(intent: Intent) -> float:
-    """Return how old an action may be, in seconds, to have a say in what is decided on the intent."""
     budget_s = 0.0 if intent.budget is None else intent.budget_window_s
     return max(intent.cool_down_s, intent.hysteresis_s, budget_s)
 

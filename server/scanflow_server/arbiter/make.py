@@ -32,7 +32,6 @@ LIVES_S = 20.0
 
 
 def make_engine(context: ServerContext) -> ArbiterEngine:
-    """Return the engine of a server. Start it when the store is migrated."""
     applications, runs = ApplicationStore(context), RequestedRuns(context)
 
     def perform(

@@ -24,8 +24,6 @@ _INSTANCES = "instances"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Objection:
-    """Why an intent is not acted on now, in words that a person can act on."""
-
     reason: str
     verdict: Literal["refuse", "queue", "duplicate"] = "refuse"
     winner: str | None = None
@@ -55,8 +53,6 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class World:
-    """What the arbiter knows of one target when it decides."""
-
     now: float
     history: Sequence[Action] = ()
     """What was decided before: everything of the same key, and what was acted on by the same strategies or there."""
@@ -122,7 +118,6 @@ def against_foreign(intent: Intent, world: World) -> Objection | None:
 
 
 def against_haste(intent: Intent, history: Sequence[Action], now: float) -> Objection | None:
-    """Have a strategy cool down on a target that it has acted on."""
     if intent.cool_down_s <= 0:
         return None
     last = _last(history, lambda one: _same_strategy(one, intent) and place_of(one.intent) == place_of(intent))
@@ -195,7 +190,6 @@ class _Change(NamedTuple):
 
 
 def _changes_of(call: Intent, inverse: PrimitiveCall | None) -> dict[str, _Change]:
-    """Return what a call changed, argument by argument, as far as its inverse tells."""
     if call.primitive in STEPS:
         return {_INSTANCES: _Change(None, None, STEPS[call.primitive])}
     if inverse is None or inverse.primitive != call.primitive:
@@ -226,7 +220,6 @@ def _reverses(intent: Intent, last: Action) -> str | None:
 
 
 def _last(history: Sequence[Action], which: Callable[[Action], bool]) -> Action | None:
-    """Return the last of those that were acted on."""
     found = (one for one in history if acted(one) and which(one))
     return max(found, key=lambda one: (when(one), one.id), default=None)
 

@@ -17,7 +17,6 @@ _NOTHING = {
 
 
 def why(action: Action, said: Sequence[tuple[float, str]] = ()) -> list[str]:
-    """Return the story of an action. ``said``: when what happened to it on its way."""
     intent, sample = action.intent, action.intent.sample
     lines = []
     if intent.source == "person":

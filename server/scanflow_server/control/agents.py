@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.records import Event
 from scanflow.private import private_folder, write_private
 from scanflow_server.bodies import AgentView
 from scanflow_server.context import ServerContext
-from scanflow_server.control.code import code_of
-from scanflow_server.control.error_isolation import ErrorIsolation
+from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.control.processes import Processes
 from scanflow_server.jobs import GRACE_S, Job
 from scanflow_server.store import agents, events
@@ -30,8 +30,6 @@ _LAST_WORDS = 8192
 
 
 class AgentsController:
-    """Keeps the agents that are wanted running."""
-
     period_s = 0.5
 
     def __init__(
@@ -48,7 +46,6 @@ class AgentsController:
         self._states: dict[tuple[str, str], str] = {}
 
     def tick(self) -> None:
-        """Look at every agent."""
         with self._context.store.read() as connection:
             known = agents.listed(connection)
         for one in known:
@@ -80,22 +77,15 @@ class AgentsController:
 
     def _tell(self, one: AgentRow) -> None:
         state, place = view_of(self._context, one).state, (one.app, one.name)
-        before = self._states.get(place)
+        before, at = self._states.get(place), self._context.clock()
         if state == "silent" and before not in {None, "silent"}:
-            happened = Event(
-                at=self._context.clock(),
-                type="agent.missed",
-                app=one.app,
-                subject=f"agent/{one.name}",
-                data={"seen": one.seen},
-            )
             with self._context.store.write() as connection:
-                events.append(connection, [happened])
+                told = {"seen": one.seen}
+                events.tell(connection, "agent.missed", f"agent/{one.name}", at=at, app=one.app, data=told)
         self._states[place] = state
 
 
 def view_of(context: ServerContext, one: AgentRow) -> AgentView:
-    """Return an agent as it is told."""
     heard = one.seen is not None and context.clock() - one.seen <= SILENT_S
     job = context.agent_job(one.app, one.name)
     ours = one.document is not None
@@ -127,7 +117,6 @@ def view_of(context: ServerContext, one: AgentRow) -> AgentView:
 
 
 def _error(job: Job, *, alive: bool, there: bool) -> str | None:
-    """Return what its process wrote down as wrong with it: while it works, or as it ended."""
     if there:
         return _noted(_folder(job) / "ailment.json")
     noted = _noted(_folder(job) / "failure.json")
@@ -143,7 +132,6 @@ def _noted(path: Path) -> str | None:
 
 
 def _last_line(log: Path) -> str | None:
-    """Return the last line of a log that ends with a traceback."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_WORDS))
@@ -166,7 +154,7 @@ def _hand_over(one: AgentRow, job: Job) -> None:
     up, whenever this is cut short.
     """
     whose = job.path / "team"
-    before = whose.read_text(encoding="utf-8") if whose.exists() else _noted_team(job) or one.team
+    before = whose.read_text(encoding="utf-8") if whose.exists() else one.team
     if before != one.team:
         job.path.rename(_other_team_path(job, before))
     if not job.path.exists() and _other_team_path(job, one.team).exists():
@@ -175,21 +163,11 @@ def _hand_over(one: AgentRow, job: Job) -> None:
     _write(whose, one.team)
 
 
-def _noted_team(job: Job) -> str | None:
-    """Return whose agent was started there last, by what it was told."""
-    try:
-        told = json.loads((_folder(job) / "agent.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return (told.get("application") or {}).get("team")
-
-
 def _other_team_path(job: Job, team: str) -> Path:
     return job.path.with_name(f".{job.path.name}@{team}")  # no agent is named so
 
 
 def _prepare(context: ServerContext, one: AgentRow, job: Job) -> None:
-    """Write what the agent's process reads when it starts."""
     private_folder(_folder(job))
     spec = {
         "application": one.document,
@@ -200,22 +178,34 @@ def _prepare(context: ServerContext, one: AgentRow, job: Job) -> None:
         "tracker_uri": context.settings.library.tracker_uri,
     }
     code = code_of(one.document or {}, one.source, one.name)
-    texts = {_folder(job) / "agent.json": json.dumps(spec), _code(job): code, job.path / "told": _mark(context, one)}
+    texts = {
+        _folder(job) / "agent.json": json.dumps(spec),
+        job.path / "code": code,
+        job.path / "told": _mark(context, one),
+    }
     (_folder(job) / "failure.json").unlink(missing_ok=True)  # of what it was told before
     for path, text in texts.items():
         _write(path, text)
 
 
+def code_of(document: Mapping[str, Any], source: str | None, agent: str) -> str:
+    own: Mapping[str, Any] = next((one for one in document.get("agents", ()) if one.get("name") == agent), {})
+    root = Path("/" if source is None else source).parent / str(document.get("app_dir", "."))
+    modules = [root / str(module) for module in own.get("modules", ())]
+    digest = hashlib.sha256()
+    for folder in sorted({module.parent for module in modules}):
+        for file in sorted(folder.glob("*.py")):
+            digest.update(str(file).encode())
+            with suppress(OSError):  # it is told by who loads it
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def has_other_code(job: Job, document: Mapping[str, Any], source: str | None, agent: str) -> bool:
-    """Say whether an agent's files are others than when it was told last what to do."""
     try:
-        return _code(job).read_text(encoding="utf-8") != code_of(document, source, agent)
+        return (job.path / "code").read_text(encoding="utf-8") != code_of(document, source, agent)
     except FileNotFoundError:
         return False
-
-
-def _code(job: Job) -> Path:
-    return job.path / "code"
 
 
 def _is_as_wanted(context: ServerContext, one: AgentRow, job: Job) -> bool:

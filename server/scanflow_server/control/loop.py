@@ -1,13 +1,17 @@
-"""The loop that lets controllers look, each in a thread of its own, until the server ends."""
+"""The loop that lets controllers look, each in a thread of its own, until the server ends; errors end nothing."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
+from scanflow.errors import ScanflowError
 from scanflow_server.change_notifier import ChangeNotifier
-from scanflow_server.control.error_isolation import ErrorIsolation
+
+_log = logging.getLogger(__name__)
 
 _BREATH_S = 0.01
 """Between two looks, however many changes there are."""
@@ -16,13 +20,31 @@ PAUSE_S = 1.0
 """Until a controller looks again that cannot say when."""
 
 
-class Controller(Protocol):
-    """Something that is to be brought about again and again."""
+class ErrorIsolation:
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
 
+    @contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        """Look inside at ``what``, which begins a line of the log. What is raised there ends nothing else, and is told
+        once, until it is something else or all went well in between."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the edge of a loop that has to go on
+            # What we raise on purpose says all that is to be known, and may pass; all else may be a defect.
+            known = isinstance(error, ScanflowError)
+            text = str(error) if known else f"{type(error).__name__}: {error}"
+            if self._told.get(what) != text:
+                level = logging.WARNING if known else logging.ERROR
+                _log.log(level, "%s is looked at again later: %s", what, text, exc_info=None if known else error)
+            self._told[what] = text
+        else:
+            self._told.pop(what, None)
+
+
+class Controller(Protocol):
     @property
-    def period_s(self) -> float:
-        """How long until it looks again when nothing changes."""
-        ...
+    def period_s(self) -> float: ...
 
     def tick(self) -> None:
         """Look, and do what is to be done now; what cannot be done now is done at a later look."""
@@ -30,22 +52,18 @@ class Controller(Protocol):
 
 
 class Loop:
-    """Controllers at work."""
-
     def __init__(self, controllers: Sequence[Controller], notifier: ChangeNotifier) -> None:
         self._controllers, self._notifier = controllers, notifier
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin."""
         for one in self._controllers:
             thread = threading.Thread(target=self._look, args=(one,), name=type(one).__name__, daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End after the looks that are under way."""
         self._over.set()
         self._notifier.notify()
         for thread in self._threads:

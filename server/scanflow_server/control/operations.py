@@ -6,12 +6,11 @@ import json
 import logging
 from typing import Any
 
-from scanflow.agent.records import Event
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.problems import problem_of
 from scanflow_server.context import ServerContext
-from scanflow_server.control.error_isolation import ErrorIsolation
+from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.control.processes import MOST_STARTS, Processes
 from scanflow_server.jobs import Job, Lines
 from scanflow_server.store import events, operations
@@ -23,8 +22,6 @@ _UNWELL = frozenset({"degraded", "backup", "failed"})
 
 
 class OperationsController:
-    """Has every change of a service made."""
-
     period_s = 0.2
 
     def __init__(self, context: ServerContext) -> None:
@@ -32,7 +29,6 @@ class OperationsController:
         self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
 
     def tick(self) -> None:
-        """Look at every change that has not ended."""
         with self._context.store.read() as connection:
             running = operations.running(connection)
         busy: set[str] = set()
@@ -77,8 +73,7 @@ class OperationsController:
             progress = progress_of(job)
             if operations.end(connection, one.id, at=at, progress=progress, result=record, problem=problem):
                 type = "service.changed" if problem is None else "service.unchanged"
-                happened = Event(at=at, type=type, app=one.app, subject=f"service/{one.service}", data=data)
-                events.append(connection, [happened])
+                events.tell(connection, type, f"service/{one.service}", at=at, app=one.app, data=data)
         self._processes.forget(job)
 
 
@@ -93,7 +88,6 @@ class ServicesController:
         self._isolation = ErrorIsolation()
 
     def tick(self) -> None:
-        """Look at every service."""
         found: dict[str, str] = {}
         for record in self._context.deployer.services():
             before = self._states.get(record.name)
@@ -118,13 +112,10 @@ class ServicesController:
             return
         type = "service.unready" if record.state in _UNWELL else "service.ready"
         data: dict[str, Any] = {"state": record.state, "before": before, "error": record.error}
-        happened = Event(
-            at=self._context.clock(), type=type, app=record.app, subject=f"service/{record.name}", data=data
-        )
+        at = self._context.clock()
         with self._context.store.write() as connection:
-            events.append(connection, [happened])
+            events.tell(connection, type, f"service/{record.name}", at=at, app=record.app, data=data)
 
 
 def progress_of(job: Job) -> list[str]:
-    """Return what an operation told so far."""
     return [str(json.loads(line)["text"]) for line in Lines(job.lines).fresh()]

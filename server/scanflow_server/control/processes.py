@@ -21,8 +21,6 @@ _DOUBLINGS = 5
 
 
 class Processes:
-    """The processes of one kind of job."""
-
     def __init__(self, ended: Callable[[], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """``ended`` is called, in another thread, when one that was started here has ended."""
         self._ended, self._clock = ended, clock
@@ -32,7 +30,6 @@ class Processes:
     def start(
         self, job: Job, environ: Mapping[str, str], *, command: Sequence[str] | None = None, grace_s: float = GRACE_S
     ) -> bool:
-        """Start a job's process if it may be now; say whether that was done."""
         now = self._clock()
         self._lives_since.pop(job, None)
         if now < self._not_before.get(job, 0.0):
@@ -52,7 +49,6 @@ class Processes:
             self._lives_since[job] = now
 
     def forget(self, job: Job) -> None:
-        """Let go of what is known of a job that has ended."""
         self._not_before.pop(job, None)
         self._lives_since.pop(job, None)
 

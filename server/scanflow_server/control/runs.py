@@ -7,14 +7,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.records import Event
 from scanflow.app.files import load_json
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.names import RunName
 from scanflow.private import private_folder
 from scanflow.problems import problem_of
 from scanflow_server.context import ServerContext
-from scanflow_server.control.error_isolation import ErrorIsolation
+from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.control.processes import MOST_STARTS, Processes
 from scanflow_server.jobs import Job
 from scanflow_server.store import events, runs
@@ -24,8 +23,6 @@ _log = logging.getLogger(__name__)
 
 
 class RunsController:
-    """Brings about what is wanted of runs."""
-
     period_s = 0.2
 
     def __init__(self, context: ServerContext) -> None:
@@ -33,7 +30,6 @@ class RunsController:
         self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
 
     def tick(self) -> None:
-        """Look at every run that is not known to have ended."""
         with self._context.store.read() as connection:
             wanted = runs.active(connection)
         looked: list[tuple[WantedRun, Job, bool]] = []
@@ -60,7 +56,6 @@ class RunsController:
             return False
 
     def _go_on(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
-        """Do what is next for one run; say whether a process was started for it."""
         if not alive and (result := job.result) is not None:
             self._note(run, job, result)
             return False
@@ -77,7 +72,8 @@ class RunsController:
             return False
         if self._context.deployer.show(run.name).state == "running" and run.asked.action != "resume":
             return False  # somebody else drives it: see how that ends
-        job.prepare(order_of(self._context, run))
+        order = {"what": "run", "run": run.name, "action": run.asked.action, "application": run.asked.application}
+        job.prepare({**order, "settings": self._context.child_settings})
         return self._processes.start(job, self._context.environ)
 
     def _stop(self, run: WantedRun, job: Job, *, alive: bool) -> None:
@@ -99,7 +95,6 @@ class RunsController:
         job.end_unheld({"record": record.model_dump(mode="json"), "problem": problem_of(error)[1]})
 
     def _note(self, run: WantedRun, job: Job, result: dict[str, Any]) -> None:
-        """Note how a drive has ended, and tell of it, once."""
         record = result.get("record") or {"state": "failed"}
         problem = result.get("problem")
         outcome = "failed" if problem is not None and record["state"] != "stopped" else str(record["state"])
@@ -112,10 +107,8 @@ class RunsController:
         }
         with self._context.store.write() as connection:
             if runs.settle(connection, run.name, run.drive, outcome=outcome, problem=problem):
-                happened = Event(
-                    at=self._context.clock(), type=f"run.{outcome}", app=run.app, subject=f"run/{run.name}", data=data
-                )
-                events.append(connection, [happened])
+                at = self._context.clock()
+                events.tell(connection, f"run.{outcome}", f"run/{run.name}", at=at, app=run.app, data=data)
         self._processes.forget(job)
 
 
@@ -134,14 +127,3 @@ def ensure_entered(context: ServerContext, run: WantedRun) -> None:
         elif app is not None:
             source = None if run.source is None else Path(run.source)
             context.deployer.enter(app, run.workflow, parameters=parameters, source=source, name=name)
-
-
-def order_of(context: ServerContext, run: WantedRun) -> dict[str, Any]:
-    """Return what the process that drives a run is told."""
-    return {
-        "what": "run",
-        "run": run.name,
-        "action": run.asked.action,
-        "application": run.asked.application,
-        "settings": context.child_settings,
-    }

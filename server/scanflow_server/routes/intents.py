@@ -143,7 +143,6 @@ def revert(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Ac
 
 
 def _check(intent: Intent) -> None:
-    """Refuse what could not be kept, or not be found again."""
     check_text(intent.model_dump(mode="json"))
     if not _ID.fullmatch(intent.id):
         raise InvalidError(f"The id {intent.id!r:.60} cannot be part of an address. Use letters, digits and -._:@+=~.")

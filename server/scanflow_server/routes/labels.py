@@ -68,7 +68,6 @@ class Given(BaseModel):
 
 
 def store_of(request: Request) -> Store:
-    """Return the server's store."""
     state = request.app.state
     store: Store = state.store if hasattr(state, "store") else state.context.store
     return store

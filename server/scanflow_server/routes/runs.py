@@ -18,11 +18,10 @@ from scanflow.backends.records import RunRecord
 from scanflow_server import requests
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, RunName, SpinBody, read_application
 from scanflow_server.context import Given
-from scanflow_server.file_follow import follow
 from scanflow_server.limits import LimitedStream
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import run_events
-from scanflow_server.streams import EVENTS, events_response
+from scanflow_server.streams import EVENTS, events_response, follow
 
 router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS)
 

@@ -24,13 +24,12 @@ from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.auth import Caller
 from scanflow_server.bodies import Begun, DeployBody, Key, Name, Operation, Text, read_application
 from scanflow_server.context import Given, ServerContext
-from scanflow_server.file_follow import follow
 from scanflow_server.limits import LimitedStream
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import get_operation, number_of, operation_events
 from scanflow_server.routes.intents import WithEngine
 from scanflow_server.store.operations import Kind, OperationRow
-from scanflow_server.streams import EVENTS, event, events_response
+from scanflow_server.streams import EVENTS, event, events_response, follow
 
 router = APIRouter(tags=["services"], responses=PROBLEMS)
 
@@ -136,7 +135,6 @@ async def events(
 
 
 def operation_view(one: OperationRow) -> Operation:
-    """Return an operation as it is told."""
     return Operation(
         id=one.id,
         kind=one.kind,

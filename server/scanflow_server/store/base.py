@@ -124,7 +124,6 @@ def _url(address: str) -> URL:
 
 
 def _prepare(connection: Any, _record: object) -> None:
-    """Set a new connection up; transactions are begun by :func:`_begin`, not by the driver."""
     connection.isolation_level = None
     for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}").close()

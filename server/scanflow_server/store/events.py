@@ -23,7 +23,6 @@ def append(connection: Connection, happened: Iterable[Event]) -> list[Event]:
 
 
 def tell(connection: Connection, type: str, subject: str, *, at: float, app: str, data: dict[str, Any]) -> None:
-    """List one event of the server's own."""
     append(connection, [Event(at=at, type=type, app=app, subject=subject, data=data)])
 
 
@@ -49,7 +48,6 @@ def after(
 
 
 def newest(connection: Connection) -> int:
-    """Return the number of the newest event; 0 where there is none."""
     return int(connection.execute(select(func.max(events.c.id))).scalar_one() or 0)
 
 

@@ -46,7 +46,6 @@ class ActionRow(Row):
         return self.action.intent
 
     def changed(self, *, action: Mapping[str, Any] | None = None, **changes: Any) -> ActionRow:
-        """Replace fields of the action, and of itself."""
         after = self.action.model_copy(update=dict(action or {}))
         return self.model_copy(update={"action": after, **changes})
 
@@ -112,7 +111,6 @@ def listed(
 
 
 def history_for(connection: Connection, wanted: Iterable[Intent], *, since: float) -> list[Action]:
-    """Return what was acted on since then at the places of these intents, or by their strategies, oldest first."""
     among = list(wanted)
     places, strategies = {place_of(one) for one in among}, {strategy_of(one) for one in among}
     late = intents.c.decided >= since
@@ -126,13 +124,11 @@ def history_for(connection: Connection, wanted: Iterable[Intent], *, since: floa
 
 
 def at_work(connection: Connection, place: str) -> set[str]:
-    """Return the ids of what changes a target at this moment: what runs, is tried again later, or is being undone."""
     works = connection.execute(select(intents.c.id, intents.c.place).where(OPEN, _WORKS))
     return {id for id, there in works if there == place}  # asked for the place, SQLite would read all of that place
 
 
 def in_effect(connection: Connection, place: str, *, since: float = 0.0, limit: int = 100) -> list[Action]:
-    """Return what was begun at a place since then and neither failed nor was taken back, the newest first."""
     stands = or_(intents.c.state.in_(["succeeded", "lost"]), _WORKS)
     query = select(intents.c.document).where(intents.c.place == place, stands, intents.c.decided >= since)
     newest = query.order_by(intents.c.decided.desc(), intents.c.number.desc()).limit(limit)
@@ -140,14 +136,12 @@ def in_effect(connection: Connection, place: str, *, since: float = 0.0, limit: 
 
 
 def waiting_at(connection: Connection, place: str) -> list[ActionRow]:
-    """Return what is decided to be done at a place and has not begun, or waits for its turn there."""
     waits = and_(intents.c.state == "pending", intents.c.verdict.in_(["act", "queue"]))
     query = select(intents).where(OPEN, intents.c.place == place, waits).order_by(intents.c.number)
     return [_row(row) for row in connection.execute(query).mappings()]
 
 
 def due(connection: Connection) -> list[ActionRow]:
-    """Return what the engine has to do with: what may begin, what runs, what is guarded or being taken back."""
     acts = and_(intents.c.state.in_(["pending", "running"]), intents.c.verdict.in_(["act", "queue"]))
     watched = or_(intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None))
     rows = connection.execute(select(intents).where(OPEN, or_(acts, watched))).mappings()
@@ -163,7 +157,6 @@ def put(connection: Connection, stored: ActionRow) -> None:
 
 
 def fields_at(connection: Connection, place: str) -> dict[str, FieldRow]:
-    """Return the known fields of a target, by name."""
     found = FieldRow.all(connection, select(fields).where(fields.c.place == place))
     return {one.field: one for one in found}
 

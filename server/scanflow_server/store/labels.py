@@ -56,14 +56,11 @@ class Label(Wanted):
 
 
 class LabelChange(NamedTuple):
-    """What giving a label changed: nothing, where both are the same."""
-
     before: Label
     after: Label
 
 
 def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float, team: str = "") -> list[Label]:
-    """Put things into the queue, and return them as they then are; one that is there already stays as it is."""
     found: list[Label] = []
     for item in items:
         known = _get(connection, app, team, item.id)
@@ -153,7 +150,6 @@ def _several(id: str, rows: list[Label]) -> str:
 
 
 def _command(id: str, label: JSON, app: str | None, team: str | None) -> str:
-    """Return the command that gives a label."""
     text = label if isinstance(label, str) and not _reads_as_json(label) else json.dumps(label)
     which = "".join(f" --{name} {shlex.quote(one)}" for name, one in (("app", app), ("team", team)) if one)
     return f"scanflow labels{which} --give {shlex.quote(f'{id}={text}')}"

@@ -46,7 +46,6 @@ def running(connection: Connection) -> list[OperationRow]:
 
 
 def release(connection: Connection, id: str) -> None:
-    """Let a queued one begin."""
     waits = (operations.c.id == id) & (operations.c.state == "queued")
     connection.execute(update(operations).where(waits).values(state="running"))
 

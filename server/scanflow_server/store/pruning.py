@@ -18,13 +18,11 @@ def gone(connection: Connection) -> int:
 
 
 def bookmarks_of(connection: Connection) -> list[tuple[int, float]]:
-    """Return the numbers and times that were noted and are not gone, the oldest first."""
     query = select(marks.c.number, marks.c.at).where(~marks.c.gone).order_by(marks.c.number)
     return [(int(number), float(at)) for number, at in connection.execute(query)]
 
 
 def add_mark(connection: Connection, number: int, at: float) -> None:
-    """Note that this event is the newest, and was not at the mark before."""
     connection.execute(insert(marks).values(number=number, at=at, gone=False))
 
 
@@ -45,21 +43,18 @@ def forget_events(connection: Connection, until: int, *, at: float, most: int) -
 
 
 def forget_operations(connection: Connection, before: float, *, most: int) -> int:
-    """Delete changes of services that ended before that time, and return how many those were."""
     old = and_(operations.c.state.in_(["succeeded", "failed"]), operations.c.ended < before)
     which = select(operations.c.number).where(old).order_by(operations.c.number).limit(most)
     return connection.execute(delete(operations).where(operations.c.number.in_(which.scalar_subquery()))).rowcount
 
 
 def forget_keys(connection: Connection, before: float, *, spare: Collection[str], most: int) -> int:
-    """Delete idempotency keys used before that time, except some, and return how many those were."""
     old = and_(keys.c.at < before, keys.c.key.not_in(sorted(spare)))
     which = select(keys.c.key).where(old).limit(most)
     return connection.execute(delete(keys).where(keys.c.key.in_(which.scalar_subquery()))).rowcount
 
 
 def old_runs(connection: Connection, before: float, *, after: str, most: int) -> list[str]:
-    """Return the names of runs asked for before that time of which nothing more is wanted, in order from ``after``."""
     old = and_(~runs.c.active, runs.c.created < before, runs.c.name > after)
     return [
         str(name)
@@ -68,7 +63,6 @@ def old_runs(connection: Connection, before: float, *, after: str, most: int) ->
 
 
 def forget_run(connection: Connection, name: str) -> bool:
-    """Delete what was asked of a run, unless it is to be driven again; say whether that was done."""
     return connection.execute(delete(runs).where(runs.c.name == name, ~runs.c.active)).rowcount == 1
 
 
@@ -76,7 +70,6 @@ def forget_run(connection: Connection, name: str) -> bool:
 
 
 def newest_intent(connection: Connection) -> int:
-    """Return the number of the newest intent; 0 where there is none."""
     return int(connection.execute(select(func.max(intents.c.number))).scalar_one() or 0)
 
 
@@ -112,7 +105,6 @@ def closed_intents(
 
 
 def forget_intents(connection: Connection, ids: Iterable[str]) -> None:
-    """Delete intents, and what was said of them."""
     some = list(ids)
     connection.execute(delete(trail).where(trail.c.intent.in_(some)))
     connection.execute(delete(intents).where(intents.c.id.in_(some)))

@@ -11,8 +11,6 @@ from scanflow_server.store.tables import runs
 
 
 class RunRequest(Row):
-    """What a drive is to do."""
-
     action: Literal["run", "resume", "spin"]
     """``run`` and ``spin`` begin with the run, ``resume`` goes on with one that had ended or stood still."""
 
@@ -58,13 +56,11 @@ def count_active(connection: Connection) -> int:
 
 
 def drive_again(connection: Connection, name: str, asked: RunRequest) -> None:
-    """Ask for one more drive of a run."""
     fresh = {"asked": asked.model_dump(mode="json"), "stop": False, "active": True, "outcome": None, "problem": None}
     connection.execute(update(runs).where(runs.c.name == name).values(drive=runs.c.drive + 1, **fresh))
 
 
 def stop(connection: Connection, name: str) -> None:
-    """Ask for the newest drive of a run to be stopped, if it goes on."""
     connection.execute(update(runs).where(runs.c.name == name, runs.c.active).values(stop=True))
 
 

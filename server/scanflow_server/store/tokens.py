@@ -21,12 +21,10 @@ class TokenRow(Row):
 
 
 def listed(connection: Connection) -> list[TokenRow]:
-    """Return all, also those that were revoked, the oldest first."""
     return TokenRow.all(connection, select(tokens).order_by(tokens.c.created, tokens.c.name))
 
 
 def valid(connection: Connection) -> dict[str, str]:
-    """Return the names of valid tokens, by their hashes."""
     rows = connection.execute(select(tokens.c.hash, tokens.c.name).where(tokens.c.revoked.is_(None)))
     return {str(row.hash): str(row.name) for row in rows}
 

@@ -250,22 +250,6 @@ def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it
     assert journal.read_text() == "what blue has sensed"
 
 
-def test_what_was_kept_before_teams_were_noted_is_told_apart_by_what_the_agent_was_told(
-    context: ServerContext, controller: AgentsController
-) -> None:
-    job = context.agent_job("a", "tracker")
-    with context.store.write() as connection:
-        document = {"team": "red"}
-        agents.put(connection, app="a", name="tracker", team="red", document=document, source=None)
-    hosted(context, controller)
-    (job.path / "host" / "journal").write_text("what red has sensed")
-    unwant(context, controller)
-    (job.path / "team").unlink()
-    want(context, team="blue")
-    hosted(context, controller)
-    assert not (job.path / "host" / "journal").exists()
-
-
 def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_again(
     context: ServerContext, controller: AgentsController, tmp_path: Path
 ) -> None:

@@ -17,8 +17,7 @@ from scanflow.names import RunName, StepName
 from scanflow_server.bodies import check_text
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.control import loop as loops
-from scanflow_server.control.error_isolation import ErrorIsolation
-from scanflow_server.control.loop import Loop
+from scanflow_server.control.loop import ErrorIsolation, Loop
 from scanflow_server.progress_events import changes
 from scanflow_server.settings import ServerSettings
 from scanflow_server.streams import PING, pinged

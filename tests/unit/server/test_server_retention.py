@@ -16,17 +16,18 @@ from sqlalchemy import insert, select
 from scanflow.agent.records import Action, ActionState, Decision, Event, Guard, Verdict
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
-from scanflow_server.control.pruning import (
+from scanflow_server.control.retention import (
+    BATCH,
     DAY_S,
     Keep,
     Mark,
+    RetentionController,
     bookmark_now,
     gone_until,
     is_old,
     may_forget,
     needed_until,
 )
-from scanflow_server.control.retention import BATCH, RetentionController
 from scanflow_server.jobs import GONE, Job
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, intents, keys, labels, operations, pruning, runs

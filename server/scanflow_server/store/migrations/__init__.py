@@ -23,7 +23,6 @@ _LOCK = 4_666_602
 
 
 def head() -> str:
-    """Return the name of the newest step."""
     return str(_script()[1].get_current_head())
 
 
