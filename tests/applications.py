@@ -11,7 +11,6 @@ from scanflow_server.store import applications
 
 
 def keep_application(context: ServerContext, app: Application, *, source: Path | None = None) -> None:
-    """Keep an application as its newest revision."""
     document, written = requests.document_of(app), None if source is None else str(source)
     with context.store.write() as connection:
         applications.put(

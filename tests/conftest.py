@@ -35,7 +35,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def settings(home: Path) -> Settings:
-    """Settings with that home folder and two slots, whatever machine this is."""
     return Settings(home=home, slots=2)
 
 

@@ -20,18 +20,14 @@ _SETTINGS = "-c listen_addresses= -c fsync=off -c synchronous_commit=off -c full
 
 
 class Postgres:
-    """One server of PostgreSQL, by the folder of its socket."""
-
     def __init__(self, folder: Path, user: str) -> None:
         self._folder, self._user = folder, user
         self._numbers = count(1)
 
     def address(self, database: str) -> str:
-        """Where one of its databases is."""
         return f"postgresql://{self._user}@/{database}?host={self._folder}"
 
     def new_database(self) -> str:
-        """Make an empty database, and return its address."""
         name = f"test{next(self._numbers)}"
         with psycopg.connect(self.address("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
@@ -61,7 +57,6 @@ def private_postgres() -> Iterator[Postgres]:
 
 
 def _programs() -> Path | None:
-    """Return the folder of the newest PostgreSQL's programs."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     found.sort(key=lambda path: int(path.parent.name) if path.parent.name.isdecimal() else 0)
     if found:

@@ -85,26 +85,21 @@ class Result:
 
     @property
     def requests(self) -> int:
-        """How many were begun."""
         return len(self.due)
 
     @property
     def failed(self) -> int:
-        """How many of them failed."""
         return sum(not 200 <= status < 300 for status in self.status)
 
     @property
     def tally(self) -> dict[str, int]:
-        """How many each of those has answered that the header named."""
         return {self.names[place]: count for place, count in Counter(self.who).items() if place >= 0}
 
     @property
     def statuses(self) -> dict[int, int]:
-        """How often each status came."""
         return dict(Counter(abs(status) for status in self.status))
 
     def figures(self) -> Figures:
-        """Return the figures of all requests."""
         return self._of(range(len(self.due)))
 
     def around(self, begin: str, end: str) -> tuple[Figures, Figures, Figures]:
@@ -181,13 +176,11 @@ class SteadyLoad:
         self._end()
 
     def mark(self, name: str) -> float:
-        """Note that something happens now, and return the time."""
         self._marks[name] = time.monotonic()
         return self._marks[name]
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many requests were finished by now, and how many of them failed."""
         assert self._progress is not None, "the load was not started: use it in a with statement"
         finished, failed = PROGRESS.unpack(self._progress[: PROGRESS.size])
         return finished, failed
@@ -207,16 +200,10 @@ class SteadyLoad:
             pause.wait(0.01)
 
     def stop(self) -> None:
-        """Begin no more requests; those that were begun are waited for."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def result(self, *, timeout_s: float = 600.0) -> Result:
-        """Return what became of the requests, when the load has ended.
-
-        Raises:
-            LoadError: it had not within ``timeout_s``, or it broke.
-        """
         assert self._process is not None, "the load was not started: use it in a with statement"
         try:
             code = self._process.wait(timeout_s)

@@ -74,8 +74,6 @@ class Plan:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with at most one request on it."""
-
     def __init__(self, run: _Run) -> None:
         self._run = run
         self._parser = httptools.HttpResponseParser(self)
@@ -162,8 +160,6 @@ class _Connection(asyncio.Protocol):
 
 
 class _Run:
-    """All connections, what is due, and what became of it."""
-
     def __init__(self, plan: Plan, folder: Path) -> None:
         url = urlsplit(plan.url)
         if url.scheme != "http" or url.hostname is None:
@@ -191,19 +187,16 @@ class _Run:
             self._progress = mmap.mmap(file.fileno(), PROGRESS.size)
 
     async def connect(self) -> None:
-        """Open one connection and put it to work."""
         _, connection = await self._loop.create_connection(lambda: _Connection(self), self._host, self._port)
         self._open.add(connection)
         self.free(connection)
 
     def start(self) -> None:
-        """Begin: the clock runs from here."""
         self.began = time.monotonic()
         for connection in [self._idle.pop() for _ in range(len(self._idle))]:
             self.free(connection)
 
     def due_now(self, times: Sequence[float]) -> None:
-        """Take requests that are due, in an open loop."""
         left = len(times) if self.plan.requests is None else self.plan.requests - self._begun
         if self._stopping:
             return
@@ -213,7 +206,6 @@ class _Run:
             self._idle.pop().send(self._waiting.popleft())
 
     def free(self, connection: _Connection) -> None:
-        """Give a connection its next request, if there is one."""
         if not self.began:
             self._idle.append(connection)
         elif self._waiting:
@@ -226,7 +218,6 @@ class _Run:
             self._maybe_over()
 
     def replace(self, connection: _Connection) -> None:
-        """Open another one for a connection that is gone."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -255,7 +246,6 @@ class _Run:
         self._maybe_over()
 
     def finished(self, due: float, status: int, reason: str | None, tally: str | None) -> None:
-        """Record what became of a request."""
         self.due.append(due)
         self.took.append(time.monotonic() - due)
         self.status.append(status)
@@ -267,7 +257,6 @@ class _Run:
         PROGRESS.pack_into(self._progress, 0, len(self.due), self.failed)
 
     def sweep(self) -> None:
-        """Look for what takes too long, every now and then."""
         now = time.monotonic()
         for connection in list(self._open):
             connection.expire(now)
@@ -278,7 +267,6 @@ class _Run:
         self._maybe_over()
 
     def stop(self) -> None:
-        """Begin no more."""
         self._stopping = True
         self._begun -= len(self._waiting)
         self._waiting.clear()

@@ -21,12 +21,10 @@ from tests.waiting import until
 
 
 def bearer(token: str) -> dict[str, str]:
-    """Return the header that carries a token."""
     return {"authorization": f"Bearer {token}"}
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -34,7 +32,6 @@ def free_port() -> int:
 
 
 def body_of(source: Path, **more: Any) -> dict[str, Any]:
-    """Return what asks for something of the application in a file."""
     app, path, _ = load_application(str(source))
     return {"application": json.loads(dump_json(app)), "source": str(path), **more}
 
@@ -52,7 +49,6 @@ class ServerProcess:
         self.api = httpx.Client(base_url=f"{self.url}/api/v1", headers=bearer(self.token), timeout=60)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, and wait until it answers."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "scanflow_server", "--home", str(self.home), "--port", str(self.port)],
@@ -64,7 +60,6 @@ class ServerProcess:
             until(self.answers, f"the server answers; its log: {self.log}")
 
     def answers(self) -> bool:
-        """Say whether it is ready."""
         assert self._process is not None
         code = self._process.poll()
         assert code is None, f"The server ended with {code}:\n{self.log.read_text()}"
@@ -74,14 +69,12 @@ class ServerProcess:
             return False
 
     def kill(self) -> None:
-        """Kill it: it gets no chance to tidy up."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(30)
             self._process = None
 
     def end(self) -> int:
-        """Ask it to end, and return its exit code."""
         assert self._process is not None
         self._process.terminate()
         code = self._process.wait(30)
@@ -89,12 +82,10 @@ class ServerProcess:
         return code
 
     def close(self) -> None:
-        """Kill it, if it lives, and let go of it."""
         self.kill()
         self.api.close()
 
     def run_events(self, run: str, **headers: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return the events of a run, until its stream ends."""
         with self.api.stream("GET", f"/runs/{run}/events", headers=headers) as reply:
             assert reply.status_code == 200, reply.read()
             lines = list(reply.iter_lines())
@@ -103,7 +94,6 @@ class ServerProcess:
         return list(zip(names, documents, strict=True))
 
     def operation(self, begun: httpx.Response) -> dict[str, Any]:
-        """Return an operation once it has ended."""
         assert begun.status_code == 202, begun.text
         path = f"/operations/{begun.json()['operation']}"
         until(lambda: self.api.get(path).json()["state"] != "running", "the operation ends")
@@ -111,7 +101,6 @@ class ServerProcess:
         return found
 
     def outcomes(self) -> dict[str, list[str]]:
-        """Return what happened to each run, in order."""
         found: dict[str, list[str]] = {}
         for one in self.api.get("/events", params={"type": "run.*", "limit": 10_000}).json():
             found.setdefault(one["subject"].removeprefix("run/"), []).append(one["type"])

@@ -35,7 +35,6 @@ class Instance:
         program: Sequence[str] = (sys.executable, "-m", "scanflow_serving"),
         **spec: Any,
     ) -> None:
-        """``code`` is the text of ``model.py``; ``listener`` is one to share with another instance."""
         self.folder = folder / name
         self.folder.mkdir(parents=True)
         (folder / "model.py").write_text(code)
@@ -78,13 +77,11 @@ class Instance:
         self.close()
 
     def start(self) -> Self:
-        """Wait until it is ready."""
         self.connect()
         self.wait_until_ready()
         return self
 
     def connect(self) -> None:
-        """Connect to its control socket, once it is there."""
         give_up = time.monotonic() + PATIENCE_S
         while self._control is None:
             try:
@@ -95,7 +92,6 @@ class Instance:
         self._control.settimeout(PATIENCE_S)
 
     def wait_until_ready(self) -> None:
-        """Wait until it is warm."""
         give_up = time.monotonic() + PATIENCE_S
         while not self.ask("state").get("ready"):
             self._still_there(give_up, "it is ready")
@@ -106,16 +102,13 @@ class Instance:
             raise AssertionError(f"Waited in vain until {what}; exit code {self.process.poll()}.\n{self.log()}")
 
     def log(self) -> str:
-        """Return what it wrote."""
         return (self.folder / "log").read_text(errors="replace")
 
     def kill(self) -> None:
-        """End it as a machine short of memory would."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(PATIENCE_S)
 
     def close(self) -> None:
-        """End it, and close everything that came from it."""
         if self.process.poll() is None:
             self.kill()
         for mine in (self._control, self.listener):
@@ -128,7 +121,6 @@ class Instance:
     def ask(
         self, kind: Any, body: Mapping[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = ""
     ) -> dict[str, Any]:
-        """Say something and return the body of the reply."""
         self.tell(kind, body, fds=fds, key=key)
         wanted = key or str(self._key)
         assert self._control is not None
@@ -139,21 +131,18 @@ class Instance:
                 return came[0].body
 
     def tell(self, kind: Any, body: Mapping[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = "") -> None:
-        """Say something."""
         assert self._control is not None
         self._key += 1
         seqpacket.send(self._control, ControlMessage(kind=kind, key=key or str(self._key), body=dict(body or {})), fds)
 
 
 def unused_port() -> int:
-    """Return a port that nobody has just now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def raw_exchange(port: int, request: bytes, *, timeout_s: float = 20.0) -> bytes:
-    """Send these bytes, and return all that comes until the other side closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as sock:
         sock.sendall(request)
         sock.shutdown(socket.SHUT_WR)
@@ -164,7 +153,6 @@ def raw_exchange(port: int, request: bytes, *, timeout_s: float = 20.0) -> bytes
 
 
 def read_answer(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """Read one answer that says its length: its status, its headers and its body."""
     came = b""
     while b"\r\n\r\n" not in came:
         piece = sock.recv(65536)
@@ -183,7 +171,6 @@ def read_answer(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
 
 
 def infer_request(values: Sequence[float] = (1, 2)) -> bytes:
-    """Return a whole HTTP request for an inference."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, len(values)], "data": list(values)}
     body = json.dumps({"inputs": [tensor]}).encode()
     head = f"POST /v2/models/w/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -9,7 +9,6 @@ FOLDER = Path(__file__).parent / "golden" / "screens"
 
 
 def assert_snapshot(name: str, text: str) -> None:
-    """Check that ``text`` is what ``tests/golden/screens/NAME.txt`` holds."""
     path = FOLDER / f"{name}.txt"
     if os.environ.get("REGENERATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)

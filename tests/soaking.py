@@ -31,7 +31,6 @@ class Api:
         self._client = httpx.Client(base_url=f"{url}/api/v1", headers=bearer(token), timeout=60)
 
     def ask(self, method: str, path: str, *, key: str | None = None, **given: Any) -> httpx.Response:
-        """Return the answer; what writes is sent again with the same key."""
         give_up = time.monotonic() + PATIENCE_S
         headers = {} if key is None else {"Idempotency-Key": key}
         while True:
@@ -46,11 +45,9 @@ class Api:
             return reply
 
     def get(self, path: str, **query: Any) -> Any:
-        """Return what a path tells."""
         return self.ask("GET", path, params=query).json()
 
     def operation(self, method: str, path: str, *, key: str, **given: Any) -> dict[str, Any]:
-        """Have a service changed, and return how that ended."""
         id = self.ask(method, path, key=key, **given).json()["operation"]
         found: dict[str, Any] = {}
 
@@ -66,8 +63,6 @@ class Api:
 
 
 class Follower:
-    """Hears every event, as an agent that pulls them does."""
-
     def __init__(self, api: Api) -> None:
         self._api, self._last = api, 0
         self.heard: list[dict[str, Any]] = []
@@ -75,7 +70,6 @@ class Follower:
         """Up to which numbers events were gone before they were heard."""
 
     def pull(self) -> bool:
-        """Hear what is new; say whether there was anything."""
         reply = self._api.ask("GET", "/events", params={"after": self._last, "limit": 2000})
         if (gone := reply.headers.get("scanflow-events-gone")) is not None:
             self.skipped.append(int(gone))
@@ -88,11 +82,9 @@ class Follower:
         self._api.close()
 
     def of(self, type: str) -> list[dict[str, Any]]:
-        """Return the events of types that begin so."""
         return [one for one in self.heard if one["type"].startswith(type)]
 
     def outcomes(self) -> dict[str, list[str]]:
-        """Return what happened to each run, in order."""
         found: dict[str, list[str]] = {}
         for one in self.of("run."):
             found.setdefault(one["subject"].removeprefix("run/"), []).append(one["type"])
@@ -101,15 +93,12 @@ class Follower:
 
 @dataclass
 class Predictor:
-    """Asks a service, and counts what it was answered."""
-
     url: Callable[[], str | None]
     model: str
     by: int
     answers: Counter[str] = field(default_factory=Counter)
 
     def ask(self, number: int) -> None:
-        """Ask once; a wrong answer is an error, and none is counted."""
         url = self.url()
         if url is None:
             return
@@ -125,8 +114,6 @@ class Predictor:
 
 
 class Look(NamedTuple):
-    """A process at one moment."""
-
     at: float
     mib: float
     """Its memory, pages that are shared counted in proportion."""
@@ -136,26 +123,21 @@ class Look(NamedTuple):
 
 
 class Watch:
-    """Looks at processes by name, each as long as it has the same id."""
-
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
         self._pids = pids
         self.looks: dict[tuple[str, int], list[Look]] = {}
 
     def look(self) -> None:
-        """Look at all of them now."""
         for name, pid in self._pids().items():
             found = weigh(pid)
             if found is not None:
                 self.looks.setdefault((name, pid), []).append(found)
 
     def forget(self) -> None:
-        """Begin anew."""
         self.looks.clear()
 
 
 def weigh(pid: int) -> Look | None:
-    """Look at a process; None where it is gone."""
     try:
         process = psutil.Process(pid)
         memory = process.memory_full_info()
@@ -165,8 +147,6 @@ def weigh(pid: int) -> Look | None:
 
 
 class Growth(NamedTuple):
-    """By how much a process grew from its first quarter to its last."""
-
     mib: float
     files: float
     threads: float
@@ -197,7 +177,6 @@ def _is_of(process: psutil.Process, home: str) -> bool:
 
 
 def kill(pids: Sequence[int], rng: random.Random) -> bool:
-    """Kill one of these; say whether there was one."""
     if not pids:
         return False
     try:

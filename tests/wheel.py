@@ -77,7 +77,6 @@ def main() -> None:
 
 
 def _build(folder: Path) -> Path:
-    """Build the source archive from the checkout, and the wheel from that archive, so that both are complete."""
     dist = CHECKOUT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     _run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", dist], CHECKOUT, quiet=True)
@@ -91,7 +90,6 @@ def _build(folder: Path) -> Path:
 
 
 def _install(wheel: Path, venv: Path) -> Path:
-    """Install the wheel with nothing but what it asks for, in the versions of the lock."""
     _run([_uv(), "venv", "--quiet", "--python", Path(sys.executable).resolve(), venv], CHECKOUT)
     python = venv / "bin" / "python"
     _add(python, str(wheel))

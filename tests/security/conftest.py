@@ -17,7 +17,6 @@ from tests.unit.server.answering import answering
 
 @pytest.fixture
 def context(home: Path) -> Iterator[ServerContext]:
-    """The parts of a server whose home has its token."""
     made = make_context(ServerSettings(library=Settings(home=home, slots=2)))
     migrate(made.store)
     register_home(made)
@@ -27,6 +26,5 @@ def context(home: Path) -> Iterator[ServerContext]:
 
 @pytest.fixture
 def url(context: ServerContext) -> Iterator[str]:
-    """Where the server's API answers."""
     with answering(context) as address:
         yield f"{address}/api/v1"

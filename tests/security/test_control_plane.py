@@ -42,7 +42,6 @@ SHELL = {
 
 @pytest.fixture
 def token(context: ServerContext) -> dict[str, str]:
-    """The header of whoever may read the home."""
     return bearer(ensure_home_token(context.settings.home))
 
 

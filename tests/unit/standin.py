@@ -41,8 +41,6 @@ class Place(Local):
 
 
 class StandIn:
-    """Says yes to everything, and keeps what it was asked in ``asked``."""
-
     def __init__(self, folder: Path, url: str = "http://127.0.0.1:9") -> None:
         self.folder = folder
         self.url = url

@@ -83,8 +83,6 @@ def action(id: str = "a1", state: Any = "pending", verdict: Any = "approve", **c
 
 
 class StandIn:
-    """A server by its answers, with what it was asked."""
-
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
         self.asked: list[tuple[str, dict[str, str], Any]] = []
@@ -103,7 +101,6 @@ class StandIn:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any] | Handler, *words: str) -> Result:
-    """Run a command whose server answers so."""
     handler = answers if callable(answers) else StandIn(answers)
     monkeypatch.setattr(
         "scanflow_client.cli.agents.server",
@@ -114,7 +111,6 @@ def run(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any] | Handler, *wor
 
 @pytest.fixture
 def face(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """The agent at ``FACE``."""
     found = StandIn({"GET /sensors": [COUNT]})
     transport = httpx.MockTransport(found)
     monkeypatch.setattr(async_client, "AsyncClient", functools.partial(async_client.AsyncClient, transport=transport))
@@ -123,7 +119,6 @@ def face(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture
 def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with an application that has two agents."""
     (tmp_path / "app.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -291,8 +286,6 @@ def test_why_lists_what_was_wanted_and_tells_the_story_of_one(monkeypatch: pytes
 
 
 def queue(*waiting: Action) -> Callable[[httpx.Request], Any]:
-    """Answer with the actions that a query means."""
-
     def answer(request: httpx.Request) -> Any:
         query = request.url.params
         return [

@@ -39,7 +39,6 @@ def real() -> dict[str, Any]:
 
 
 def strokes(count: int = 30) -> Any:
-    """Something like digits: bright strokes on black, with a margin."""
     generator = np.random.default_rng(0)
     x = np.zeros((count, 28, 28), dtype=np.uint8)
     for picture in x:

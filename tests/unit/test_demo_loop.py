@@ -148,8 +148,6 @@ def test_traffic_that_cannot_begin_says_why(tmp_path: Path) -> None:
 
 
 class Told:
-    """A server that tells these events, one after the other."""
-
     def __init__(self, *events: Event) -> None:
         self._events = events
 

@@ -28,8 +28,6 @@ def served(app: str = "mnist", team: str = "datascience") -> Any:
 
 
 class Where:
-    """Where services are."""
-
     def __init__(self, *services: Any, failing: Exception | None = None) -> None:
         self.there, self.failing = list(services), failing
         self.asked: list[str] = []
@@ -74,8 +72,6 @@ class Plane:
 
 @pytest.fixture
 def close(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
-    """Serves, starts the agents, and ends what the demo ends; no digits are sent."""
-
     @contextmanager
     def quiet(*_: object, **__: object) -> Iterator[None]:
         yield
@@ -150,8 +146,6 @@ def test_a_deployment_of_its_own_that_fails_is_taken_away(close: Callable[..., o
 
 
 class Raised:
-    """A control plane that counts how often it is ended."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fresh: bool) -> None:
         self.ended = 0
         up = SimpleNamespace(server=fresh, up=SimpleNamespace(server=SimpleNamespace(url="http://127.0.0.1:9")))

@@ -21,7 +21,6 @@ ValueError: bad
 
 
 def failure_of(tmp_path: Path, code: str, *, own_folder: str = "") -> Failure:
-    """Run a script that fails, as a step does, and read what it wrote."""
     file = tmp_path / "train.py"
     file.write_text(code)
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=60)

@@ -15,7 +15,6 @@ LOCAL = (b"host", b"127.0.0.1:46666")
 
 
 def answer(app: Any, headers: Sequence[tuple[bytes, bytes]], *, path: str = "/runs", method: str = "GET") -> Any:
-    """Return the status and the document of a response."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

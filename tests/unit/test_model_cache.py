@@ -12,8 +12,6 @@ from scanflow.knowledge.model_cache import ModelCache, split_model_uri
 
 
 class Counting(MemoryKnowledge):
-    """Counts what is downloaded."""
-
     fetched = 0
 
     def fetch_model(self, name: str, destination: Path, *, version: int | str = "latest") -> Path:

@@ -83,8 +83,6 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 class Listening:
-    """Keeps what it is asked, and answers with it."""
-
     def __init__(self, content_type: str = "application/json") -> None:
         self.content_type = content_type
         self.declared: list[str] = []

@@ -85,7 +85,6 @@ def test_a_token_is_a_secret() -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response], *words: str) -> Result:
-    """Run a command whose server is ``handler``."""
     standin = ServerClient(URL, transport=httpx.MockTransport(handler))
     monkeypatch.setattr("scanflow_client.cli.control.server", lambda: standin)
     return CliRunner().invoke(app, ["events", *words], catch_exceptions=False)

@@ -27,15 +27,12 @@ Route = Callable[[httpx.Request], httpx.Response]
 
 
 class StandIn:
-    """Answers by method and path; what was asked is kept."""
-
     def __init__(self) -> None:
         self.routes: dict[str, list[Route]] = {}
         self.asked: list[httpx.Request] = []
         self.slept = 0.0
 
     def on(self, line: str, *answers: httpx.Response | Route) -> None:
-        """Give these answers to ``GET /runs`` one after the other, the last for ever."""
         self.routes[line] = [one if callable(one) else lambda _, one=one: one for one in answers]  # type: ignore[misc]
 
     def events(self, line: str, *messages: tuple[str, str]) -> None:
@@ -52,7 +49,6 @@ class StandIn:
         return (answers.pop(0) if len(answers) > 1 else answers[0])(request)
 
     def body(self, line: str) -> Any:
-        """Return the last document that was sent there."""
         method, path = line.split()
         return json.loads(
             [one for one in self.asked if one.method == method and one.url.path == f"/api/v1{path}"][-1].content

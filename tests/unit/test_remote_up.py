@@ -90,7 +90,6 @@ while True:
 
 @pytest.fixture
 def agent(home: Path) -> Iterator[Callable[..., Path]]:
-    """Starts an agent's process, as the server does, and returns its folder."""
     started: list[Daemon] = []
 
     def start(name: str, manner: str = "willing") -> Path:

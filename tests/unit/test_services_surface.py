@@ -64,7 +64,6 @@ def deployed(deployer: EmbeddedDeployer, source: Path) -> ServiceRecord:
 
 @pytest.fixture
 def run(deployer: EmbeddedDeployer, source: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command in this process, where the application is."""
     monkeypatch.chdir(source.parent)
     for module in ("services", "predictions", "runs", "projects"):
         monkeypatch.setattr(f"scanflow_client.cli.{module}.deployer", lambda: deployer)

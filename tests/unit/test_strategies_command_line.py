@@ -94,7 +94,6 @@ sf.Strategy(name="seen", when=look, then=do.stop_workflow("training"))
 
 @pytest.fixture
 def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with an application that has two agents."""
     for name, code in (("app.py", APP), ("tracker.py", TRACKER), ("checker.py", CHECKER)):
         (tmp_path / name).write_text(code)
     monkeypatch.chdir(tmp_path)
@@ -103,7 +102,6 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the tracker noted, as it tells it; a server knows where it is."""
     entries: list[dict[str, Any]] = []
     note(entries, 1, 500)
     note(entries, 2, 1204)

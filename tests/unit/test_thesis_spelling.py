@@ -41,7 +41,6 @@ scanflow.output("epochs", int(given.epochs))
 
 
 def listing_5_1(app_dir: str, requirements: str | None = None) -> sf.Application:
-    """Return what listing 5.1 builds."""
     app_name = "mnist"
     team_name = "data"
     client = ScanflowClient(scanflow_server_uri="http://127.0.0.1:46666", verbose=False)
@@ -74,7 +73,6 @@ def listing_5_1(app_dir: str, requirements: str | None = None) -> sf.Application
 
 @pytest.fixture
 def app(tmp_path: Path, home: Path) -> sf.Application:
-    """The application of listing 5.1, with scripts, and without a tracker: nothing here needs one."""
     (tmp_path / "loaddata.py").write_text(LOAD)
     (tmp_path / "modeling.py").write_text(MODELING)
     return listing_5_1(str(tmp_path)).replace(tracker=None)
@@ -124,7 +122,6 @@ def test_a_failure_is_an_error_and_never_false(app: sf.Application, tmp_path: Pa
 
 
 def listing_6_1(i: int, benchmark: str, expstr: str, n_tasks: int, n_nodes: int) -> sf.Workflow:
-    """Return what listing 6.1 builds."""
     client = ScanflowClient()
     # mpi workloads
     mpi = client.ScanflowMPIWorkload(

@@ -17,8 +17,6 @@ URL = "http://127.0.0.1:46666"
 
 
 class Broken(httpx.SyncByteStream):
-    """A body that ends in the middle."""
-
     def __init__(self, *blocks: bytes) -> None:
         self._blocks = blocks
 
@@ -32,7 +30,6 @@ def broken(*blocks: bytes) -> httpx.Response:
 
 
 def scripted(*answers: httpx.Response | Exception) -> tuple[Handler, list[httpx.Request]]:
-    """Give answers one after the other, the last one for ever; and what was asked."""
     asked: list[httpx.Request] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -54,7 +51,6 @@ ATTEMPTS = 5
 
 @pytest.fixture(autouse=True)
 def waits() -> Iterator[None]:
-    """Wait for nothing, and stop after some attempts instead of after a time."""
     with stamina.set_testing(True, attempts=ATTEMPTS):
         yield
 

@@ -42,12 +42,10 @@ def made(model: Callable[..., M], /, **fields: Any) -> M:
 
 
 def script(name: str, **fields: Any) -> sf.Executor:
-    """Return a step that is a script."""
     return made(sf.Executor, **{"name": name, "mainfile": f"{name}.py", **fields})
 
 
 def batch(*nodes: sf.Executor, **fields: Any) -> sf.Workflow:
-    """Return a batch workflow of these steps."""
     return made(sf.Workflow, **{"name": "training", "nodes": list(nodes), **fields})
 
 
@@ -107,7 +105,6 @@ fields_of_steps = st.fixed_dictionaries(
 
 @st.composite
 def workflows(draw: st.DrawFn, name: str = "training") -> sf.Workflow:
-    """Draw a batch workflow whose steps use each other's outputs."""
     nodes, edges = draw(edges_of_dags(most=4))
     made = []
     for node in nodes:
@@ -135,7 +132,6 @@ simple_triggers: st.SearchStrategy[Trigger] = st.one_of(
 
 
 def groups(inner: st.SearchStrategy[Trigger]) -> st.SearchStrategy[Trigger]:
-    """Draw groups of triggers."""
     some = st.lists(inner, min_size=1, max_size=3)
     return st.builds(AllOf, triggers=some) | st.builds(AnyOf, triggers=some)
 
@@ -190,7 +186,6 @@ servings = st.builds(
 
 @st.composite
 def online_workflows(draw: st.DrawFn, name: str = "serving") -> sf.Workflow:
-    """Draw an online workflow whose services come one after the other; at most one of them is scaled."""
     nodes = draw(st.lists(services, min_size=1, max_size=3, unique_by=lambda node: node.name))
     nodes = [nodes[0], *(node.replace(scaling=None) for node in nodes[1:])]
     links = [before >> after for before, after in itertools.pairwise(nodes)]
@@ -199,7 +194,6 @@ def online_workflows(draw: st.DrawFn, name: str = "serving") -> sf.Workflow:
 
 @st.composite
 def applications(draw: st.DrawFn) -> sf.Application:
-    """Draw an application with workflows of all three types, and agents."""
     flows = [draw(workflows())]
     if draw(st.booleans()):
         flows.append(draw(online_workflows()))

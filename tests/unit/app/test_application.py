@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,49 +22,6 @@ def test_a_name_and_a_team_that_are_too_long_together_say_by_how_much() -> None:
     with pytest.raises(InvalidError) as error:
         sf.Application(name="a" * 30, team="b" * 25)
     assert "65 characters. Kubernetes allows 63: shorten the name or the team by 2." in message(error)
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        (
-            {"workflows": [TRAINING, TRAINING]},
-            "Application 'shop' has two workflows named 'training'. Rename one of them.",
-        ),
-        (
-            {"agents": [sf.Agent(name="a", template="planner")] * 2},
-            "Application 'shop' has two agents named 'a'. Rename one of them.",
-        ),
-        ({"workflow": TRAINING}, "Application 'shop' has no field 'workflow'. Did you mean 'workflows'?"),
-        ({"team": "Data Team"}, "The team name 'Data Team' cannot be used"),
-        (
-            {"tracker": "http://localhost"},
-            "Application 'shop': tracker cannot be 'http://localhost': it should be a Tracker.",
-        ),
-        ({"tracker": {"port": True}}, "port cannot be True: it should be a number."),
-        ({"tracker": {"port": 70_000}}, "port cannot be 70000: it should be less than or equal to 65535."),
-        ({"app_dir": None}, "Application 'shop': app_dir cannot be None. Write a folder, such as '.'."),
-        ({"app_dir": 3}, "Application 'shop': app_dir cannot be 3. Write a folder, such as '.'."),
-        ({"app_dir": ""}, "Application 'shop': app_dir cannot be ''. Write a folder, such as '.'."),
-    ],
-)
-def test_a_wrong_field_is_refused_with_what_to_write(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidError) as error:
-        shop(**fields)
-    assert told in message(error)
-    assert len(message(error).splitlines()) == 1
-
-
-@pytest.mark.parametrize("workflows", [TRAINING, None, {"training": TRAINING}, "training", {1}])
-def test_workflows_are_a_list(workflows: Any) -> None:
-    with pytest.raises(InvalidError, match=r"^Application 'shop': workflows cannot be .*: it should be a list\.$"):
-        shop(workflows=workflows)
-
-
-def test_a_step_among_the_workflows_is_refused_by_its_place() -> None:
-    step: Any = script("train")
-    with pytest.raises(InvalidError, match=r"Application 'shop': workflows\.0 cannot be .*: it should be a Workflow\."):
-        shop(workflows=[step])
 
 
 def test_its_folder_may_be_a_path() -> None:

@@ -82,11 +82,7 @@ def test_a_node_as_an_argument_makes_the_edge() -> None:
         ((1.5,), {}, "Step 'train': the parameter 'epochs' is 1.5, which is not int: "),
         ((None,), {}, "Step 'train': the parameter 'epochs' is None, which is not int: "),
         ((1,), {"lr": []}, "Step 'train': the parameter 'lr' is [], which is not float: "),
-        (
-            (1,),
-            {"mode": "medium"},
-            "Step 'train': the parameter 'mode' is 'medium', which is not typing.Literal['fast', 'slow']",
-        ),
+        ((1,), {"mode": "medium"}, "Step 'train': the parameter 'mode' is 'medium', which is not"),
         ((1,), {"lr": {1}}, "Executor 'train': the parameter 'lr' is a set, which cannot be written down."),
         ((1,), {"retries": 3}, "got an unexpected keyword argument 'retries'"),
     ],

@@ -56,42 +56,6 @@ def test_changing_the_list_of_nodes_handed_in_changes_no_workflow() -> None:
     assert len(workflow.dependencies) == 1
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        {1, 2},
-        (script(name) for name in "ab"),
-        {"a": script("a")},
-        {"a": script("a")}.values(),
-        script("a"),
-        "ab",
-        None,
-        3,
-    ],
-)
-def test_nodes_that_are_no_list_are_refused(nodes: Any) -> None:
-    with pytest.raises(InvalidError, match=r"^Workflow 'w': nodes cannot be .*: it should be a list\.$"):
-        sf.Workflow(name="w", nodes=nodes)
-
-
-def test_a_node_without_a_kind_is_refused_by_its_place() -> None:
-    node: Any = {"name": "a", "mainfile": "a.py"}
-    with pytest.raises(InvalidError, match=r"^Workflow 'w': nodes\.1 cannot be .*: it has no 'kind', which says what"):
-        sf.Workflow(name="w", nodes=[script("a"), node])
-
-
-@pytest.mark.parametrize("node", ["a", None, 3])
-def test_the_value_of_a_step_that_was_called_is_no_node(node: Any) -> None:
-    with pytest.raises(InvalidError, match=r"^Workflow 'w': nodes holds .*: write a\.bind\(1\) instead of a\(1\)\.$"):
-        sf.Workflow(name="w", nodes=[script("a"), node])
-
-
-def test_a_node_of_an_unknown_kind_says_which_kinds_there_are() -> None:
-    node: Any = {"kind": "exec", "name": "a"}
-    with pytest.raises(InvalidError, match="its kind should be one of 'executor', 'service', 'mpi'"):
-        sf.Workflow(name="w", nodes=[node])
-
-
 def test_a_function_among_the_nodes_is_refused_with_how_to_make_a_node_of_it() -> None:
     @sf.step
     def train(epochs: int) -> None: ...
@@ -99,30 +63,6 @@ def test_a_function_among_the_nodes_is_refused_with_how_to_make_a_node_of_it() -
     node: Any = train
     with pytest.raises(InvalidError, match=r"train\(epochs: int\) -> None is a function, not a node. .*\.bind"):
         sf.Workflow(name="w", nodes=[node])
-
-
-def test_a_workflow_without_nodes_is_refused() -> None:
-    with pytest.raises(InvalidError) as error:
-        batch()
-    assert message(error) == "Workflow 'training': nodes cannot be []: it needs at least 1."
-
-
-def test_two_nodes_of_one_name_are_refused() -> None:
-    with pytest.raises(InvalidError) as error:
-        batch(script("a"), script("b"), script("a"))
-    assert message(error) == "Workflow 'training' has two nodes named 'a'. Rename one of them."
-
-
-def test_names_that_differ_by_case_only_cannot_meet() -> None:
-    with pytest.raises(InvalidError, match=r"The executor name 'Train' cannot be used.* Write 'train' instead"):
-        batch(script("train"), script("Train"))
-
-
-def test_a_node_cannot_wait_for_itself() -> None:
-    with pytest.raises(InvalidError, match=r"in a circle: a >> a. Remove one"):
-        batch(script("a"), edges=script("a") >> script("a"))
-    with pytest.raises(InvalidError, match=r"in a circle: a >> a. Remove one"):
-        batch(script("a", parameters={"p": Ref(step="a")}))
 
 
 def test_a_circle_closed_by_a_reference_is_refused_too() -> None:
@@ -162,37 +102,6 @@ def test_an_affinity_to_no_node_says_which_was_meant(field: str) -> None:
 
 SERVICE = sf.Service(name="cnn", model="models:/cnn@champion")
 MPI = sf.MPIWorkload(name="dgemm", mainfile="dgemm", n_tasks=4)
-
-
-@pytest.mark.parametrize(
-    ("type", "node", "told"),
-    [
-        ("batch", SERVICE, "is of type 'batch', whose nodes are Executors, but 'cnn' is a Service."),
-        ("batch", MPI, "is of type 'batch', whose nodes are Executors, but 'dgemm' is an MPIWorkload."),
-        ("online", script("a"), "is of type 'online', whose nodes are Services, but 'a' is an Executor."),
-        ("mpi", script("a"), "is of type 'mpi', whose nodes are MPIWorkloads, but 'a' is an Executor."),
-    ],
-)
-def test_a_node_of_another_kind_needs_a_workflow_of_its_own(type: Any, node: Any, told: str) -> None:
-    with pytest.raises(InvalidError) as error:
-        sf.Workflow(name="w", type=type, nodes=[node])
-    assert message(error) == f"Workflow 'w' {told} Give it a workflow of its own."
-
-
-def test_an_mpi_workflow_has_one_node() -> None:
-    with pytest.raises(InvalidError, match="of type 'mpi', which has one node, but 2 are given"):
-        sf.Workflow(name="w", type="mpi", nodes=[MPI, MPI.replace(name="other")])
-
-
-def test_an_unknown_type_says_which_there_are() -> None:
-    with pytest.raises(InvalidError, match="type cannot be 'bath': it should be 'batch', 'online' or 'mpi'"):
-        batch(script("a"), type="bath")
-
-
-@pytest.mark.parametrize("path", ["workflow", "", "/", "//", "/a//b", "/a/../b", "/.", "/a/.", "/a\0b", "./a", "~"])
-def test_the_output_folder_is_an_absolute_path_of_a_folder(path: str) -> None:
-    with pytest.raises(InvalidError, match=r"is not a folder's absolute path. Write one such as '/workflow'"):
-        batch(script("a"), output_dir=path)
 
 
 def test_a_slash_at_the_output_folders_end_makes_no_difference() -> None:

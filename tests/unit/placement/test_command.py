@@ -114,8 +114,6 @@ def service(name: str, affinity: AffinityMode, *instances: InstanceRecord) -> Se
 
 
 class Deployed:
-    """A deployer with a service on CPU 1, and another one that has no CPUs of its own."""
-
     def services(self) -> list[ServiceRecord]:
         runs = InstanceRecord(instance="1", state="ready", cores=1.0).with_details(cpus=[1])
         gone = InstanceRecord(instance="2", state="failed").with_details(cpus=[0])

@@ -47,7 +47,6 @@ def test_an_epyc_in_each_order() -> None:
 
 
 def test_cores_that_share_an_l2_are_taken_after_those_that_do_not() -> None:
-    """As the efficiency cores of a hybrid machine, four to an L2."""
     machine = Topology(
         cores=tuple(Core(cpus=(cpu,)) for cpu in range(8)),
         nodes=(NumaNode(cpus=tuple(range(8))),),

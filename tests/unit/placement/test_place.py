@@ -63,7 +63,6 @@ def test_pinned_threads_are_equation_3_12(n_socket: int, n_cpu: int, per_socket:
 def test_caches_and_siblings_change_the_cores_but_not_the_sockets(
     n_socket: int, per_socket: int, n_cpu: int, group: int, smt: int
 ) -> None:
-    """The equations' numbers then stand for cores in the order of the caches; sockets and amounts stay."""
     equations = Equations(n_socket, per_socket * n_cpu, per_socket * n_socket, n_cpu)
     wanted = [equations.cpumem(i) for i in range(1, equations.n_ctn + 1)]
     machine = uniform(n_socket, equations.p, smt, l3_group=group)
@@ -218,7 +217,6 @@ def test_free_ones_come_first_where_sockets_are_of_different_sizes() -> None:
 
 @given(st.integers(1, 30), st.integers(1, 4), st.sampled_from(OWN))
 def test_one_by_one_they_get_cores_of_their_own_too(count: int, cores: int, mode: AffinityMode) -> None:
-    """As a service that is scaled up, instance by instance."""
     assume(count * cores <= 32)
     grants: list[Grant] = []
     for _ in range(count):

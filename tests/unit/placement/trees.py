@@ -10,7 +10,6 @@ from scanflow.placement.topology import Topology
 
 
 def write(root: Path, files: Mapping[str, object]) -> Path:
-    """Write files below ``root``, each with a newline at its end, and return ``root``."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -19,7 +18,6 @@ def write(root: Path, files: Mapping[str, object]) -> Path:
 
 
 def write_mask(cpus: Iterable[int], words: int = 2) -> str:
-    """Return CPUs as the mask that old kernels write: words of 32 bits, the highest first."""
     bits = sum(1 << cpu for cpu in cpus)
     return ",".join(f"{bits >> 32 * word & 0xFFFFFFFF:08x}" for word in reversed(range(words)))
 
