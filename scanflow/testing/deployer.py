@@ -111,9 +111,7 @@ class DeployerContract(ServicesContract):
         (source.parent / "mended").touch()
         return deployer.run(app, "sums", source=source)
 
-    def test_a_run_tells_of_each_task_as_it_ends_and_keeps_what_it_left(
-        self, deployer: Deployer, app: Application, source: Path
-    ) -> None:
+    def test_a_run_tells_of_each_task_as_it_ends(self, deployer: Deployer, app: Application, source: Path) -> None:
         (source.parent / "mended").touch()
         events: list[Event] = []
         record = deployer.run(app, "sums", parameters={"count": 2}, source=source, observe=events.append)
@@ -125,9 +123,7 @@ class DeployerContract(ServicesContract):
         assert deployer.outputs(record.name, "double") == [{"result": 0}, {"result": 2}]
         assert deployer.show(record.name) == deployer.show("@latest") == record
 
-    def test_a_failed_attempt_is_retried_and_a_condition_chooses_what_runs(
-        self, deployer: Deployer, app: Application, source: Path
-    ) -> None:
+    def test_retries_and_conditions_are_honoured(self, deployer: Deployer, app: Application, source: Path) -> None:
         events: list[Event] = []
         record = deployer.run(app, "branches", source=source, observe=events.append)
         assert {task.task: (task.state, task.attempts) for task in record.tasks} == {
@@ -148,9 +144,7 @@ class DeployerContract(ServicesContract):
         assert last.failure is not None
         assert "ValueError: not mended yet" in last.failure.cause
 
-    def test_resume_keeps_what_finished_and_runs_the_rest(
-        self, deployer: Deployer, failed: RunRecord, source: Path
-    ) -> None:
+    def test_resume_runs_what_had_not_finished(self, deployer: Deployer, failed: RunRecord, source: Path) -> None:
         (source.parent / "mended").touch()
         events: list[Event] = []
         record = deployer.resume(failed.name, observe=events.append)
@@ -183,9 +177,7 @@ class DeployerContract(ServicesContract):
             deployer.plan(app, "sums", parameters={"count": "many"})
         assert deployer.runs() == []
 
-    def test_what_is_not_there_is_said_to_be_so_with_the_nearest_name(
-        self, deployer: Deployer, app: Application, good: RunRecord
-    ) -> None:
+    def test_what_is_not_there_names_the_nearest(self, deployer: Deployer, app: Application, good: RunRecord) -> None:
         with pytest.raises(NotFoundError, match="There is no run 'nope'"):
             deployer.show("nope")
         with pytest.raises(NotFoundError, match=r"no workflow 'smus'. Did you mean 'sums'"):

@@ -83,9 +83,7 @@ class KnowledgeBaseContract(ModelsContract):
         knowledge.fetch_artifacts(APP, team, "one", tmp_path / "out")
         assert read_folder(tmp_path / "out") == {"model.pkl": b"\x00\xff"}
 
-    def test_the_newest_or_the_named_version_of_artifacts_is_fetched(
-        self, knowledge: KnowledgeBase, team: str, tmp_path: Path
-    ) -> None:
+    def test_the_newest_or_named_version_is_fetched(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
         first = knowledge.save_artifacts(APP, team, "data", write_folder(tmp_path / "1", {"old": b"1"}))
         knowledge.save_artifacts(APP, team, "other", write_folder(tmp_path / "2", {"other": b"2"}))
         knowledge.save_artifacts(APP, team, "data", write_folder(tmp_path / "3", {"new": b"3"}))
@@ -102,9 +100,7 @@ class KnowledgeBaseContract(ModelsContract):
         with pytest.raises(NotFoundError, match="no version 'nonesuch'"):
             knowledge.fetch_artifacts(APP, team, "training-data", tmp_path / "out", version="nonesuch")
 
-    def test_what_cannot_be_saved_is_refused_before_anything_is(
-        self, knowledge: KnowledgeBase, team: str, tmp_path: Path
-    ) -> None:
+    def test_what_cannot_be_saved_leaves_nothing(self, knowledge: KnowledgeBase, team: str, tmp_path: Path) -> None:
         linked = write_folder(tmp_path / "linked", {"x": b"1"})
         (linked / "nowhere").symlink_to(tmp_path / "nothing")
         cyclic = write_folder(tmp_path / "cyclic", {"x": b"1"})
@@ -329,9 +325,7 @@ class KnowledgeBaseContract(ModelsContract):
             ("tags.stage = 'train'; drop table runs", None),
         ],
     )
-    def test_a_filter_selects_the_same_everywhere(
-        self, knowledge: KnowledgeBase, team: str, text: str, expected: str | None
-    ) -> None:
+    def test_a_filter_selects_runs(self, knowledge: KnowledgeBase, team: str, text: str, expected: str | None) -> None:
         if expected is None:
             with pytest.raises(UnsupportedError, match="Write clauses such as"):
                 knowledge.search_runs(APP, team, text)

@@ -30,9 +30,7 @@ class ModelsContract:
     def model(self) -> str:
         return f"model {uuid.uuid4().hex[:8]}"
 
-    def test_versions_count_up_and_are_listed_newest_first(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
+    def test_versions_count_up(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         source = write_folder(tmp_path / "in", {"weights": b"1"})
         made = [knowledge.register_model(model, source, app=APP, team=team) for _ in range(3)]
         assert [version.version for version in made] == [1, 2, 3]
@@ -41,9 +39,7 @@ class ModelsContract:
         assert knowledge.get_model(model, 2) == made[1]
         assert made[0].uri == f"models:/{model}/1"
 
-    def test_the_files_of_each_version_are_kept(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
+    def test_each_version_has_its_files(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         for number in (1, 2):
             source = write_folder(tmp_path / f"in{number}", {name: bytes([number]) for name in ODD_NAMES})
             knowledge.register_model(model, source, app=APP, team=team)
@@ -53,9 +49,7 @@ class ModelsContract:
         assert read_folder(tmp_path / "latest") == dict.fromkeys(ODD_NAMES, b"\x02")
         assert read_folder(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
 
-    def test_an_alias_names_one_version_at_a_time(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
+    def test_an_alias_names_one_version(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         source = write_folder(tmp_path / "in", {"weights": b"1"})
         for _ in range(2):
             knowledge.register_model(model, source, app=APP, team=team)
@@ -66,9 +60,7 @@ class ModelsContract:
         assert knowledge.get_model(model, "champion").version == 2
         assert [version.aliases for version in knowledge.list_model_versions(model)] == [("champion",), ("backup",)]
 
-    def test_an_unknown_model_names_the_nearest(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
+    def test_unknown_models_are_told(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
         wrong = model.replace("model", "modle")
         for ask in (knowledge.get_model, knowledge.list_model_versions):
@@ -78,9 +70,7 @@ class ModelsContract:
             knowledge.fetch_model(wrong, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
-    def test_an_unknown_version_or_alias_says_which_there_are(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
+    def test_unknown_versions_are_told(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
         knowledge.set_model_alias(model, "champion", 1)
         with pytest.raises(NotFoundError, match=r"alias 'champoin'\. Did you mean 'champion'"):
@@ -102,9 +92,7 @@ class ModelsContract:
         assert changed.tags == {"stage": "done", "keep": "", "new": "1", **owner}
         assert knowledge.get_model(model, 1) == changed
 
-    def test_a_version_knows_the_run_that_made_it(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
+    def test_a_version_knows_its_run(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         source = write_folder(tmp_path / "in", {"w": b"1"})
         run = knowledge.log_run(APP, team)
         assert knowledge.register_model(model, source, app=APP, team=team, run_id=run.run_id).run_id == run.run_id
@@ -113,9 +101,7 @@ class ModelsContract:
             knowledge.register_model(model, source, app=APP, team=team, run_id="nonesuch")
         assert len(knowledge.list_model_versions(model)) == 2
 
-    def test_a_version_is_kept_on_disk_with_how_it_was_served(
-        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
-    ) -> None:
+    def test_a_version_is_kept_on_disk(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         source = write_folder(tmp_path / "in", {"MLmodel": b"flavors: {}", "data/wëights": b"1"})
         knowledge.register_model(model, source, app=APP, team=team)
         knowledge.set_model_alias(model, "champion", 1)
@@ -128,24 +114,18 @@ class ModelsContract:
         assert cache.recall(model, 1) == '{"instances":2}'
 
     @pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "a@b", "..", "a ", "it's", "x" * 300, "a\nb", "50%"])
-    def test_model_names_that_could_not_be_found_again_are_refused(
-        self, knowledge: KnowledgeBase, team: str, name: str, tmp_path: Path
-    ) -> None:
+    def test_odd_model_names_are_refused(self, knowledge: KnowledgeBase, team: str, name: str, tmp_path: Path) -> None:
         with pytest.raises(InvalidError, match="A model cannot be called"):
             knowledge.register_model(name, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
 
     @pytest.mark.parametrize("name", ["mnist_cnn", "Größe 3.1", "模型", "a+b-c"])
-    def test_model_names_may_be_of_any_language(
-        self, knowledge: KnowledgeBase, team: str, model: str, name: str, tmp_path: Path
-    ) -> None:
+    def test_any_language(self, knowledge: KnowledgeBase, team: str, model: str, name: str, tmp_path: Path) -> None:
         full = f"{name} {model}"
         knowledge.register_model(full, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
         assert knowledge.get_model(full).name == full
 
     @pytest.mark.parametrize("alias", ["", "latest", "Latest", "v3", "12", "a b", "a/b"])
-    def test_aliases_that_mean_something_else_are_refused(
-        self, knowledge: KnowledgeBase, team: str, model: str, alias: str, tmp_path: Path
-    ) -> None:
+    def test_odd_aliases(self, knowledge: KnowledgeBase, team: str, model: str, alias: str, tmp_path: Path) -> None:
         knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
         with pytest.raises(InvalidError, match="alias"):
             knowledge.set_model_alias(model, alias, 1)

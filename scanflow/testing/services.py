@@ -72,9 +72,7 @@ class ServicesContract:
             (array,) = deployer.predict(served.name, {"x": [0.5, 1.5]}, dtype="float32", binary=binary).outputs.values()
             assert (array.dtype.name, array.tolist()) == ("float32", [1.0, 3.0])
 
-    def test_a_component_that_fails_is_said_to_have_failed_and_the_next_request_is_answered(
-        self, deployer: Deployer, served: ServiceRecord
-    ) -> None:
+    def test_a_failed_component_fails_one_request(self, deployer: Deployer, served: ServiceRecord) -> None:
         with pytest.raises(ServiceFailedError, match=f"The service '{SERVICE}' answered 500: .*thirteen is unlucky"):
             deployer.predict(served.name, [13])
         assert _only(deployer.predict(served.name, [4])) == [8]
@@ -94,9 +92,7 @@ class ServicesContract:
         with pytest.raises(NotFoundError, match="nope"):
             deployer.predict(served.name, [1], node="nope")
 
-    def test_a_change_comes_without_a_gap_and_can_be_taken_back(
-        self, deployer: Deployer, served: ServiceRecord, tmp_path: Path
-    ) -> None:
+    def test_a_change_can_be_taken_back(self, deployer: Deployer, served: ServiceRecord, tmp_path: Path) -> None:
         source = _application(tmp_path, by=3)
         changed = deployer.deploy(_load(source), source=source)
         assert (changed.url, changed.previous) == (served.url, True)

@@ -47,9 +47,7 @@ def token(context: ServerContext) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("authenticated", [False, True])
-def test_a_page_in_the_browser_runs_no_program(
-    url: str, token: dict[str, str], page: dict[str, str], authenticated: bool
-) -> None:
+def test_a_page_runs_no_program(url: str, token: dict[str, str], page: dict[str, str], authenticated: bool) -> None:
     sent = httpx.post(f"{url}/runs", json=SHELL, headers=page | (token if authenticated else {}))
     assert sent.status_code in {403, 421}, sent.text
     assert sent.headers["content-type"] == "application/problem+json"
@@ -62,9 +60,7 @@ def test_without_a_token_no_program_runs(url: str, token: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("path", ["/services/x/rollback", "/services/x/promote", "/runs/@latest/stop", "/events"])
-def test_a_post_without_a_body_or_as_plain_text_passes_from_no_other_origin(
-    url: str, token: dict[str, str], path: str
-) -> None:
+def test_no_post_passes_from_another_origin(url: str, token: dict[str, str], path: str) -> None:
     for page in PAGES:
         assert httpx.post(url + path, headers=page).status_code in {403, 421}
     plain = {"content-type": "text/plain"} | token
@@ -87,9 +83,7 @@ def test_no_route_answers_without_a_valid_token(context: ServerContext, url: str
                 assert (status == 401) is (path.removeprefix(root) not in OPEN_PATHS), (method, path, headers)
 
 
-def test_a_server_that_is_not_ready_says_why_only_to_its_own(
-    url: str, context: ServerContext, token: dict[str, str]
-) -> None:
+def test_why_it_is_not_ready_is_for_its_own(url: str, context: ServerContext, token: dict[str, str]) -> None:
     context.settings.folder.rename(context.settings.folder.with_name("elsewhere"))
     ready = f"{url.removesuffix('/api/v1')}/readyz"
     assert str(context.settings.home) not in httpx.get(ready).text

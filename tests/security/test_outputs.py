@@ -59,9 +59,7 @@ def test_a_value_that_looks_like_a_mark_comes_back_as_it_was(planted: Path, valu
 
 
 @pytest.mark.parametrize("value", LOOK_LIKE_OURS, ids=str)
-def test_a_named_output_that_looks_like_a_mark_comes_back_as_it_was(
-    planted: Path, value: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_like_a_mark_comes_back(planted: Path, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCANFLOW_OUTPUT_DIR", str(planted))
     sf.output("said", value)
     assert Outputs(planted, KEY)["said"] == value

@@ -148,9 +148,7 @@ def test_to_start_agents_needs_a_server_too(folder: Path) -> None:
         CliRunner().invoke(app, ["agents", "--start", "app.py"], catch_exceptions=False)
 
 
-def test_agents_are_listed_with_what_their_sensors_did_and_missed(
-    monkeypatch: pytest.MonkeyPatch, face: StandIn
-) -> None:
+def test_agents_are_listed_with_what_their_sensors_did(monkeypatch: pytest.MonkeyPatch, face: StandIn) -> None:
     answers = {"GET /agents": [CHECKER, TRACKER]}
     _, checker, tracker, after = run(monkeypatch, answers, "agents").stdout.splitlines()
     assert (checker.split()[0], tracker.split()[-2:]) == ("checker", ["3", "1"])
@@ -174,9 +172,7 @@ def test_the_server_s_token_is_not_told_to_agents(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("target", ["tracker", "mnist:tracker", "mnist/tracker"])
-def test_one_agent_is_shown_with_each_of_its_sensors(
-    monkeypatch: pytest.MonkeyPatch, face: StandIn, target: str
-) -> None:
+def test_one_agent_is_shown_with_its_sensors(monkeypatch: pytest.MonkeyPatch, face: StandIn, target: str) -> None:
     lines = run(monkeypatch, {"GET /agents": [CHECKER, TRACKER]}, "agents", target).stdout.splitlines()
     assert lines[3] == f"mnist:tracker, at {FACE}"
     assert lines[-1].split()[:5] == ["count", "every", "1h", "00m", "12"]
@@ -199,9 +195,7 @@ def test_no_agent_is_said_to_be_so_and_an_unknown_one_is_refused(monkeypatch: py
         run(monkeypatch, {"GET /agents": []}, "agents", "tracker")
 
 
-def test_all_agents_of_an_application_are_started_or_the_one_that_is_named(
-    monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+def test_all_agents_of_an_application_are_started_or_one(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     server = StandIn({f"PUT /agents/mnist/{name}": CHECKER | {"name": name} for name in ("tracker", "checker")})
     told = run(monkeypatch, server, "agents", "--start", "app.py").stdout
     assert "mnist:tracker  stopped\nmnist:checker  stopped\n" in told
@@ -216,9 +210,7 @@ def test_all_agents_of_an_application_are_started_or_the_one_that_is_named(
         run(monkeypatch, server, "agents", "--start", "app.py:chekcer")
 
 
-def test_an_application_without_agents_says_how_to_write_one(
-    monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path
-) -> None:
+def test_an_application_may_have_no_agents(monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP.partition("    agents=[")[0] + ")\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidError, match=r"'mnist' has no agents. Give it one: sf.Application"):
@@ -240,9 +232,7 @@ def test_an_application_s_agents_are_stopped_together(monkeypatch: pytest.Monkey
         run(monkeypatch, server, "agents", "mnist", "--stop", "--journal")
 
 
-def test_a_journal_ends_with_the_newest_entries_however_long_it_is(
-    monkeypatch: pytest.MonkeyPatch, face: StandIn
-) -> None:
+def test_a_journal_ends_with_the_newest_entries(monkeypatch: pytest.MonkeyPatch, face: StandIn) -> None:
     entries = [{"id": one, "at": 1.0, "kind": "sample", "subject": "count", "body": {}} for one in range(1, 8)]
 
     def journal(request: httpx.Request) -> Any:
@@ -407,9 +397,7 @@ def test_null_is_no_label_and_keeps_the_others_from_being_sent(monkeypatch: pyte
     ("text", "told"),
     [("id,lable\n1,2\n", "has no column 'label'"), ("", "has no column 'id'"), ("id,label\n1,\xff\n", "in UTF-8")],
 )
-def test_a_file_of_labels_that_cannot_be_read_sends_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, told: str
-) -> None:
+def test_an_odd_file_sends_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "labels.csv").write_bytes(text.encode("latin-1"))
     server = StandIn({})
     with pytest.raises(InvalidError, match=told):

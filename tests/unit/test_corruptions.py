@@ -145,9 +145,7 @@ def nearest_mean(x_train: Any, y_train: Any, x: Any) -> Any:
 
 @needs_data
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_mislead_a_simple_classifier_as_the_real_ones_do(
-    kind: str, corruptions: ModuleType, real: dict[str, Any]
-) -> None:
+def test_they_mislead_a_simple_classifier(kind: str, corruptions: ModuleType, real: dict[str, Any]) -> None:
     x, y = real["x_test"][:600], real["y_test"][:600]
 
     def accuracy(pictures: Any) -> float:

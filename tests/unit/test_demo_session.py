@@ -167,9 +167,7 @@ def up_and_down(there: Plane) -> list[str]:
     return said
 
 
-def test_the_control_plane_is_ended_by_whoever_started_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_starts_the_plane_ends_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for fresh, ended in ((True, 1), (False, 0)):
         raised = Raised(monkeypatch, fresh=fresh)
         up_and_down(Plane())
@@ -177,9 +175,7 @@ def test_the_control_plane_is_ended_by_whoever_started_it(
     assert capsys.readouterr().err == "The agent 'tracker' of mnist still runs.\n"
 
 
-def test_a_control_plane_that_had_agents_before_it_was_started_stays_up_for_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_control_plane_stays_up_for_agents_it_had_before(monkeypatch: pytest.MonkeyPatch) -> None:
     raised = Raised(monkeypatch, fresh=True)
     assert "watcher of mnist" in up_and_down(Plane(watcher="ops"))[-1]
     assert raised.ended == 0

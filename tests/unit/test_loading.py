@@ -93,9 +93,7 @@ def test_a_relative_folder_is_relative_to_the_file(write: Write, tmp_path: Path)
         ("empty.py", "empty.py makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"),
     ],
 )
-def test_a_target_that_is_not_there_says_what_to_do(
-    write: Write, tmp_path: Path, target: str | None, told: str
-) -> None:
+def test_a_missing_target_says_what_to_do(write: Write, tmp_path: Path, target: str | None, told: str) -> None:
     write("apps.py", APP)
     write("empty.py", "x = 1\n")
     with pytest.raises(NotFoundError) as error:
@@ -208,9 +206,7 @@ def test_a_function_is_found_by_file_or_by_module(write: Write) -> None:
         ("mine.py:limit", InvalidError, "'mine.py:limit' is not a function."),
     ],
 )
-def test_a_function_that_is_not_there_says_which_was_meant(
-    write: Write, name: str, error: type[Exception], told: str
-) -> None:
+def test_an_unknown_function_names_the_nearest(write: Write, name: str, error: type[Exception], told: str) -> None:
     path = write("mine.py", "def train(): ...\nlimit = 3\n")
     with pytest.raises(error) as raised:
         load_function(name, path)

@@ -100,9 +100,7 @@ def test_a_fetch_that_breaks_off_leaves_nothing_and_can_be_tried_again(
     assert cache.fetch("models:/cnn/1").version == 1
 
 
-def test_whoever_comes_second_takes_what_the_first_has_fetched(
-    cache: ModelCache, knowledge: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_takes_the_first_s(cache: ModelCache, knowledge: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     original = MemoryKnowledge.fetch_model
 
     def raced(self: MemoryKnowledge, name: str, destination: Path, *, version: int | str = "latest") -> Path:

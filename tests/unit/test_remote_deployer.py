@@ -118,9 +118,7 @@ def test_a_run_is_sent_whole_and_watched_to_its_end(
     assert standin.asked[0].headers["idempotency-key"] == "wish"
 
 
-def test_a_function_s_own_parameters_are_known_on_this_side(
-    deployer: RemoteDeployer, standin: StandIn, tmp_path: Path
-) -> None:
+def test_parameters_of_functions_are_known_here(deployer: RemoteDeployer, standin: StandIn, tmp_path: Path) -> None:
     (tmp_path / "remote_steps.py").write_text(
         "import scanflow as sf\n@sf.step\ndef load(count: int = 3) -> int:\n    return count\n"
         "app = sf.Application(name='shop', workflows=[sf.Workflow(name='w', nodes=[load.bind()])])\n"
@@ -137,9 +135,7 @@ def test_a_function_s_own_parameters_are_known_on_this_side(
         deployer.run(app, source=source, parameters={"cuont": 5})
 
 
-def test_a_function_of_the_running_program_is_refused_with_what_to_do(
-    deployer: RemoteDeployer, standin: StandIn
-) -> None:
+def test_a_function_of_the_running_program_is_refused(deployer: RemoteDeployer, standin: StandIn) -> None:
     def load() -> int:
         return 1
 
@@ -153,9 +149,7 @@ def test_a_function_of_the_running_program_is_refused_with_what_to_do(
     assert standin.asked == []
 
 
-def test_a_run_whose_driver_was_killed_is_watched_on_when_somebody_goes_on_with_it(
-    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
-) -> None:
+def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
     standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
     first = f"id: 1\ndata: {STARTED.model_dump_json()}\n\n".encode()
     second = first + f"id: 2\ndata: {ENDED.model_dump_json()}\n\n".encode()
@@ -166,9 +160,7 @@ def test_a_run_whose_driver_was_killed_is_watched_on_when_somebody_goes_on_with_
     assert seen == [STARTED, ENDED]
 
 
-def test_a_run_that_stays_nobody_s_is_told_to_be_interrupted(
-    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
-) -> None:
+def test_a_run_may_stay_interrupted(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
     standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
     standin.on("GET /runs/tall-fox/events", httpx.Response(200))
     standin.on("GET /runs/tall-fox", httpx.Response(200, json=as_json(run_record("interrupted"))))
@@ -184,9 +176,7 @@ def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, sta
         deployer.resume("tall-fox")
 
 
-def test_ctrl_c_stops_the_run_and_tells_how_it_ended(
-    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
-) -> None:
+def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
     standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
     standin.on("POST /runs/tall-fox/stop", httpx.Response(200, json=as_json(run_record())))
     stopped = ENDED.model_copy(update={"record": run_record("stopped")})
@@ -214,9 +204,7 @@ def test_questions_about_runs_are_asked_where_they_belong(deployer: RemoteDeploy
     assert dict(standin.asked[-1].url.params) == {"stream": "stderr", "attempt": "2", "follow": "true"}
 
 
-def test_a_change_of_a_service_is_watched_until_it_is_in_effect(
-    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
-) -> None:
+def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
     standin.on("POST /services", httpx.Response(202, json={"operation": "o1"}))
     done = {"id": "o1", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
     standin.events(
@@ -259,9 +247,7 @@ def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeplo
         deployer.change("digits", ServiceChange(rollback=True))
 
 
-def test_a_change_the_server_has_forgotten_is_said_to_be_unknown_and_not_to_have_failed(
-    deployer: RemoteDeployer, standin: StandIn
-) -> None:
+def test_a_change_the_server_has_forgotten_is_not_said_to_fail(deployer: RemoteDeployer, standin: StandIn) -> None:
     standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
     with pytest.raises(UnavailableError, match=r"whether it came into effect: scanflow services digits"):
         deployer.change("digits", ServiceChange(rollback=True))
@@ -275,9 +261,7 @@ def test_what_instances_wrote_comes_as_they_wrote_it(deployer: RemoteDeployer, s
     assert dict(standin.asked[-1].url.params) == {"instance": "1"}
 
 
-def test_what_instances_wrote_is_told_once_though_it_comes_in_another_order_the_second_time(
-    deployer: RemoteDeployer, standin: StandIn
-) -> None:
+def test_what_instances_wrote_is_told_once_in_any_order(deployer: RemoteDeployer, standin: StandIn) -> None:
     def lines(*told: tuple[str, bytes]) -> bytes:
         return b"".join(
             json.dumps({"who": who, "text": base64.b64encode(text).decode()}).encode() + b"\n" for who, text in told

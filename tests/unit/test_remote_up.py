@@ -195,9 +195,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_said_and_no_other_is_used(sta
     assert read_up(standin.home) is None
 
 
-def test_the_usual_port_when_it_is_taken_is_passed_over_and_said(
-    standin: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_usual_port_is_passed_over_when_taken(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -216,9 +214,7 @@ def test_a_server_that_ends_at_once_is_told_with_the_end_of_its_log(standin: Set
     assert str(error.value).endswith("RuntimeError: the store is broken")
 
 
-def test_a_server_that_is_never_ready_is_told_and_can_be_stopped(
-    standin: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_never_ready_can_be_stopped(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "READY_S", 1.0)
     set_mood(standin.home, "never ready")
     with pytest.raises(UnavailableError, match="not ready after 1 s"):
@@ -227,9 +223,7 @@ def test_a_server_that_is_never_ready_is_told_and_can_be_stopped(
     assert any("the server at" in one for one in control_plane.down(standin).stopped)
 
 
-def test_without_the_server_s_libraries_the_command_that_installs_them_is_said(
-    standin: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_libraries_name_their_extra(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "_NEEDS", ("fastapi", "no_such_library"))
     with pytest.raises(MissingExtraError, match=r"needs no_such_library, .* pip install 'scanflow\[server\]'"):
         control_plane.up(standin)
@@ -247,9 +241,7 @@ def test_a_home_that_cannot_be_written_is_said_to_be_so(tmp_path: Path) -> None:
         control_plane.up(Settings(home=tmp_path / "file"))
 
 
-def test_the_server_that_is_started_does_not_speak_to_another(
-    standin: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_started_server_speaks_to_no_other(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCANFLOW_URL", "http://elsewhere:1")
     raised = control_plane.up(standin, tracker=False)
     variables = Path(f"/proc/{raised.up.server.pid}/environ").read_text()
@@ -257,9 +249,7 @@ def test_the_server_that_is_started_does_not_speak_to_another(
     assert "SCANFLOW_URL names another server" in up_lines(raised, elsewhere="http://elsewhere:1")[1]
 
 
-def test_another_s_server_that_answers_at_the_port_is_not_taken_for_one_s_own(
-    standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_s_server_is_not_our_own(standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = control_plane.up(standin, tracker=False).up.server
     monkeypatch.setattr(control_plane, "_server_port", lambda *_: other.port)  # both chose it before either listened
     late = Settings(home=tmp_path / "late")
@@ -290,9 +280,7 @@ def test_a_port_is_another_home_s_to_choose_as_soon_as_it_is_down(standin: Setti
 # Agents that take their time, or do not end
 
 
-def test_down_waits_for_an_agent_that_tidies_up_and_says_so(
-    standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_down_waits_for_agents(standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "TELL_AFTER_S", 0.1)
     folder = agent("tracker")
     control_plane.up(standin, tracker=False)
@@ -314,9 +302,7 @@ def test_an_agent_that_will_not_end_is_made_to(standin: Settings, agent: Callabl
     assert (done.running, read_up(standin.home)) == ([], None)
 
 
-def test_an_agent_that_the_server_cannot_end_keeps_no_other_from_ending_and_is_ended_too(
-    standin: Settings, agent: Callable[..., Path]
-) -> None:
+def test_an_agent_the_server_cannot_end_is_ended_too(standin: Settings, agent: Callable[..., Path]) -> None:
     set_mood(standin.home, "broken")
     folders = [agent("tracker"), agent("checker")]
     control_plane.up(standin, tracker=False)
@@ -329,9 +315,7 @@ def test_an_agent_that_the_server_cannot_end_keeps_no_other_from_ending_and_is_e
     assert done.running == []
 
 
-def test_agents_are_ended_also_where_no_server_can_be_started_for_that(
-    standin: Settings, agent: Callable[..., Path]
-) -> None:
+def test_agents_are_ended_without_a_server_too(standin: Settings, agent: Callable[..., Path]) -> None:
     control_plane.up(standin, tracker=False).up.server.end(patience_s=30.0)
     set_mood(standin.home, "dies")
     folder = agent("tracker")
@@ -341,9 +325,7 @@ def test_agents_are_ended_also_where_no_server_can_be_started_for_that(
     assert read_up(standin.home) is None
 
 
-def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
-    standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_may_run_on(standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     set_mood(standin.home, "broken")
     folder = agent("tracker", "stubborn")
     control_plane.up(standin, tracker=False)
@@ -369,9 +351,7 @@ def test_agents_are_found_where_nothing_was_noted(standin: Settings, agent: Call
     assert done.stopped[0] == "the agent 'tracker' of shop"
 
 
-def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(
-    standin: Settings, agent: Callable[..., Path]
-) -> None:
+def test_another_server_s_agents_are_left_to_it(standin: Settings, agent: Callable[..., Path]) -> None:
     folder = agent("tracker")
     raised = control_plane.up(standin, tracker=False)
     forget_up(standin.home)
@@ -384,9 +364,7 @@ def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(
     assert raised.up.server.end(patience_s=30.0)
 
 
-def test_down_says_by_its_exit_code_that_an_agent_runs_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_down_s_exit_code_tells_of_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     left = control_plane.DownResult(
         stopped=[], left=["The agent 'tracker' of shop runs on."], running=["tracker of shop"]
     )

@@ -138,9 +138,7 @@ def test_what_is_run_is_not_deployed_and_the_other_way_round(deployer: EmbeddedD
         deployer.deploy(app, "digit")
 
 
-def test_a_change_of_nothing_and_a_share_of_too_much_are_refused(
-    deployer: EmbeddedDeployer, deployed: ServiceRecord
-) -> None:
+def test_a_change_of_nothing_is_refused(deployer: EmbeddedDeployer, deployed: ServiceRecord) -> None:
     with pytest.raises(UsageError, match="Nothing was given to change"):
         ServiceChange()
     with pytest.raises(InvalidError, match=r"weight"):
@@ -265,9 +263,7 @@ def test_deleting_says_how_to_deploy_again(run: Run, source: Path, deployed: Ser
     assert "There is no service 'digits'" in str(run("delete", "digits").exception)
 
 
-def test_logs_of_a_service_are_found_where_there_is_no_such_run(
-    run: Run, deployed: ServiceRecord, tmp_path: Path
-) -> None:
+def test_logs_of_a_service_are_found_by_its_name(run: Run, deployed: ServiceRecord, tmp_path: Path) -> None:
     (tmp_path / "1.log").write_bytes(b"one\n")
     (tmp_path / "2.log").write_bytes(b"two\n")
     assert run("logs", "digits").output == "── 1\none\n── 2\ntwo\n"

@@ -234,9 +234,7 @@ def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, j
     assert cli("replay", "mnist:tracker").stdout == done.stdout, "again, it is the same"
 
 
-def test_a_changed_rule_is_shown_as_a_difference_and_in_the_exit_code(
-    folder: Path, journal: list[dict[str, Any]]
-) -> None:
+def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: list[dict[str, Any]]) -> None:
     change(folder, "LEAST = 1000", "LEAST = 900")
     change(folder, 'call("checker", "look", 5)', 'call("checker", "look", 6)')
     (folder / "app.py").write_text(APP.replace('"many": 2000', '"many": 400'))
@@ -263,7 +261,7 @@ def test_a_changed_rule_is_shown_as_a_difference_and_in_the_exit_code(
     assert (len(told["moments"]), len(told["recorded"])) == (6, 1)
 
 
-def test_a_trace_is_saved_and_replayed_without_the_agent(
+def test_a_saved_trace_is_replayed(
     folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = cli("replay", "tracker", "--last", "2", "--save", "trace.json")
@@ -299,27 +297,21 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
     assert moment_of("1970-01-01T01:00:00+00:00", now=5.0) == 3600.0
 
 
-def test_of_a_long_timeline_the_end_is_shown(
-    folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_timeline_is_cut(folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scanflow_client.formatting.replay.MAX_ROWS", 2)
     lines = cli("replay", "tracker").stdout.splitlines()
     assert lines[0] == "The last 2 of 6 moments; all of them: --json"
     assert len(lines) == 6
 
 
-def test_an_agent_that_is_not_there_is_said_how_to_start_or_to_do_without(
-    folder: Path, journal: list[dict[str, Any]]
-) -> None:
+def test_a_stopped_agent_is_said_how_to_do_without(folder: Path, journal: list[dict[str, Any]]) -> None:
     with pytest.raises(UnavailableError, match=r"mnist:checker is stopped.*--start app.py:checker\. Or.*--trace"):
         cli("replay", "checker")
     with pytest.raises(InvalidError, match="Say which: mnist:tracker, mnist:checker"):
         cli("replay", "mnist")
 
 
-def test_the_samples_of_one_application_are_not_compared_with_anothers_strategies(
-    folder: Path, journal: list[dict[str, Any]]
-) -> None:
+def test_samples_and_strategies_are_of_one_application(folder: Path, journal: list[dict[str, Any]]) -> None:
     (folder / "app.py").write_text(APP.replace('name="mnist"', 'name="other"'))
     with pytest.raises(InvalidError, match=r"of mnist:tracker, and app.py makes the application 'other'"):
         cli("replay", "tracker", "app.py", "--save", "trace.json")

@@ -102,9 +102,7 @@ def test_a_shared_model_is_copied_with_what_is_known_of_it(
     assert (tmp_path / "out" / "weights").read_text() == "1"
 
 
-def test_the_production_version_is_shared_before_the_latest(
-    both: ScanflowTrackerClient, local: MemoryKnowledge, files: Path
-) -> None:
+def test_the_production_version_comes_first(both: ScanflowTrackerClient, local: MemoryKnowledge, files: Path) -> None:
     for note in ("one", "two", "three"):
         local.register_model("m", files, app="lab", team="science", tags={"note": note})
     assert both.save_app_model("mnist", "data", "m").tags["note"] == "three"
@@ -113,9 +111,7 @@ def test_the_production_version_is_shared_before_the_latest(
     assert both.save_app_model("mnist", "data", "m", model_version=1).tags["note"] == "one"
 
 
-def test_with_one_tracker_a_model_is_marked_and_not_copied(
-    alone: ScanflowTrackerClient, local: MemoryKnowledge, files: Path
-) -> None:
+def test_with_one_tracker_models_are_marked(alone: ScanflowTrackerClient, local: MemoryKnowledge, files: Path) -> None:
     local.register_model("m", files, app="lab", team="science")
     shared = alone.save_app_model("mnist", "data", "m")
     assert shared.aliases == ("production",)
@@ -140,9 +136,7 @@ def test_a_model_nobody_knows_says_so(both: ScanflowTrackerClient, local: Memory
         both.save_app_model("mnist", "data", "mnist_cmm")
 
 
-def test_what_a_run_logged_can_be_had(
-    alone: ScanflowTrackerClient, local: MemoryKnowledge, files: Path, tmp_path: Path
-) -> None:
+def test_logged_files_come(alone: ScanflowTrackerClient, local: MemoryKnowledge, files: Path, tmp_path: Path) -> None:
     run = local.log_run("mnist", "data", artifacts=files)
     alone.download_artifacts("weights", run_id=run.run_id, local_dir=tmp_path / "out")
     assert (tmp_path / "out" / "weights").read_text() == "1"

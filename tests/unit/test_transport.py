@@ -130,9 +130,7 @@ def test_an_unknown_type_of_numbers_is_refused() -> None:
         (599, UnavailableError),
     ],
 )
-def test_a_refusal_is_raised_as_the_error_it_is_in_the_words_of_the_service(
-    status: int, kind: type[ScanflowError]
-) -> None:
+def test_a_refusal_is_raised_in_the_words_of_the_service(status: int, kind: type[ScanflowError]) -> None:
     problem = {"type": "about:blank", "title": "No", "status": status, "detail": "Because of this."}
 
     def refuse(request: httpx.Request) -> httpx.Response:

@@ -82,9 +82,7 @@ def test_what_is_none_of_ours_is_a_defect_whose_words_stay_in_the_log() -> None:
     ],
 )
 @pytest.mark.parametrize("body", [b"", b"<h1>nginx</h1>", b'{"type": "about:blank", "detail": "No."}', b"[1]", b"\xff"])
-def test_an_answer_of_somebody_else_is_read_by_its_status_and_names_who_gave_it(
-    status: int, kind: type[ScanflowError], told: str, body: bytes
-) -> None:
+def test_another_s_answer_is_read_by_its_status(status: int, kind: type[ScanflowError], told: str, body: bytes) -> None:
     found = error_of(status, body, who="The server at http://h:1")
     assert type(found) is kind
     assert told in str(found)

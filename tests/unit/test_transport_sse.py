@@ -45,9 +45,7 @@ texts = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_siz
     bom=st.booleans(),
     cuts=st.lists(st.integers(0, 200), max_size=12),
 )
-def test_messages_are_the_same_in_blocks_of_any_size(
-    messages: list[list[str]], end: str, bom: bool, cuts: list[int]
-) -> None:
+def test_blocks_may_be_of_any_size(messages: list[list[str]], end: str, bom: bool, cuts: list[int]) -> None:
     lines = [line for one in messages for line in [*(f"data: {text}" for text in one), ""]]
     stream = ("\ufeff" if bom else "").encode() + "".join(line + end for line in lines).encode()
     stream += b": the end\n"  # after a CR that may have been the first half of a line's end

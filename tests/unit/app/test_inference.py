@@ -56,9 +56,7 @@ def test_children_stand_in_the_order_of_the_nodes_not_of_the_edges() -> None:
         ([ROUTER], (), "the ROUTER 'choose' has nothing to choose from. Link its branches: choose >> [a, b]."),
     ],
 )
-def test_a_graph_that_could_not_answer_is_refused_with_what_to_write(
-    nodes: Sequence[sf.Service], edges: Any, told: str
-) -> None:
+def test_a_graph_that_could_not_answer_is_refused(nodes: Sequence[sf.Service], edges: Any, told: str) -> None:
     with pytest.raises(InvalidError) as error:
         made(sf.Workflow, name="w", type="online", nodes=nodes, edges=list(edges) if isinstance(edges, list) else edges)
     assert message(error).startswith("Workflow 'w': ")
@@ -79,9 +77,7 @@ def test_a_cycle_is_told_before_anything_else() -> None:
 
 
 @given(edges_of_dags(most=7), st.data())
-def test_a_graph_is_taken_if_whatever_the_routers_choose_one_node_answers(
-    graph: tuple[list[str], list[tuple[str, str]]], data: st.DataObject
-) -> None:
+def test_one_node_answers_each_request(graph: tuple[list[str], list[tuple[str, str]]], data: st.DataObject) -> None:
     names, edges = graph
     parents = {name: [before for before, after in edges if after == name] for name in names}
     children = {name: [other for other in names if name in parents[other]] for name in names}

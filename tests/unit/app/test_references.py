@@ -54,9 +54,7 @@ def test_a_condition_is_written_as_people_write_it() -> None:
     st.lists(st.builds(Ref, step=names), max_size=4),
     st.randoms(use_true_random=False),
 )
-def test_references_are_found_at_any_depth_in_the_order_they_stand(
-    parameters: dict[str, Any], some: list[Ref], rng: Any
-) -> None:
+def test_references_are_found_at_any_depth_in_order(parameters: dict[str, Any], some: list[Ref], rng: Any) -> None:
     where: dict[str, Any] = dict(parameters)
     for index, ref in enumerate(some):
         value: Any = ref
@@ -78,9 +76,7 @@ def test_a_reference_that_cannot_be_read_says_how_one_is_written(text: Any) -> N
 
 
 @given(st.sampled_from([operator.lt, operator.le, operator.gt, operator.ge]), st.integers(), st.integers())
-def test_a_comparison_holds_as_the_same_one_of_values_would(
-    compare: Callable[..., Any], value: int, limit: int
-) -> None:
+def test_a_comparison_holds_as_one_of_values_would(compare: Callable[..., Any], value: int, limit: int) -> None:
     assert compare(train["x"], limit).holds(value) is compare(value, limit)
 
 

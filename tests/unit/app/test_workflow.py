@@ -18,9 +18,7 @@ Graph = tuple[list[str], list[tuple[str, str]]]
 
 
 @given(edges_of_dags(), st.data())
-def test_every_graph_without_a_circle_is_accepted_whether_its_edges_are_given_or_implied(
-    graph: Graph, data: st.DataObject
-) -> None:
+def test_every_graph_without_a_circle_is_accepted(graph: Graph, data: st.DataObject) -> None:
     names, edges = graph
     implied = set(data.draw(st.lists(st.sampled_from(edges), unique=True))) if edges else set()
     nodes = [
@@ -116,9 +114,7 @@ def test_a_node_is_found_by_its_name_and_an_unknown_one_says_which_was_meant() -
 
 
 @given(workflows(), plain_values, st.data())
-def test_a_parameter_set_for_all_is_set_where_it_is_and_nowhere_else(
-    workflow: sf.Workflow, value: Any, data: st.DataObject
-) -> None:
+def test_a_parameter_is_set_where_it_is(workflow: sf.Workflow, value: Any, data: st.DataObject) -> None:
     known = sorted({key for step in workflow.steps for key in step.parameters})
     assume(known)
     key = data.draw(st.sampled_from(known))

@@ -34,9 +34,7 @@ def shown(grants: Sequence[Grant]) -> list[str]:
 
 
 @given(st.integers(1, 4), st.integers(1, 24), st.integers(1, 6), st.integers(1, 6))
-def test_on_a_free_machine_of_equal_sockets_the_equations_hold(
-    n_socket: int, p: int, per_socket: int, share: int
-) -> None:
+def test_on_equal_sockets_the_equations_hold(n_socket: int, p: int, per_socket: int, share: int) -> None:
     assume(per_socket * share <= p)
     near, spread = (
         Equations(n_socket, p, per_socket * n_socket, share),
@@ -60,9 +58,7 @@ def test_pinned_threads_are_equation_3_12(n_socket: int, n_cpu: int, per_socket:
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(2, 4))
-def test_caches_and_siblings_change_the_cores_but_not_the_sockets(
-    n_socket: int, per_socket: int, n_cpu: int, group: int, smt: int
-) -> None:
+def test_caches_and_siblings_keep_sockets(n_socket: int, per_socket: int, n_cpu: int, group: int, smt: int) -> None:
     equations = Equations(n_socket, per_socket * n_cpu, per_socket * n_socket, n_cpu)
     wanted = [equations.cpumem(i) for i in range(1, equations.n_ctn + 1)]
     machine = uniform(n_socket, equations.p, smt, l3_group=group)
@@ -188,9 +184,7 @@ def test_no_cpu_is_granted_twice_nor_one_that_is_taken(
 
 
 @given(MACHINES, st.integers(1, 20), st.sampled_from([0.5, 1, 2, 3]), st.sampled_from(OWN), st.sets(st.integers(0, 40)))
-def test_sharing_places_whatever_a_single_instance_could_get(
-    machine: Topology, count: int, cores: float, mode: AffinityMode, taken: set[int]
-) -> None:
+def test_sharing_places_them(machine: Topology, count: int, cores: float, mode: AffinityMode, taken: set[int]) -> None:
     widest = len(machine.cpus) if mode == "cpu" else len(machine.cpus) // len(machine.sockets)
     assume(cores <= widest)
     grants = place(machine, count, cores, mode, taken=taken, oversubscribe=True)

@@ -205,9 +205,7 @@ def test_garbage_in_any_file_is_taken_for_missing(tmp_path: Path) -> None:
         ({"cpuset/cpuset.cpus": "1"}, (1,), 1),
     ],
 )
-def test_control_groups_say_what_may_be_used(
-    tmp_path: Path, files: dict[str, object], effective: tuple[int, ...], count: int
-) -> None:
+def test_control_groups_count(tmp_path: Path, files: dict[str, object], effective: tuple[int, ...], count: int) -> None:
     write_machine(tmp_path, uniform(1, 4))
     write(tmp_path / "fs/cgroup", files)
     machine = another_machine(tmp_path)
@@ -233,9 +231,7 @@ PARTS = ["node", "cache", "topology", "siblings", "core_cpus", "package", "core_
     st.sampled_from([uniform(2, 3, 2), uniform(1, 4, l3_group=2), uniform(2, 2, nodes_per_socket=2)]),
     st.sets(st.sampled_from(PARTS)),
 )
-def test_whatever_is_missing_every_cpu_is_there_once(
-    tmp_path_factory: pytest.TempPathFactory, machine: Topology, missing: set[str]
-) -> None:
+def test_every_cpu_is_there(tmp_path_factory: pytest.TempPathFactory, machine: Topology, missing: set[str]) -> None:
     root = write_machine(tmp_path_factory.mktemp("sys"), machine, leave_out=sorted(missing))
     found = another_machine(root)
     assert found.cpus == machine.cpus
