@@ -98,26 +98,27 @@ def test_what_the_demo_made_is_ended_by_it(close: Callable[..., object]) -> None
     where, there = Where(), Plane()
     assert close(where, there) == "the loop"
     assert (where.asked, there.agents) == (["deploy", "delete"], {})
-
-
-def test_what_it_made_runs_on_where_it_is_to_be_kept(close: Callable[..., object]) -> None:
     where, there = Where(), Plane()
     close(where, there, keep=True)
     assert (where.asked, set(there.agents)) == (["deploy"], {"tracker", "checker"})
 
 
-def test_another_application_s_service_is_refused_with_what_to_do_and_runs_on(close: Callable[..., object]) -> None:
-    where, there = Where(served(app="shop", team="ops")), Plane()
-    with pytest.raises(InvalidError, match=r"'serve'.*'shop'.*'ops'.*scanflow delete serve.*SCANFLOW_HOME"):
+@pytest.mark.parametrize(
+    ("services", "agents", "told"),
+    [
+        ([served(app="shop", team="ops")], {}, r"'serve'.*'shop'.*'ops'.*scanflow delete serve.*SCANFLOW_HOME"),
+        ([], {"checker": "ops"}, r"checker.*'ops'.*scanflow agents mnist --stop.*SCANFLOW_HOME"),
+        ([served()], {}, r"'serve'.*'mnist'.*scanflow delete serve.*SCANFLOW_HOME"),
+        ([served()], {"tracker": "datascience"}, r"'serve'.*'mnist'.*scanflow delete serve.*SCANFLOW_HOME"),
+    ],
+)
+def test_what_is_there_already_is_refused_and_left(
+    close: Callable[..., object], services: list[Any], agents: dict[str, str], told: str
+) -> None:
+    where, there = Where(*services), Plane(**agents)
+    with pytest.raises(InvalidError, match=told):
         close(where, there)
-    assert (where.asked, there.agents) == ([], {})
-
-
-def test_another_team_s_agents_are_refused_before_anything_is_deployed_and_run_on(close: Callable[..., object]) -> None:
-    where, there = Where(), Plane(checker="ops")
-    with pytest.raises(InvalidError, match=r"checker.*'ops'.*scanflow agents mnist --stop.*SCANFLOW_HOME"):
-        close(where, there)
-    assert (where.asked, there.agents) == ([], {"checker": "ops"})
+    assert (where.asked, there.agents) == ([], agents)
 
 
 def test_an_agent_that_another_team_starts_at_the_last_moment_runs_on(close: Callable[..., object]) -> None:
@@ -125,14 +126,6 @@ def test_an_agent_that_another_team_starts_at_the_last_moment_runs_on(close: Cal
     with pytest.raises(AlreadyRunningError):
         close(where, there)
     assert (where.asked, there.agents) == (["deploy", "delete"], {"checker": "ops"})
-
-
-@pytest.mark.parametrize("agents", [{}, {"tracker": "datascience"}], ids=["by hand", "kept"])
-def test_a_demo_that_is_there_already_is_left_as_it_is(close: Callable[..., object], agents: dict[str, str]) -> None:
-    where, there = Where(served()), Plane(**agents)
-    with pytest.raises(InvalidError, match=r"'serve'.*'mnist'.*scanflow delete serve.*SCANFLOW_HOME"):
-        close(where, there)
-    assert (where.asked, there.agents) == ([], agents)
 
 
 def test_a_deployment_of_its_own_that_fails_is_taken_away(close: Callable[..., object]) -> None:

@@ -28,12 +28,90 @@ def failure_of(tmp_path: Path, code: str, *, own_folder: str = "") -> Failure:
     return failure_from_text(done.stderr, summary=f"exit {done.returncode}", own_folder=own_folder)
 
 
-def test_a_failure_is_told_by_its_own_frames_and_its_exception(tmp_path: Path) -> None:
-    failure = failure_of(tmp_path, "def fit(x):\n    return 1 / x\n\nfit(0)\n")
-    assert failure.summary == "exit 1"
-    assert failure.frames == ("train.py:4: fit(0)", "train.py:2 in fit: return 1 / x")
-    assert failure.cause == "ZeroDivisionError: division by zero"
-    assert failure.lines() == [*failure.frames, failure.cause]
+DIVIDED = "def fit(x):\n    return 1 / x\n\nfit(0)\n"
+LED_TO = """
+def load():
+    open('/nowhere/x')
+
+try:
+    load()
+except OSError as error:
+    raise RuntimeError('no data') from error
+"""
+SURVIVED = """
+import traceback
+try:
+    1 / 0
+except ZeroDivisionError:
+    traceback.print_exc()
+raise ValueError('real')
+"""
+GROUP = """
+def one():
+    raise ValueError('first')
+
+try:
+    one()
+except ValueError as error:
+    errors = [error]
+raise ExceptionGroup('many', errors)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "frame", "cause"),
+    [
+        (DIVIDED, "train.py:2 in fit: return 1 / x", ["ZeroDivisionError: division by zero"]),
+        (
+            LED_TO,
+            "train.py:3 in load: open('/nowhere/x')",
+            [
+                "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/x'",
+                "which led to: RuntimeError: no data",
+            ],
+        ),
+        (
+            "try:\n    {}['a']\nexcept KeyError:\n    None + 1\n",
+            "train.py:2: {}['a']",
+            ["KeyError: 'a'", "which led to: TypeError: unsupported operand type(s) for +: 'NoneType' and 'int'"],
+        ),
+        (SURVIVED, "train.py:7: raise ValueError('real')", ["ValueError: real"]),
+        ("x = 1\ndef fit(:\n    pass\n", "train.py:2: def fit(:", ["SyntaxError: invalid syntax"]),
+        ("import helper\n", "helper.py:1: x = (", ["SyntaxError: '(' was never closed"]),
+        (GROUP, "train.py:3 in one: raise ValueError('first')", ["ValueError: first"]),
+        (
+            "raise ExceptionGroup('many', [ValueError('first')])\n",
+            "train.py:1: raise ExceptionGroup('many', [ValueError('first')])",
+            ["ExceptionGroup: many (1 sub-exception)", "ValueError: first"],
+        ),
+        (
+            "raise ValueError('one\\n  two\\nthree\\n    four\\nfive')\n",
+            "train.py:1: raise ValueError('one\\n  two\\nthree\\n    four\\nfive')",
+            ["ValueError: one", "  two", "three", "    four"],
+        ),
+    ],
+)
+def test_a_failure_is_told_by_its_frames_and_its_root_cause(
+    tmp_path: Path, code: str, frame: str, cause: list[str]
+) -> None:
+    (tmp_path / "helper.py").write_text("x = (\n")
+    failure = failure_of(tmp_path, code)
+    assert failure.frames[-1] == frame
+    assert failure.cause.splitlines() == cause
+    assert failure.lines() == [*failure.frames, *cause]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("Traceback (most recent call last):\nscanflow.errors.InvalidError: bad\n", "InvalidError: bad"),
+        ("starting\n\nreading\nfatal: out of memory\n\n", "reading\nfatal: out of memory"),
+        ("", ""),
+        (TRACEBACK.replace("bad", "\x1b]0;owned\x07\x1b[31mbad\x1b[0m"), "ValueError: bad"),
+    ],
+)
+def test_what_a_program_wrote_last_is_its_cause(text: str, cause: str) -> None:
+    assert failure_from_text(text, summary="exit 9").cause == cause
 
 
 def test_frames_of_the_standard_library_are_left_out(tmp_path: Path) -> None:
@@ -42,78 +120,11 @@ def test_frames_of_the_standard_library_are_left_out(tmp_path: Path) -> None:
     assert failure.cause.startswith("json.decoder.JSONDecodeError: ")
 
 
-def test_the_root_cause_comes_before_what_it_led_to(tmp_path: Path) -> None:
-    failure = failure_of(
-        tmp_path,
-        "def load():\n    open('/nowhere/x')\n\ntry:\n    load()\nexcept OSError as error:\n"
-        "    raise RuntimeError('no data') from error\n",
-    )
-    assert failure.frames[-1] == "train.py:2 in load: open('/nowhere/x')"
-    assert failure.cause.splitlines() == [
-        "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/x'",
-        "which led to: RuntimeError: no data",
-    ]
-
-
-def test_a_failure_while_handling_another_names_both(tmp_path: Path) -> None:
-    failure = failure_of(tmp_path, "try:\n    {}['a']\nexcept KeyError:\n    undefined\n")
-    assert failure.cause.splitlines()[0] == "KeyError: 'a'"
-    assert failure.cause.splitlines()[1].startswith("which led to: NameError: name 'undefined' is not defined")
-
-
-def test_an_earlier_failure_that_was_printed_and_survived_is_not_the_cause(tmp_path: Path) -> None:
-    failure = failure_of(
-        tmp_path,
-        "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
-        "raise ValueError('real')\n",
-    )
-    assert failure.frames == ("train.py:6: raise ValueError('real')",)
-    assert failure.cause == "ValueError: real"
-
-
-def test_a_script_that_python_cannot_read_says_where(tmp_path: Path) -> None:
-    failure = failure_of(tmp_path, "x = 1\ndef fit(:\n    pass\n")
-    assert failure.frames == ("train.py:2: def fit(:",)
-    assert failure.cause == "SyntaxError: invalid syntax"
-
-
-def test_a_module_that_python_cannot_read_says_where(tmp_path: Path) -> None:
-    (tmp_path / "helper.py").write_text("x = (\n")
-    failure = failure_of(tmp_path, "import helper\n")
-    assert failure.frames == ("train.py:1: import helper", "helper.py:1: x = (")
-    assert failure.cause == "SyntaxError: '(' was never closed"
-
-
-def test_a_group_of_failures_tells_of_one_of_them(tmp_path: Path) -> None:
-    failure = failure_of(
-        tmp_path,
-        "def one():\n    raise ValueError('first')\n\nerrors = []\ntry:\n    one()\nexcept ValueError as error:\n"
-        "    errors.append(error)\nraise ExceptionGroup('many', errors)\n",
-    )
-    assert failure.frames == ("train.py:6: one()", "train.py:2 in one: raise ValueError('first')")
-    assert failure.cause == "ValueError: first"
-
-
-def test_a_group_without_frames_tells_what_was_in_it(tmp_path: Path) -> None:
-    failure = failure_of(tmp_path, "raise ExceptionGroup('many', [ValueError('first')])\n")
-    assert failure.cause.splitlines() == ["ExceptionGroup: many (1 sub-exception)", "ValueError: first"]
-
-
-def test_a_message_of_many_lines_is_cut_to_its_first_ones(tmp_path: Path) -> None:
-    failure = failure_of(tmp_path, "raise ValueError('one\\n  two\\nthree\\n    four\\nfive')\n")
-    assert failure.cause.splitlines() == ["ValueError: one", "  two", "three", "    four"]
-
-
 def test_a_long_message_keeps_its_end_where_the_reason_often_is() -> None:
     reason = "must be an int in the range [1, inf). Got 2.0 instead."
     text = f"{TRACEBACK.format(folder='/a')}"[: -len("ValueError: bad\n")] + f"ValueError: {{}} {reason}\n"
     assert failure_from_text(text.format("x" * 150), summary="").cause.endswith(reason)
     assert failure_from_text(text.format("x" * 10_000), summary="").cause.endswith(reason)
-
-
-def test_escape_sequences_of_a_program_are_no_part_of_its_failure() -> None:
-    text = TRACEBACK.format(folder="/a").replace("bad", "\x1b]0;owned\x07\x1b[31mbad\x1b[0m")
-    assert failure_from_text(text, summary="").cause == "ValueError: bad"
 
 
 def test_a_deep_recursion_keeps_the_innermost_frames(tmp_path: Path) -> None:
@@ -150,20 +161,6 @@ def test_a_users_folder_that_looks_like_pythons_is_still_the_users(folder: str) 
 )
 def test_what_was_installed_is_not_the_users(folder: str) -> None:
     assert failure_from_text(TRACEBACK.format(folder=folder), summary="").frames == ()
-
-
-def test_our_own_errors_are_told_without_the_name_of_their_module() -> None:
-    text = "Traceback (most recent call last):\nscanflow.errors.InvalidError: bad\n"
-    assert failure_from_text(text, summary="").cause == "InvalidError: bad"
-
-
-def test_a_program_without_a_traceback_is_told_by_its_last_words() -> None:
-    text = "starting\n\nreading\nfatal: out of memory\n\n"
-    assert failure_from_text(text, summary="exit 9").cause == "reading\nfatal: out of memory"
-
-
-def test_a_program_that_said_nothing_is_told_by_its_summary() -> None:
-    assert failure_from_text("", summary="exit 9") == Failure(summary="exit 9")
 
 
 def test_a_line_of_a_megabyte_is_cut() -> None:

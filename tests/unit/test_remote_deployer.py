@@ -191,19 +191,6 @@ def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: s
     assert any(one.url.path.endswith("/stop") for one in standin.asked)
 
 
-def test_questions_about_runs_are_asked_where_they_belong(deployer: RemoteDeployer, standin: StandIn) -> None:
-    record = run_record("succeeded")
-    standin.on("GET /runs", httpx.Response(200, json=[as_json(record)]))
-    standin.on("GET /runs/@latest", httpx.Response(200, json=as_json(record)))
-    standin.on("GET /runs/@latest/steps/train/outputs", httpx.Response(200, json=[{"result": 1}]))
-    standin.on("GET /runs/@latest/tasks/train.0/logs", httpx.Response(200, content=b"\xff\x00one\n"))
-    assert deployer.runs(limit=7) == [deployer.show("@latest")] == [record]
-    assert deployer.outputs("@latest", "train") == [{"result": 1}]
-    assert b"".join(deployer.logs("@latest", "train.0", stream="stderr", attempt=2, follow=True)) == b"\xff\x00one\n"
-    assert dict(standin.asked[0].url.params) == {"limit": "7"}
-    assert dict(standin.asked[-1].url.params) == {"stream": "stderr", "attempt": "2", "follow": "true"}
-
-
 def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
     standin.on("POST /services", httpx.Response(202, json={"operation": "o1"}))
     done = {"id": "o1", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
@@ -251,14 +238,6 @@ def test_a_change_the_server_has_forgotten_is_not_said_to_fail(deployer: RemoteD
     standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
     with pytest.raises(UnavailableError, match=r"whether it came into effect: scanflow services digits"):
         deployer.change("digits", ServiceChange(rollback=True))
-
-
-def test_what_instances_wrote_comes_as_they_wrote_it(deployer: RemoteDeployer, standin: StandIn) -> None:
-    lines = [{"who": who, "text": base64.b64encode(text).decode()} for who, text in [("1", b"\xff\n"), ("2", b"b")]]
-    text = "\n".join(json.dumps(one) for one in lines) + "\n"
-    standin.on("GET /services/digits/logs", httpx.Response(200, content=text.encode()))
-    assert list(deployer.service_logs("digits", instance="1")) == [("1", b"\xff\n"), ("2", b"b")]
-    assert dict(standin.asked[-1].url.params) == {"instance": "1"}
 
 
 def test_what_instances_wrote_is_told_once_in_any_order(deployer: RemoteDeployer, standin: StandIn) -> None:

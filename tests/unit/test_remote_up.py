@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -173,17 +172,6 @@ def test_a_server_that_does_not_end_is_made_to(standin: Settings) -> None:
     raised = control_plane.up(standin, tracker=False)
     control_plane.down(standin)
     assert not raised.up.server.is_alive()
-
-
-def test_a_server_that_was_killed_is_started_again_where_it_was(standin: Settings) -> None:
-    first = control_plane.up(standin, port=unused_port(), tracker=False)
-    os.kill(first.up.server.pid, signal.SIGKILL)
-    until(lambda: not first.up.server.is_alive(), "it is gone")
-    assert control_plane.look(standin)["up"] is False
-    second = control_plane.up(standin, tracker=False)
-    assert second.server
-    assert second.up.server.url == first.up.server.url
-    assert second.up.server.pid != first.up.server.pid
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_said_and_no_other_is_used(standin: Settings) -> None:

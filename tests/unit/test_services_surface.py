@@ -155,30 +155,6 @@ def test_a_plan_of_a_graph_says_where_its_instances_would_sit(deployer: Embedded
     assert plan.peak_cores == 1
 
 
-def test_logs_are_those_of_every_instance_or_of_one(
-    deployer: EmbeddedDeployer, deployed: ServiceRecord, tmp_path: Path
-) -> None:
-    (tmp_path / "1.log").write_bytes(b"one\n")
-    (tmp_path / "2.log").write_bytes(b"two\n")
-    assert [*deployer.service_logs("digits")] == [("1", b"one\n"), ("2", b"two\n")]
-    assert [*deployer.service_logs("digits", instance="2")] == [("2", b"two\n")]
-    with pytest.raises(NotFoundError, match=r"no service 'digit'. Did you mean 'digits'"):
-        list(deployer.service_logs("digit"))
-
-
-def test_following_ends_when_the_service_does(
-    deployer: EmbeddedDeployer, deployed: ServiceRecord, backend: StandIn, tmp_path: Path
-) -> None:
-    (tmp_path / "1.log").write_bytes(b"one\n")
-    following = deployer.service_logs("digits", instance="1", follow=True)
-    assert next(following) == ("1", b"one\n")
-    with (tmp_path / "1.log").open("ab") as file:
-        file.write(b"more\n")
-    assert next(following) == ("1", b"more\n")
-    backend.records.clear()
-    assert [*following] == []
-
-
 # The command line
 
 
@@ -270,17 +246,3 @@ def test_logs_of_a_service_are_found_by_its_name(run: Run, deployed: ServiceReco
     assert run("logs", "digits", "2").output == "two\n"
     told = "There is no run and no service 'digit'. Did you mean 'digits'?"
     assert str(run("logs", "digit").exception) == told
-
-
-def test_check_and_plan_know_graphs(run: Run) -> None:
-    assert run("check", "app.py:digits").output.splitlines() == [
-        "✓ shop:digits  1 node in each of 2 instances",
-        "app.py is valid. Deploy it: scanflow deploy app.py:digits",
-    ]
-    told = run("plan", "app.py:digits").output
-    assert "models:/cnn@champion" in told
-    assert told.splitlines()[-1].endswith("Nothing was started.")
-
-
-def test_a_service_that_nobody_answers_for_is_said_to_be_so(run: Run, deployed: ServiceRecord) -> None:
-    assert "The service 'digits' cannot be reached" in str(run("predict", "digits", "--data", "[[1]]").exception)

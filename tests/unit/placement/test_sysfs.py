@@ -61,35 +61,32 @@ def test_a_copy_may_hold_proc_beside_sys(tmp_path: Path) -> None:
 def test_a_folder_without_a_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match=r"There is no machine in .* Give a copy of /sys"):
         another_machine(tmp_path)
-
-
-def test_an_empty_folder_of_cpus_is_no_machine_either(tmp_path: Path) -> None:
     (tmp_path / CPU).mkdir(parents=True)
     with pytest.raises(InvalidError, match="There is no machine"):
         another_machine(tmp_path)
 
 
-def test_without_nodes_the_machine_is_one(tmp_path: Path) -> None:
-    machine = another_machine(write_machine(tmp_path, uniform(2, 4), leave_out=["node"]))
-    assert [(node.id, node.cpus) for node in machine.nodes] == [(0, tuple(range(8)))]
-    assert machine.memory_near([7]) == (0,)
-
-
-def test_without_caches_none_are_known(tmp_path: Path) -> None:
-    machine = another_machine(write_machine(tmp_path, uniform(2, 4, 2), leave_out=["cache"]))
-    assert machine.caches == ()
-    assert machine.cores == uniform(2, 4, 2).cores
-
-
-def test_without_a_topology_each_cpu_is_a_core_of_one_socket(tmp_path: Path) -> None:
-    machine = another_machine(write_machine(tmp_path, uniform(2, 2, 2), leave_out=["topology", "cache", "node"]))
-    assert machine.cores == tuple(Core(cpus=(cpu,)) for cpu in range(8))
-
-
-def test_without_a_list_of_those_online_the_folders_tell(tmp_path: Path) -> None:
-    described = uniform(1, 4).replace(offline=(4, 5))
-    machine = another_machine(write_machine(tmp_path, described, leave_out=["cpu/online", "cpu/present"]))
-    assert machine == described
+@pytest.mark.parametrize(
+    ("described", "left_out", "changes"),
+    [
+        (uniform(2, 4), "node", {"nodes": (NumaNode(cpus=tuple(range(8)), memory_bytes=None),)}),
+        (uniform(2, 4, 2), "cache", {"caches": ()}),
+        (
+            uniform(2, 2, 2),
+            "topology cache",
+            {"cores": tuple(Core(cpus=(cpu,), socket=cpu // 2 % 2) for cpu in range(8))},
+        ),
+        (uniform(1, 4).replace(offline=(4, 5)), "cpu/online cpu/present", {}),
+        (uniform(2, 12, 2), "core_cpus siblings", {}),
+    ],
+)
+def test_without_some_files_others_tell(
+    tmp_path: Path, described: Topology, left_out: str, changes: dict[str, object]
+) -> None:
+    machine = another_machine(write_machine(tmp_path, described, leave_out=left_out.split()))
+    wanted = described.replace(**changes)
+    assert (machine.cores, machine.nodes, machine.offline) == (wanted.cores, wanted.nodes, wanted.offline)
+    assert "caches" not in changes or machine.caches == ()
 
 
 def test_cpus_that_are_switched_off_are_told_and_not_used(tmp_path: Path) -> None:
@@ -144,12 +141,6 @@ def test_old_kernels_write_masks(tmp_path: Path) -> None:
     found = another_machine(write(tmp_path, files))
     assert (found.cores, found.nodes) == (machine.cores, machine.nodes)
     assert found.cache_group(60, 2) == 20
-
-
-def test_without_lists_of_siblings_the_numbers_of_cores_tell(tmp_path: Path) -> None:
-    machine = uniform(2, 12, 2)
-    write_machine(tmp_path, machine, leave_out=["core_cpus", "siblings"])
-    assert another_machine(tmp_path).cores == machine.cores
 
 
 @pytest.mark.parametrize("machine", [uniform(1, 2), uniform(2, 2)], ids=["one node", "two nodes"])
