@@ -14,23 +14,15 @@ from scanflow_client.formatting.agents import AgentStatus
 if TYPE_CHECKING:
     from scanflow.transport import ServerClient
 
-SENSORS_TIMEOUT_S = 3.0
-"""The longest that an agent may take to report its sensors; the others are listed all the same."""
-
-JOURNAL_TIMEOUT_S = 30.0
-"""The longest that it may take to send a page of its journal."""
-
-PAGE = 5000
-"""Entries of a journal that are requested at once."""
+SENSORS_TIMEOUT_S = 3.0  # the longest that an agent may take to report them; the others are listed all the same
+JOURNAL_TIMEOUT_S = 30.0  # the longest that it may take to send a page of its journal
+PAGE = 5000  # entries of a journal that are requested at once
 
 
 def known(where: ServerClient, target: str | None) -> list[AgentStatus]:
     """Return the agents that the server knows, or those that ``APP``, ``AGENT``, ``APP:AGENT`` or ``APP/AGENT`` means.
 
     An application of that name comes before an agent.
-
-    Raises:
-        NotFoundError: there is none of that name.
     """
     every = [AgentStatus.model_validate(one) for one in where.get(path_of("agents"))]
     if target is None:
@@ -48,11 +40,6 @@ def known(where: ServerClient, target: str | None) -> list[AgentStatus]:
 
 
 def one_of(found: Sequence[AgentStatus]) -> AgentStatus:
-    """Return the one agent of ``found``: a journal is one agent's.
-
-    Raises:
-        InvalidError: there are several.
-    """
     if len(found) > 1:
         raise InvalidError(f"A journal is one agent's. Say which: {', '.join(one.full_name for one in found)}")
     return found[0]
@@ -61,21 +48,16 @@ def one_of(found: Sequence[AgentStatus]) -> AgentStatus:
 def with_sensors(found: Sequence[AgentStatus]) -> list[AgentStatus]:
     """Return the agents with the status of their sensors, as far as they answer."""
     answers = iter(_get([(one.url, "/sensors") for one in found if one.url is not None]))
-    views = []
-    for one in found:
-        answer = None if one.url is None else next(answers)
-        field = "problem" if isinstance(answer, ScanflowError) else "sensors"
-        told = str(answer) if field == "problem" else answer
-        views.append(one if answer is None else AgentStatus.model_validate({**one.model_dump(), field: told}))
-    return views
+    return [one if one.url is None else _with_answer(one, next(answers)) for one in found]
+
+
+def _with_answer(agent: AgentStatus, answer: Any) -> AgentStatus:
+    told = {"problem": str(answer)} if isinstance(answer, ScanflowError) else {"sensors": answer}
+    return AgentStatus.model_validate(agent.model_dump() | told)
 
 
 def entries_of(agent: AgentStatus, *, also: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the entries of an agent's journal, the oldest first. ``also``: advice for when it is not running.
-
-    Raises:
-        UnavailableError: it is not running, or does not answer.
-    """
+    """Yield the entries of an agent's journal, the oldest first. ``also``: advice for when it is not running."""
     if agent.url is None:
         raise UnavailableError(
             f"The agent {agent.full_name} is {agent.state}, so its journal cannot be read. Start it: scanflow "

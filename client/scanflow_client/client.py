@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
@@ -15,19 +15,20 @@ from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
 from scanflow.backends.outputs import pick_output
-from scanflow.backends.records import Observer, RunRecord
+from scanflow.backends.records import RunRecord
 from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
 from scanflow.deployer import Deployer, EmbeddedDeployer
 from scanflow.errors import StepFailedError, UsageError
 from scanflow.placement.granularity import cores_and_instances
 from scanflow.settings import Settings
 from scanflow_client.formatting.runs import failure_lines
+from scanflow_client.progress import changes_on, progress_on
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scanflow.backends.port import Backend
-    from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
+    from scanflow.backends.service_records import Explanation, ServiceRecord
     from scanflow.transport import Answer
 
 
@@ -35,8 +36,7 @@ class Client:
     """Runs and serves workflows, and looks at past runs and at services.
 
     ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``);
-    ``Client("http://127.0.0.1:46666")`` has a server do the work, such as the one of ``scanflow up``. A run that fails
-    raises :class:`~scanflow.errors.StepFailedError`; the run is kept, and ``resume`` continues it.
+    ``Client("http://127.0.0.1:46666")`` has a server do the work, such as the one of ``scanflow up``.
     """
 
     def __init__(
@@ -54,12 +54,9 @@ class Client:
             url: The server's address.
             token: What lets this client in. None: ``$SCANFLOW_TOKEN``, else the home's, for a server of this machine.
             home: The home folder, for a client without a server.
-            backend: Where it runs and serves, for a client without a server: a backend's name, or a backend such as
+            backend: Where it runs and serves, for a client without a server: a name, or a backend such as
                 ``scanflow.backends.memory.Memory()``. None: ``$SCANFLOW_BACKEND``, else this machine.
             progress: Print a line a step; None: in a terminal or a notebook.
-
-        Raises:
-            UsageError: the address is none, or what is given does not belong together.
         """
         settings = Settings.from_environment()
         self._deployer: Deployer
@@ -77,24 +74,23 @@ class Client:
             if isinstance(backend, str):
                 own, backend = own.model_copy(update={"backend": backend}), None
             self._deployer = EmbeddedDeployer(own, backend=backend)
-        self._progress = _is_interactive() if progress is None else progress
+        interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
+        self._progress = interactive if progress is None else progress
 
     def run(
         self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> RunRecord:
-        """Run a workflow to its end.
+        """Run a workflow to its end; :class:`~scanflow.errors.StepFailedError` has the frames of the step that failed.
 
-        Raises:
-            StepFailedError: a step failed; the message has its own frames and the root cause.
-            UsageError: the application cannot be run as it is.
+        The run is kept, and :meth:`resume` continues it.
         """
         app = _application(what)
-        with self._observer() as observe:
+        with progress_on(self._stream()) as observe:
             return _checked(self._deployer.run(app, workflow, parameters=parameters or {}, observe=observe))
 
     def resume(self, run: str = "@latest", *, app: Application | Workflow | None = None) -> RunRecord:
         """Continue a run from where it stands; with ``app``, with its steps as they are there."""
-        with self._observer() as observe:
+        with progress_on(self._stream()) as observe:
             application = None if app is None else _application(app)
             return _checked(self._deployer.resume(run, app=application, observe=observe))
 
@@ -107,7 +103,7 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
     ) -> RunRecord:
         """Run one step again on the inputs it had in a past run."""
-        with self._observer() as observe:
+        with progress_on(self._stream()) as observe:
             application = None if app is None else _application(app)
             done = self._deployer.spin(step, run=run, app=application, parameters=parameters or {}, observe=observe)
             return _checked(done)
@@ -131,11 +127,7 @@ class Client:
         return self._deployer.runs(limit=limit)
 
     def output(self, step: str, name: str = "result", *, run: str = "@latest") -> Any:
-        """Return the value that a step's function returned, or an output it named; a list for a fan-out.
-
-        Raises:
-            NotFoundError: the step did not finish in that run, or has no such output.
-        """
+        """Return the value that a step's function returned, or an output it named; a list for a fan-out."""
         found = self._deployer.outputs(run, step)
         if isinstance(found, list):
             return [pick_output(outputs, name, step) for outputs in found]
@@ -143,7 +135,8 @@ class Client:
 
     def logs(self, task: str, *, run: str = "@latest", attempt: int | None = None) -> str:
         """Return what a task printed: its standard output, then its standard error."""
-        return b"".join(self._log_blocks(task, run, attempt)).decode("utf-8", errors="replace")
+        read = partial(self._deployer.logs, run, task, attempt=attempt)
+        return b"".join([*read(stream="stdout"), *read(stream="stderr")]).decode("utf-8", errors="replace")
 
     def deploy(
         self,
@@ -159,22 +152,12 @@ class Client:
     ) -> ServiceRecord:
         """Serve an online workflow; if it is served already, change it without downtime. None: as the workflow says.
 
-        Args:
-            what: The application, or one workflow.
-            workflow: Its name; None: the only online one.
-            instances: How many copies.
-            cores: Cores of one instance.
-            affinity: Where an instance may run.
-            cut: Cores of all instances together, divided evenly over ``into`` instances (equation 4.1).
-            into: How many instances share ``cut``.
-            port: Of HTTP; None: the next free one.
-
-        Raises:
-            UsageError: it cannot be served as it is.
+        ``cores`` are those of one instance, ``cut`` those of all instances together, divided evenly over ``into``
+        instances (equation 4.1). ``port`` is of HTTP; None: the next free one.
         """
         instances, cores = cores_and_instances(instances, cores, cut=cut, into=into)
         app = _application(what)
-        with self._changes() as observe:
+        with changes_on(self._stream()) as observe:
             sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
             return self._deployer.deploy(app, workflow, sizing=sizing, port=port, observe=observe)
 
@@ -187,13 +170,11 @@ class Client:
         return self._deployer.service(name)
 
     def change(self, name: str, change: ServiceChange) -> ServiceRecord:
-        """Change a service while it serves: what :meth:`scale`, :meth:`traffic`, :meth:`promote` and :meth:`rollback`
-        are short for.
+        """Change a service while it serves; if that fails, what was served before is served on.
 
-        Raises:
-            UsageError: it cannot be made; what was served before is served on.
+        :meth:`scale`, :meth:`traffic`, :meth:`promote` and :meth:`rollback` are short for it.
         """
-        with self._changes() as observe:
+        with changes_on(self._stream()) as observe:
             return self._deployer.change(name, change, observe=observe)
 
     def scale(
@@ -250,18 +231,13 @@ class Client:
 
     def delete(self, name: str) -> None:
         """Drain in-flight requests, then delete a service. Its models and records are kept."""
-        with self._changes() as observe:
+        with changes_on(self._stream()) as observe:
             self._deployer.delete(name, observe=observe)
 
     def predict(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> NDArray[Any]:
         """Return a service's prediction for an array, a list of rows, or a mapping of input names to these.
 
         ``dtype`` is what numbers are sent as, such as ``float32``; None: as they are.
-
-        Raises:
-            InvalidError: the service refuses the input.
-            ServiceFailedError: a component of its graph failed on it.
-            UsageError: the answer has several outputs; :meth:`ask` returns all of them.
         """
         outputs = self.ask(name, inputs, node=node, dtype=dtype).outputs
         if len(outputs) != 1:
@@ -274,23 +250,8 @@ class Client:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         return self._deployer.predict(name, inputs, node=node, dtype=dtype)
 
-    def _log_blocks(self, task: str, run: str, attempt: int | None) -> Iterator[bytes]:
-        yield from self._deployer.logs(run, task, stream="stdout", attempt=attempt)
-        yield from self._deployer.logs(run, task, stream="stderr", attempt=attempt)
-
-    def _observer(self) -> AbstractContextManager[Observer]:
-        if not self._progress:
-            return nullcontext(lambda _event: None)
-        from scanflow_client.progress import progress_for
-
-        return progress_for(sys.stdout)
-
-    def _changes(self) -> AbstractContextManager[ServiceObserver]:
-        if not self._progress:
-            return nullcontext(lambda _change: None)
-        from scanflow_client.progress import changes_on
-
-        return changes_on(sys.stdout)
+    def _stream(self) -> TextIO | None:
+        return sys.stdout if self._progress else None
 
 
 def _application(what: Application | Workflow) -> Application:
@@ -310,7 +271,3 @@ def _checked(record: RunRecord) -> RunRecord:
     if record.state == "failed":
         raise StepFailedError("\n".join(failure_lines(record)))
     return record
-
-
-def _is_interactive() -> bool:
-    return "ipykernel" in sys.modules or sys.stdout.isatty()

@@ -5,14 +5,14 @@ What is started is detached, and recorded with its start time, so that exactly t
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +29,13 @@ from scanflow.transport import ServerClient, is_reachable, path_of
 from scanflow_client.shutdown import AgentShutdown
 
 HOST = "127.0.0.1"
-PORT = 46666
-"""Of the server, unless another is given; if it is taken, the next free one."""
-
-READY_S = 30.0
-"""The longest that the server may take to be ready; it takes about two seconds."""
-
-GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL."""
-
-ENDS_S = GRACE_S + 10.0
-"""The longest that ``down`` waits for one process to be gone."""
-
-AGENT_S = 20.0
-"""The longest that one request to the server may take."""
-
-AGENTS_END_S = 15.0
-"""The longest that agents may take to stop; the server kills them after 10 s."""
-
-TELL_AFTER_S = 3.0
-"""After so long ``down`` says what it waits for."""
-
+PORT = 46666  # of the server, unless another is given; if it is taken, the next free one
+READY_S = 30.0  # the longest that the server may take to be ready; it takes about two seconds
+GRACE_S = 10.0  # between SIGTERM and SIGKILL
+ENDS_S = GRACE_S + 10.0  # the longest that ``down`` waits for one process to be gone
+AGENT_S = 20.0  # the longest that one request to the server may take
+AGENTS_END_S = 15.0  # the longest that agents may take to stop; the server kills them after 10 s
+TELL_AFTER_S = 3.0  # after so long ``down`` says what it waits for
 _PORTS_TRIED = 100
 _POLL_S = 0.05
 _SHOWN_LINES = 12
@@ -63,8 +49,6 @@ _NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpResult:
-    """The outcome of ``up``."""
-
     up: Up
     server: bool
     """Whether this call started the server; else it was up before."""
@@ -76,8 +60,6 @@ class UpResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownResult:
-    """The outcome of ``down``."""
-
     stopped: list[str]
     left: list[str]
     """What still runs, and why."""
@@ -87,14 +69,8 @@ class DownResult:
 
 
 def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> UpResult:
-    """Start the server and the tracker, unless they are up, and return when the server is ready.
-
-    Raises:
-        MissingExtraError: the server's libraries are not installed.
-        UsageError: the port is taken, or the server is up on another.
-        UnavailableError: it did not become ready; the end of its log is in the message.
-    """
-    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    """Start the server and the tracker, unless they are up, and return when the server is ready."""
+    missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
             f"The server needs {', '.join(missing)}, which cannot be imported here. Install it: "
@@ -104,20 +80,18 @@ def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> 
     ensure_home_token(home)
     with _only_one(home):
         before = read_up(home)
-        server = before.server if before is not None and before.server.is_alive() else None
         notes: list[str] = []
-        fresh = server is None
-        if server is None:
-            server = _start_server(home, _server_port(home, port, before, notes))
-        elif port is not None and port != server.port:
-            raise UsageError(f"The server is up on port {server.port} already. Stop it first: scanflow down")
-        old = (
-            before.tracker if before is not None and before.tracker is not None and before.tracker.is_alive() else None
-        )
-        found = Up(server=server, tracker=old, started=before.started if before and not fresh else time.time())
+        if before is None or not before.server.is_alive():
+            server = _start(home, "server", ["scanflow_server"], _server_port(home, port, before, notes))
+            old = _living(before.tracker) if before is not None else None
+            found, fresh = Up(server=server, tracker=old, started=time.time()), True
+        else:
+            if port not in {None, before.server.port}:
+                raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
+            found, fresh = before.model_copy(update={"tracker": _living(before.tracker)}), False
         write_up(home, found)
         _wait_until_ready(found.server, settings)
-        begun = _start_tracker(home, settings, before, found, notes) if tracker and old is None else None
+        begun = _start_tracker(home, settings, before, found, notes) if tracker and found.tracker is None else None
         if begun is not None:
             found = found.model_copy(update={"tracker": begun})
             write_up(home, found)
@@ -128,19 +102,13 @@ def down(settings: Settings, *, tell: Callable[[str], None] = lambda _text: None
     """Stop what ``up`` started: the agents through the server, then the server and the tracker; nothing else.
 
     Agents outlive a server that is killed, and only the server stops them for good: it is started again for that. An
-    agent that the server cannot stop is signalled; one that lives even so is left for the next ``down``.
-
-    Args:
-        settings: Of the home.
-        tell: Called with what is waited for, if that takes long.
-
-    Raises:
-        UnavailableError: the home cannot be used, or another ``up`` or ``down`` is using it.
+    agent that the server cannot stop is signalled; one that lives even so is left for the next ``down``. ``tell`` is
+    called with what is waited for, if that takes long.
     """
     home = settings.home.expanduser().absolute()
     with _only_one(home):
         found, agents = read_up(home), AgentShutdown(home)
-        server = found.server if found is not None and found.server.is_alive() else None
+        server = None if found is None else _living(found.server)
         lock = up_file(home).with_name("lock")
         another = server is None and is_locked(lock)
         if server is None and not another and agents.living():
@@ -148,15 +116,11 @@ def down(settings: Settings, *, tell: Callable[[str], None] = lambda _text: None
         if server is not None:
             agents.request(_server(server.url, settings))
             agents.wait(AGENTS_END_S, tell=tell, tell_after_s=TELL_AFTER_S)
-        stopped = []
         # The processes that drive runs and serve models outlive it on purpose.
-        if server is not None and server.end(patience_s=ENDS_S):
-            stopped.append(f"the server at {server.url} (process {server.pid})")
+        stopped = _end("server", server)
         if not another:  # after the server, which would start them again
             agents.kill(ENDS_S)
-        tracker = None if found is None else found.tracker
-        if tracker is not None and tracker.end(patience_s=ENDS_S):
-            stopped.append(f"the tracker at {tracker.url} (process {tracker.pid})")
+        stopped += _end("tracker", None if found is None else found.tracker)
         if another:
             return DownResult(stopped=stopped, left=agents.left_to(_ANOTHER.format(lock=str(lock))))
         done = DownResult(stopped=[*agents.stopped, *stopped], left=agents.left, running=agents.running)
@@ -173,28 +137,40 @@ def look(settings: Settings) -> dict[str, Any]:
     if settings.url is None and (found is None or not found.server.is_alive()):
         return {"up": False, "server": None, "tracker": None, "status": None}
     url = settings.url or (found.server.url if found else "")
-    ready, words = _server(url, settings).is_ready()
-    pid = found.server.pid if found else None
-    told: dict[str, Any] = {
-        "up": True,
-        "server": {"url": url, "pid": pid, "ready": ready, "reason": None if ready else words},
-        "tracker": None,
-        "status": None,
-    }
-    if found is not None and found.tracker is not None:
-        alive = found.tracker.is_alive()
-        told["tracker"] = {
-            "url": found.tracker.url,
-            "pid": found.tracker.pid,
-            "alive": alive,
-            "ready": alive and is_reachable(f"{found.tracker.url}/health"),
-            "log": found.tracker.log,
-        }
+    server = _server(url, settings)
+    ready, words = server.is_ready()
+    status = None
     try:
-        told["status"] = _server(url, settings).get(path_of("status"))
+        status = server.get(path_of("status"))
     except UnavailableError as error:
-        told["server"] |= {"ready": False, "reason": str(error)}
-    return told
+        ready, words = False, str(error)
+    return {
+        "up": True,
+        "server": {
+            "url": url,
+            "pid": found.server.pid if found else None,
+            "ready": ready,
+            "reason": None if ready else words,
+        },
+        "tracker": None if found is None or found.tracker is None else _look_at(found.tracker),
+        "status": status,
+    }
+
+
+def _look_at(tracker: UpProcess) -> dict[str, Any]:
+    alive = tracker.is_alive()
+    ready = alive and is_reachable(f"{tracker.url}/health")
+    return {"url": tracker.url, "pid": tracker.pid, "alive": alive, "ready": ready, "log": tracker.log}
+
+
+def _living(process: UpProcess | None) -> UpProcess | None:
+    return process if process is not None and process.is_alive() else None
+
+
+def _end(name: str, process: UpProcess | None) -> list[str]:
+    """End a process, and return what was ended, in words."""
+    ended = process is not None and process.end(patience_s=ENDS_S)
+    return [f"the {name} at {process.url} (process {process.pid})"] if process and ended else []
 
 
 def _server(url: str, settings: Settings) -> ServerClient:
@@ -215,15 +191,11 @@ def _server_port(home: Path, wanted: int | None, before: Up | None, notes: list[
     return port
 
 
-def _start_server(home: Path, port: int) -> UpProcess:
-    return _start(["scanflow_server"], home, "server", port)
-
-
 def _start_to_stop(home: Path, settings: Settings, found: Up | None, agents: AgentShutdown) -> UpProcess | None:
     """Start a server that stops the agents which outlived the one before; None: it cannot be started."""
     process: UpProcess | None = None
     try:
-        process = _start_server(home, _server_port(home, None, found, []))
+        process = _start(home, "server", ["scanflow_server"], _server_port(home, None, found, []))
         write_up(home, Up(server=process, tracker=None if found is None else found.tracker, started=time.time()))
         _wait_until_ready(process, settings)
     except ScanflowError as error:
@@ -267,39 +239,31 @@ def _start_tracker(home: Path, settings: Settings, before: Up | None, found: Up,
     if place.artifact_root is None:
         notes.append("The tracker is a server already, which SCANFLOW_TRACKER_URI names; none was started.")
         return None
-    if importlib.util.find_spec("mlflow") is None:
+    if find_spec("mlflow") is None:
         notes.append("There is no tracker: MLflow is not installed. Install it: pip install 'scanflow[local]'")
         return None
     usual = found.server.port + 1 if before is None or before.tracker is None else before.tracker.port
     port = free_port(home, usual)
-    return _start(["scanflow_client.mlflow_server", str(port)], home, "tracker", port)
+    return _start(home, "tracker", ["scanflow_client.mlflow_server", str(port)], port)
 
 
-def _start(command: Sequence[str], home: Path, name: str, port: int) -> UpProcess:
+def _start(home: Path, name: str, command: Sequence[str], port: int) -> UpProcess:
     log = up_file(home).with_name(f"{name}.log")
     private_folder(log.parent)
     if log.exists() and log.stat().st_size > _LOG_BYTES:
         log.replace(log.with_suffix(".old.log"))
     folder = log.parent / "daemons" / name
-    environment = _environment(home, port, os.environ)
+    # The address of a server is that of the one being started.
+    kept = {name: value for name, value in os.environ.items() if name != "SCANFLOW_URL"}
+    place = {"SCANFLOW_SERVER_HOST": HOST, "SCANFLOW_SERVER_PORT": str(port)}
+    environment = kept | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
     daemon = Daemon(folder)
     daemon.start([sys.executable, "-m", *command], log=log, environment=environment, grace_s=GRACE_S)
     return UpProcess(folder=folder, pid=daemon.pid or 0, port=port, url=f"http://{HOST}:{port}", log=str(log))
 
 
-def _environment(home: Path, port: int, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return this process' variables, except the address of a server: that is the one being started."""
-    kept = {name: value for name, value in inherited.items() if name != "SCANFLOW_URL"}
-    place = {"SCANFLOW_SERVER_HOST": HOST, "SCANFLOW_SERVER_PORT": str(port)}
-    return kept | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
-
-
 def free_port(home: Path, first: int) -> int:
-    """Return a free port, from ``first`` on, and reserve it for the home until it is used.
-
-    Raises:
-        UnavailableError: there is none.
-    """
+    """Return a free port, from ``first`` on, and reserve it for the home until it is used."""
     port = next_port(first, tried=_PORTS_TRIED, host=HOST, whose=home)
     if port is not None:
         return port
@@ -309,6 +273,8 @@ def free_port(home: Path, first: int) -> int:
 @contextmanager
 def _only_one(home: Path) -> Iterator[None]:
     """Let one ``up`` or ``down`` at a time use a home folder."""
+    import fcntl
+
     path = up_file(home).with_name("up.lock")
     try:
         private_folder(open_home(path.parent.parent) / path.parent.name)
@@ -317,8 +283,6 @@ def _only_one(home: Path) -> Iterator[None]:
         raise UnavailableError(
             f"{str(path.parent)!r} cannot be used: {error.strerror}. Fix it, or name another home."
         ) from error
-    import fcntl
-
     with file:
         give_up = time.monotonic() + READY_S * 2
         while not try_lock(file.fileno(), fcntl.LOCK_EX):

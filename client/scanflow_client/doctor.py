@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
+from scanflow.deployer import EmbeddedDeployer
 from scanflow.placement.available_cpus import this_machine
 from scanflow.settings import Settings
 from scanflow_client.formatting.text import format_bytes
 
 LEAST_DISK_BYTES = 2 * 2**30
 _SERVING = ("grpc", "httptools", "msgspec", "numpy", "prometheus_client", "uvloop")
-_OPTIONAL = (
-    ("mlflow", "tracks runs and models", "pip install 'scanflow[local]'"),
-    ("tensorflow", "trains in the demo", "pip install 'scanflow[tensorflow]'"),
-)
 
 
-class Finding(NamedTuple):
-    """One thing looked at."""
-
+@dataclass(frozen=True, slots=True)
+class Finding:
     mark: str
     """``✓`` good, ``–`` not there but not needed, ``✗`` a problem."""
 
@@ -34,13 +31,17 @@ class Finding(NamedTuple):
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Look at this machine and return what was found, in the order a person would fix it."""
-    home = settings.home.expanduser().absolute()
-    return [_python(), _cores(), *_home(home), _uv(), _serving(), *map(_optional, _OPTIONAL), *_services(settings)]
-
-
-def _python() -> Finding:
-    return Finding("✓", "Python", f"{platform.python_version()} at {sys.executable}")
+    """Return what was found on this machine, in the order a person would fix it."""
+    return [
+        Finding("✓", "Python", f"{platform.python_version()} at {sys.executable}"),
+        _cores(),
+        *_home(settings.home.expanduser().absolute()),
+        _uv(),
+        _serving(),
+        _optional("mlflow", "tracks runs and models", "local"),
+        _optional("tensorflow", "trains in the demo", "tensorflow"),
+        *_services(settings),
+    ]
 
 
 def _cores() -> Finding:
@@ -63,14 +64,14 @@ def _home(home: Path) -> list[Finding]:
 
 
 def _uv() -> Finding:
-    found = shutil.which("uv") or (beside if (beside := Path(sys.executable).with_name("uv")).exists() else None)
+    found = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
     if found:
         return Finding("✓", "uv", f"makes the environments of steps with requirements ({found})")
     return Finding("–", "uv", "not installed; steps with requirements need it", "pip install 'scanflow[local]'")
 
 
 def _serving() -> Finding:
-    missing = [name for name in _SERVING if importlib.util.find_spec(name) is None]
+    missing = [name for name in _SERVING if find_spec(name) is None]
     if missing:
         advice = "pip install 'scanflow[serving]'"
         return Finding("–", "serving", f"{', '.join(missing)} not installed; instances of services need it", advice)
@@ -79,20 +80,16 @@ def _serving() -> Finding:
     return Finding("✓", "serving", "installed; instances of services can be pinned to cores")
 
 
-def _services(settings: Settings) -> list[Finding]:
-    """Say how the deployed services are, if there are any."""
-    from scanflow.deployer import EmbeddedDeployer
-
-    if not (settings.home.expanduser() / "services").is_dir():
-        return []
-    records = EmbeddedDeployer(settings).services()
-    ill = [one for one in records if one.state in {"failed", "degraded"}]
-    findings = [Finding("✗", "service", f"{one.name} is {one.state}", f"scanflow logs {one.name}") for one in ill]
-    return [*findings, Finding("✓", "services", f"{len(records) - len(ill)} of {len(records)} are well")]
-
-
-def _optional(wanted: tuple[str, str, str]) -> Finding:
-    name, purpose, advice = wanted
-    if importlib.util.find_spec(name) is None:
-        return Finding("–", name, f"not installed; {purpose}", advice)
+def _optional(name: str, purpose: str, extra: str) -> Finding:
+    if find_spec(name) is None:
+        return Finding("–", name, f"not installed; {purpose}", f"pip install 'scanflow[{extra}]'")
     return Finding("✓", name, f"installed; {purpose}")
+
+
+def _services(settings: Settings) -> Iterable[Finding]:
+    """Yield how the deployed services are, if there are any."""
+    if (settings.home.expanduser() / "services").is_dir():
+        records = EmbeddedDeployer(settings).services()
+        ill = [one for one in records if one.state in {"failed", "degraded"}]
+        yield from (Finding("✗", "service", f"{one.name} is {one.state}", f"scanflow logs {one.name}") for one in ill)
+        yield Finding("✓", "services", f"{len(records) - len(ill)} of {len(records)} are well")

@@ -39,13 +39,7 @@ class PredictRequest:
 
 
 def read_request(*, file: str | None, data: str | None, npy: Path | None, stdin: BinaryIO) -> PredictRequest:
-    """Return the request: JSON, an array of NumPy's, or bytes.
-
-    Raises:
-        UsageError: no input is given, or several.
-        NotFoundError: there is no such file.
-        InvalidError: it cannot be read.
-    """
+    """Return the request: JSON, an array of NumPy's, or bytes."""
     given = [one for one in (file, data, npy) if one is not None]
     if len(given) > 1:
         raise UsageError("Several inputs are given. Keep one: a file, --data or --npy.")
@@ -97,7 +91,6 @@ def _declared(deployer: Deployer, name: str, node: str | None) -> str | None:
 
 
 def response_lines(answer: Answer | Mapping[str, Any], *, as_json: bool) -> list[str]:
-    """Return a response as lines for people, or as JSON."""
     if isinstance(answer, Mapping):
         return [json.dumps(answer, indent=2)]
     outputs = {name: _plain(array) for name, array in answer.outputs.items()}

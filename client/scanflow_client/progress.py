@@ -1,23 +1,15 @@
-"""A run as it happens: one line a step; in a terminal also what runs at the moment."""
+"""What happens while a command runs: one line a step or change; in a terminal also what runs at the moment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from scanflow.app.quantities import format_duration
-from scanflow.backends.records import (
-    EnvironmentReady,
-    Event,
-    Observer,
-    RunStarted,
-    TaskEnded,
-    TaskRecord,
-    TaskStarted,
-    Waiting,
-)
+from scanflow.backends import records
+from scanflow.backends.records import Observer, TaskRecord
 from scanflow.names import StepName
 from scanflow.printable import printable
 from scanflow_client.formatting.runs import task_line
@@ -25,17 +17,78 @@ from scanflow_client.formatting.text import MARKS, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.progress_bar import ProgressBar
 
     from scanflow.backends.service_records import Progress, ServiceObserver
 
-MAX_RUNNING = 8
-"""Lines of running steps at the bottom of a terminal."""
+MAX_RUNNING = 8  # lines of running steps at the bottom of a terminal
+_STYLES = {"✓": "green", "✗": "bold red", "–": "dim", "≡": "cyan", "↻": "yellow", "r": "bold"}
+
+
+class Output(NamedTuple):
+    """Where progress goes: lines with a style, and in a terminal the current activity below them."""
+
+    print: Callable[[str, str], None]
+    update: Callable[[str], None]
+
+
+@contextmanager
+def output_on(stream: TextIO | None, running: RenderableType | None = None) -> Iterator[Output]:
+    """Give an output on ``stream``, None for nowhere. ``running`` is drawn below the lines in place of an activity."""
+
+    def ignore(*_: str) -> None:
+        return
+
+    def print_line(line: str, _style: str) -> None:
+        assert stream is not None
+        encoding = stream.encoding or "utf-8"  # which may have no ✓
+        stream.write(printable(line).encode(encoding, errors="replace").decode(encoding) + "\n")
+        stream.flush()
+
+    if stream is None or not stream.isatty():
+        yield Output(ignore if stream is None else print_line, ignore)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(file=stream, highlight=False)
+
+    def print_styled(line: str, style: str) -> None:
+        console.print(printable(line), style=style, markup=False)
+
+    if running is not None:
+        with Live(running, console=console, refresh_per_second=8, transient=True):
+            yield Output(print_styled, ignore)
+    else:
+        with console.status("") as status:
+            yield Output(print_styled, status.update)
+
+
+@contextmanager
+def progress_on(stream: TextIO | None) -> Iterator[Observer]:
+    """Give an observer that shows a run on ``stream``; None: it shows nothing."""
+    progress = RunProgress()
+    with output_on(stream, progress) as output:
+
+        def observe(event: records.Event) -> None:
+            for line in progress.lines(event):
+                output.print(line, _STYLES.get(line.strip()[:1], ""))
+
+        yield observe
+
+
+@contextmanager
+def changes_on(stream: TextIO | None) -> Iterator[ServiceObserver]:
+    """Give an observer that shows on ``stream`` how a service changes; None: it shows nothing."""
+    with output_on(stream) as output:
+
+        def observe(change: Progress) -> None:
+            output.print(f"  {change.text}", "")
+            output.update(change.service)
+
+        yield observe
 
 
 class _FanOut:
-    """A fanned-out step so far."""
-
     def __init__(self, width: int) -> None:
         self.width = width
         self.ended = 0
@@ -43,151 +96,73 @@ class _FanOut:
 
 
 class RunProgress:
-    """Turns events into lines to print, and keeps what runs at the moment. Pure."""
+    """Turns a run's events into lines to print; drawn by rich, it is what runs at the moment."""
 
     def __init__(self) -> None:
-        self.running: dict[StepName, float] = {}
-        self.waiting: dict[str, float] = {}
-        self.fan_outs: dict[str, _FanOut] = {}
+        self._running: dict[StepName, float] = {}
+        self._waiting: dict[str, float] = {}
+        self._fan_outs: dict[str, _FanOut] = {}
 
-    def lines(self, event: Event) -> list[str]:
-        """Return the lines to print for an event."""
+    def lines(self, event: records.Event) -> list[str]:
         match event:
-            case RunStarted():
+            case records.RunStarted():
                 kept = f", {counted(event.kept, 'task')} kept" if event.kept else ""
-                return [
-                    f"run {event.run}  ({counted(event.steps, 'step')}{kept})",
-                    *(f"  ! {one}" for one in event.ignored),
-                ]
-            case Waiting():
-                self.waiting[event.what] = time.monotonic()
-                return []
-            case EnvironmentReady():
-                self.waiting.pop(event.what, None)
+                head = f"run {event.run}  ({counted(event.steps, 'step')}{kept})"
+                return [head, *(f"  ! {one}" for one in event.ignored)]
+            case records.Waiting():
+                self._waiting[event.what] = time.monotonic()
+            case records.EnvironmentReady():
+                self._waiting.pop(event.what, None)
                 return [f"  {MARKS['succeeded']} {event.what:<28} {format_duration(event.seconds):>9}"]
-            case TaskStarted():
-                self.running[event.task] = time.monotonic()
+            case records.TaskStarted():
+                self._running[event.task] = time.monotonic()
                 if event.width > 1:
-                    self.fan_outs.setdefault(event.step, _FanOut(event.width))
+                    self._fan_outs.setdefault(event.step, _FanOut(event.width))
                 return [f"  {MARKS['running']} {event.task} still runs, adopted"] if event.adopted else []
-            case TaskEnded():
-                self.running.pop(event.record.task, None)
+            case records.TaskEnded():
+                self._running.pop(event.record.task, None)
                 return self._ended(event)
-            case _:
-                return []
+        return []
 
-    def _ended(self, event: TaskEnded) -> list[str]:
+    def _ended(self, event: records.TaskEnded) -> list[str]:
         record = event.record
         if event.retry_in_s is not None:
             why = record.failure.summary if record.failure else ""
             return [f"  ↻ {record.task:<28} {'':>9}  {why}; attempt {record.attempts + 1} in {event.retry_in_s:g} s"]
         if event.width == 1 or record.state == "failed":
             return [task_line(record)]
-        group = self.fan_outs.setdefault(record.step, _FanOut(event.width))
+        group = self._fan_outs.setdefault(record.step, _FanOut(event.width))
         group.ended = event.width - event.left
         if event.left:
             return []
-        whole = TaskRecord(
-            task=StepName(record.step),
-            step=record.step,
-            state=record.state,
-            seconds=time.monotonic() - group.began,
-            origin=record.origin,
-        )
-        del self.fan_outs[record.step]
-        return [task_line(whole, label=f"{record.step} ×{group.width}")]
-
-
-def progress_for(stream: TextIO) -> AbstractContextManager[Observer]:
-    """Return a context that gives an observer which shows a run on ``stream``."""
-    return _live(stream) if stream.isatty() else _plain(stream)
-
-
-@contextmanager
-def changes_on(stream: TextIO) -> Iterator[ServiceObserver]:
-    """Give an observer that prints on ``stream`` the progress of a service's change."""
-    if not stream.isatty():
-        yield lambda change: print_line(f"  {change.text}", stream)
-        return
-    from rich.console import Console
-
-    console = Console(file=stream, highlight=False)
-    with console.status("") as status:
-
-        def observe(change: Progress) -> None:
-            console.print(f"  {printable(change.text)}", markup=False)
-            status.update(change.service)
-
-        yield observe
-
-
-@contextmanager
-def _plain(stream: TextIO) -> Iterator[Observer]:
-    progress = RunProgress()
-
-    def observe(event: Event) -> None:
-        for line in progress.lines(event):
-            print_line(line, stream)
-
-    yield observe
-
-
-@contextmanager
-def _live(stream: TextIO) -> Iterator[Observer]:
-    from rich.console import Console
-    from rich.live import Live
-
-    progress = RunProgress()
-    console = Console(file=stream, highlight=False)
-    with Live(_Running(progress), console=console, refresh_per_second=8, transient=True) as live:
-
-        def observe(event: Event) -> None:
-            for line in progress.lines(event):
-                live.console.print(printable(line), style=_style(line), markup=False)
-
-        yield observe
-
-
-class _Running:
-    """What runs at the moment, drawn again at each refresh."""
-
-    def __init__(self, progress: RunProgress) -> None:
-        self._progress = progress
+        del self._fan_outs[record.step]
+        step, took = StepName(record.step), time.monotonic() - group.began
+        whole = TaskRecord(task=step, step=step, state=record.state, seconds=took, origin=record.origin)
+        return [task_line(whole, label=f"{step} ×{group.width}")]
 
     def __rich__(self) -> RenderableType:
+        from rich.progress_bar import ProgressBar
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
-        now = time.monotonic()
         table = Table.grid(padding=(0, 1))
-        for what, began in list(self._progress.waiting.items()):
-            table.add_row(Spinner("dots"), Text(what), Text(format_duration(now - began), style="dim"))
-        grouped = dict(self._progress.fan_outs)
+
+        def add(what: str, then: Any) -> None:
+            table.add_row(Spinner("dots"), Text(what), then)
+
+        def took(began: float) -> Text:
+            return Text(format_duration(time.monotonic() - began), style="dim")
+
+        # Copies: events come from other threads than the one that draws.
+        for what, began in list(self._waiting.items()):
+            add(what, took(began))
+        grouped = dict(self._fan_outs)
         for step, group in grouped.items():
-            table.add_row(Spinner("dots"), Text(f"{step} {group.ended}/{group.width}"), _bar(group))
-        alone = [task for task in list(self._progress.running) if task.partition(".")[0] not in grouped]
-        for task in alone[:MAX_RUNNING]:
-            took = now - self._progress.running.get(task, now)
-            table.add_row(Spinner("dots"), Text(task), Text(format_duration(took), style="dim"))
+            add(f"{step} {group.ended}/{group.width}", ProgressBar(group.width, group.ended, width=30))
+        alone = [one for one in list(self._running.items()) if one[0].partition(".")[0] not in grouped]
+        for task, began in alone[:MAX_RUNNING]:
+            add(task, took(began))
         if len(alone) > MAX_RUNNING:
             table.add_row("", Text(f"and {len(alone) - MAX_RUNNING} more", style="dim"), "")
         return table
-
-
-def _bar(group: _FanOut) -> ProgressBar:
-    from rich.progress_bar import ProgressBar
-
-    return ProgressBar(total=group.width, completed=group.ended, width=30)
-
-
-def _style(line: str) -> str:
-    mark = line.strip()[:1]
-    return {"✓": "green", "✗": "bold red", "–": "dim", "≡": "cyan", "↻": "yellow", "r": "bold"}.get(mark, "")
-
-
-def print_line(line: str, stream: TextIO) -> None:
-    """Print a line without escape sequences, also if the terminal's encoding has no ✓."""
-    encoding = stream.encoding or "utf-8"
-    stream.write(printable(line).encode(encoding, errors="replace").decode(encoding) + "\n")
-    stream.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from scanflow.agent.records import Event
@@ -17,15 +16,7 @@ _AT_ONCE = 1000
 def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
     """Write what an application's agents did, as far as the server keeps it, and return the file.
 
-    Args:
-        server: Where the agents report.
-        app: The application. None: the only one.
-        folder: Where the file goes, named as the application.
-
-    Raises:
-        NotFoundError: no agent, or none of that application, has done anything.
-        UsageError: several applications have agents, and none of them is named.
-        UnavailableError: the server does not answer, or the file cannot be written.
+    ``app`` None: the only application that has agents.
     """
     told = loop_events_so_far(server)
     apps = sorted({event.app for event in told})
@@ -48,7 +39,14 @@ def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
 
 def loop_events_so_far(server: ServerClient) -> list[Event]:
     """Return the events that belong to the story of any loop, in the order told."""
-    return sorted((event for type in TYPES for event in _listed(server, type)), key=lambda event: event.id)
+    found: list[Event] = []
+    for type in TYPES:
+        after, page = 0, _AT_ONCE
+        while page == _AT_ONCE:
+            listed = server.get(path_of("events"), after=after, type=type, limit=_AT_ONCE)
+            found += map(Event.model_validate, listed)
+            page, after = len(listed), found[-1].id if listed else after
+    return sorted(found, key=lambda event: event.id)
 
 
 def report_page(app: str, told: list[Event]) -> str:
@@ -62,13 +60,3 @@ def report_page(app: str, told: list[Event]) -> str:
         versions=versions_of(told, model=names[0] if names else None),
         lead=others,
     )
-
-
-def _listed(server: ServerClient, type: str) -> Iterator[Event]:
-    last = 0
-    while True:
-        found = server.get(path_of("events"), after=last, type=type, limit=_AT_ONCE)
-        yield from (Event.model_validate(one) for one in found)
-        if len(found) < _AT_ONCE:
-            return
-        last = int(found[-1]["id"])

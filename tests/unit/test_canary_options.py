@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.errors import InvalidError
-from scanflow_client.canary_options import parse_rule, parse_share
+from scanflow_client.cli.services import parse_rule, parse_share
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from scanflow.agent.records import Event
 from scanflow.errors import InternalError, NotFoundError, StepFailedError, UnavailableError
 from scanflow_client.demo.application import load_demo, traffic_program
-from scanflow_client.demo.loop import LoopOutcome, loop_lines, report_of, run_loop
-from scanflow_client.demo.phases import FIRST, Phase, phase_after
-from scanflow_client.demo.screen import activity, screen_on
-from scanflow_client.demo.traffic import Responses, TrafficProgram, responses_of
+from scanflow_client.demo.loop import LoopOutcome, Phase, loop_lines, phase_after, report_of, run_loop
+from scanflow_client.demo.session import DemoScreen
+from scanflow_client.demo.traffic import Responses, TrafficProgram
+from scanflow_client.progress import Output, output_on
 
 BEGAN = 1_790_000_000.0
 
@@ -24,10 +24,10 @@ def event(type: str, *, app: str = "mnist", subject: str = "", **data: Any) -> E
 
 
 def phases(*types: str | Event) -> list[str]:
-    found, phase = [], FIRST
+    found, phase = [], Phase.CLEAN
     for type in types:
         phase = phase_after(phase, type if isinstance(type, Event) else event(type))
-        found.append(f"{phase.name}: {phase.order}")
+        found.append(f"{phase.name.lower()}: {phase.order}")
     return found
 
 
@@ -36,7 +36,7 @@ BETTER, WORSE = event("model.judged", better=True), event("model.judged", better
 
 
 def test_digits_are_clean_until_the_agents_have_looked_once_and_drifted_from_then_on() -> None:
-    assert FIRST.order == "clean 100"
+    assert Phase.CLEAN.order == "clean 100"
     assert phases(event("intent", subject="workflow/detector", verdict="refuse")) == ["clean: clean 100"]
     assert phases(
         "predictions.counted", LOOK, "drift.none", LOOK, "drift.found", BETTER, "service.changed", "model.promoted"
@@ -59,16 +59,16 @@ def test_a_false_alarm_a_worse_model_and_a_rejected_one_are_gone_on_from() -> No
     assert phases("drift.none", "drift.found", BETTER, "model.rejected")[-1] == "drifted: drifted 100"
 
 
-ROWS = [
-    {"kind": "clean", "revision": "r1", "right": 96, "wrong": 4, "failed": 0},
-    {"kind": "drifted", "revision": "r1", "right": 60, "wrong": 39, "failed": 1},
-    {"kind": "drifted", "revision": "r2", "right": 9, "wrong": 1, "failed": 0},
-]
+RESPONSES = (
+    Responses(kind="clean", revision="r1", right=96, wrong=4, failed=0),
+    Responses(kind="drifted", revision="r1", right=60, wrong=39, failed=1),
+    Responses(kind="drifted", revision="r2", right=9, wrong=1, failed=0),
+)
 
 
 def loop(**changes: Any) -> LoopOutcome:
     models = {"r1": "models:/m/1", "r2": "models:/m/2"}
-    known: dict[str, Any] = {"events": (), "responses": responses_of(ROWS), "models": models, "seconds": 80.0}
+    known: dict[str, Any] = {"events": (), "responses": RESPONSES, "models": models, "seconds": 80.0}
     return LoopOutcome(**{**known, **changes})
 
 
@@ -101,7 +101,8 @@ def test_the_report_has_the_figures() -> None:
 def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_once() -> None:
     stream = io.StringIO()
     refused = event("intent", subject="service/serve", agent="executor", verdict="refuse", primitive="upgrade_workflow")
-    with screen_on(stream) as screen:
+    with output_on(stream) as output:
+        screen = DemoScreen(output)
         for happened in (event("labels.given", agent="checker", count=5), event("sample"), refused, refused):
             screen.show(happened)
     assert [line.split(" s  ")[1] for line in stream.getvalue().splitlines()] == [
@@ -111,8 +112,12 @@ def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_on
 
 
 def test_what_is_going_on_says_how_well_digits_are_read() -> None:
-    assert activity(FIRST, ()) == "sending clean digits, until there are enough to check"
-    assert activity(Phase("learning", "drifted", 4), responses_of(ROWS)).endswith("; 209 predictions, 79% correct")
+    activities: list[str] = []
+    screen = DemoScreen(Output(print=lambda *_: None, update=activities.append))
+    screen.look(Phase.CLEAN, ())
+    screen.look(Phase.LEARNING, RESPONSES)
+    assert activities[0] == "sending clean digits, until there are enough to check"
+    assert activities[1].endswith("; 209 predictions, 79% correct")
 
 
 # The traffic program

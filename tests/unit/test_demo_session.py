@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,12 +84,8 @@ def close(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
     def run(where: Where, there: Plane, *, keep: bool = False) -> object:
         deployer: Any = where
         server: Any = there
-        observer = nullcontext(lambda _change: None)
-        say = said.append
-        path = Path("loop.py")
-        return session.close_the_loop(
-            deployer, server, APP, path, None, keep=keep, observer=observer, say=say, quiet=True
-        )
+        demo = session.DemoSession(deployer, server, APP, Path("loop.py"), say=said.append)
+        return demo.close_the_loop(None, keep=keep, stream=None)
 
     return run
 

@@ -65,7 +65,7 @@ def deployed(deployer: EmbeddedDeployer, source: Path) -> ServiceRecord:
 @pytest.fixture
 def run(deployer: EmbeddedDeployer, source: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(source.parent)
-    for module in ("services", "predictions", "runs", "projects"):
+    for module in ("services", "runs", "projects"):
         monkeypatch.setattr(f"scanflow_client.cli.{module}.deployer", lambda: deployer)
 
     def run(*words: str) -> Result:

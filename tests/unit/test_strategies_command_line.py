@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError, Usage
 from scanflow.transport import ServerClient, async_client
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
-from scanflow_client.traces import moment_of
+from scanflow_client.replay import moment_of
 
 URL = "http://127.0.0.1:46666"
 FACE = "http://127.0.0.1:5001"
@@ -298,7 +298,7 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
 
 
 def test_a_long_timeline_is_cut(folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scanflow_client.formatting.replay.MAX_ROWS", 2)
+    monkeypatch.setattr("scanflow_client.formatting.agents.MAX_MOMENTS", 2)
     lines = cli("replay", "tracker").stdout.splitlines()
     assert lines[0] == "The last 2 of 6 moments; all of them: --json"
     assert len(lines) == 6

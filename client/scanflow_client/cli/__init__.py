@@ -16,6 +16,15 @@ Exit codes: 0 done; 1 a step, or a component of a service, failed, or a replay d
 2 your input needs a change; 3 something did not answer, try again; 4 a defect of scanflow; 130 stopped.
 """
 
+# By the error's class or the nearest above it: what its message begins with, and the exit code.
+_OUTCOMES: dict[type, tuple[str, int]] = {
+    StepFailedError: ("", 1),
+    ServiceFailedError: ("Error: ", 1),
+    UsageError: ("Error: ", 2),
+    UnavailableError: ("Error: ", 3),
+    ScanflowError: ("This is a defect of scanflow: ", 4),
+}
+
 
 def main() -> None:
     """Run the command line; errors become one message and an exit code."""
@@ -25,25 +34,14 @@ def main() -> None:
     logging.getLogger("stamina").addHandler(logging.NullHandler())
     try:
         app(prog_name="scanflow")
-    except StepFailedError as error:
-        _fail(str(error), 1)
-    except ServiceFailedError as error:
-        _fail(f"Error: {error}", 1)
-    except UsageError as error:
-        _fail(f"Error: {error}", 2)
-    except UnavailableError as error:
-        _fail(f"Error: {error}", 3)
     except ScanflowError as error:
-        _fail(f"This is a defect of scanflow: {error}", 4)
+        prefix, code = next(_OUTCOMES[one] for one in type(error).__mro__ if one in _OUTCOMES)
+        sys.stdout.flush()
+        sys.stderr.write(f"{printable(f'{prefix}{error}')}\n")
+        sys.exit(code)
     except BrokenPipeError:
         # The reader of our output (head, a pager) has gone. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _fail(message: str, code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(printable(message) + "\n")
-    sys.exit(code)

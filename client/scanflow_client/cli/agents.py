@@ -47,7 +47,7 @@ def agents(
     if journal:
         _print_journal(found, limit, as_json)
     elif stop:
-        _stop(where, found, as_json)
+        _print_changed([where.delete(transport.path_of("agents", one.app, one.name)) for one in found], as_json)
     else:
         told = with_sensors(found)
         respond(told, as_json, lambda: agents_screen(told, detailed=target is not None))
@@ -148,21 +148,13 @@ def labels(
 
 
 def _start(target: str | None, as_json: bool) -> None:
-    """Start the agents of an application's file, or the one that is named after it."""
     from scanflow.agent.targets import agents_of
     from scanflow.deployer.serialization import packed
 
     where = server()
     application, source, wanted = agents_of(target)
-    body = packed(application, source)
-    _print_changed(
-        [where.put(transport.path_of("agents", application.name, one.name), body) for one in wanted], as_json
-    )
-
-
-def _stop(where: ServerClient, found: Sequence[AgentStatus], as_json: bool) -> None:
-
-    _print_changed([where.delete(transport.path_of("agents", one.app, one.name)) for one in found], as_json)
+    body, app = packed(application, source), application.name
+    _print_changed([where.put(transport.path_of("agents", app, one.name), body) for one in wanted], as_json)
 
 
 def _print_changed(answers: Sequence[Any], as_json: bool) -> None:
@@ -192,18 +184,12 @@ def _actions(where: ServerClient, **query: Any) -> list[Action]:
 
 
 def _waiting(where: ServerClient, *, limit: int = 1000) -> list[Action]:
-    """Return what a person may approve: what waits for it before what is only suggested, the newest first."""
     verdicts = ("approve", "suggest")
     return [one for verdict in verdicts for one in _actions(where, state="pending", verdict=verdict, limit=limit)]
 
 
 def _id(where: ServerClient, action: str, *, word: str | None = None) -> str:
-    """Return an action's id; ``@latest`` is the newest, or the newest that can be approved, refused or reverted.
-
-    Raises:
-        NotFoundError: there is none.
-    """
-
+    """Return an action's id; ``@latest`` is the newest, or the newest that can be approved, refused or reverted."""
     if action != "@latest":
         return action
     if word == "revert":
@@ -230,13 +216,7 @@ def _list_waiting(where: ServerClient, as_json: bool) -> None:
 
 
 def _labels(words: Sequence[str], path: Path | None) -> list[tuple[str, Any]]:
-    """Return the labels that were given, by id: those of the file first.
-
-    Raises:
-        InvalidError: one of them cannot be read.
-        NotFoundError: there is no such file.
-    """
-
+    """Return the labels that were given, by id: those of the file first."""
     found = [] if path is None else _read_labels(path)
     for word in words:
         id, equals, text = word.partition("=")
@@ -268,7 +248,6 @@ def _read_labels(path: Path) -> list[tuple[str, Any]]:
 
 
 def _give(where: ServerClient, given: Sequence[tuple[str, Any]], how: dict[str, Any], as_json: bool) -> None:
-
     done = []
     fields = {name: value for name, value in how.items() if value is not None}
     for id, label in given:

@@ -7,21 +7,9 @@ from typing import Annotated
 
 import typer
 
-from scanflow_client.cli import (
-    EXIT_CODES,
-    agents,
-    control,
-    demo,
-    machine,
-    predictions,
-    projects,
-    runs,
-    services,
-    strategies,
-    tokens,
-)
+from scanflow_client.cli import EXIT_CODES, agents, control, demo, machine, projects, runs, services, strategies
+from scanflow_client.cli.options import PLAIN_HELP
 
-# rich_markup_mode=None: plain help, in half the time.
 app = typer.Typer(
     name="scanflow",
     help=(
@@ -29,10 +17,8 @@ app = typer.Typer(
         "Begin with: scanflow demo, or scanflow init."
     ),
     epilog=EXIT_CODES,
-    no_args_is_help=True,
-    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **PLAIN_HELP,
 )
 
 
@@ -57,9 +43,9 @@ for _command in (
     *(control.up, control.down, control.status, control.events),
     *(runs.run, runs.resume, runs.spin, runs.runs, runs.show, runs.output, runs.logs, runs.stop),
     *(services.deploy, services.services, services.scale, services.traffic, services.promote, services.rollback),
-    *(services.delete, predictions.predict),
+    *(services.delete, services.predict),
     *(agents.agents, agents.why, agents.approve, agents.labels, strategies.strategies, strategies.replay),
     machine.topology,
 ):
     app.command()(_command)
-app.add_typer(tokens.tokens, name="token")
+app.add_typer(control.tokens, name="token")

@@ -1,4 +1,4 @@
-"""Commands on the control plane: up, down, status, events."""
+"""Commands on the control plane: up, down, status, events, token."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ import typer
 
 from scanflow import transport
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption, LimitOption, server
+from scanflow_client.cli.options import PLAIN_HELP, JsonOption, LimitOption, server, settings
 from scanflow_client.cli.output import print_json, respond, say
 
-NOT_UP = 3
-"""The exit code of ``status`` when nothing is up, or it does not answer."""
+SEARCHED = 10_000  # of the newest events
 
-NOT_DOWN = 3
-"""The exit code of ``down`` when an agent still runs."""
-
-SEARCHED = 10_000
-"""``events`` searches so many of the newest."""
+tokens = typer.Typer(help="Show, make, list or revoke the tokens that the control plane accepts.", **PLAIN_HELP)
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its holder: small letters, digits and -.")]
 
 
 def up(
@@ -30,38 +26,34 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Start the control plane on this machine: the server, and MLflow's beside it. What is up already stays."""
-    from scanflow.settings import Settings
     from scanflow_client.control_plane import up as start
     from scanflow_client.formatting.control_plane import up_lines
 
-    settings = Settings.from_environment()
-    raised = start(settings, port=port, tracker=not no_tracker)
-    respond(raised.up, as_json, lambda: up_lines(raised, elsewhere=settings.url))
+    own = settings()
+    raised = start(own, port=port, tracker=not no_tracker)
+    respond(raised.up, as_json, lambda: up_lines(raised, elsewhere=own.url))
 
 
 def down(as_json: JsonOption = False) -> None:
     """Stop what scanflow up started, and nothing else: the agents, the server, the tracker."""
-    from scanflow.settings import Settings
     from scanflow_client.control_plane import down as stop
     from scanflow_client.formatting.control_plane import down_lines
 
-    done = stop(Settings.from_environment(), tell=lambda text: say(text, err=True))
-    told = {"stopped": done.stopped, "left": done.left, "running": done.running}
-    respond(told, as_json, lambda: down_lines(done))
+    done = stop(settings(), tell=lambda text: say(text, err=True))
+    respond(done, as_json, lambda: down_lines(done))
     if done.running:
-        raise typer.Exit(NOT_DOWN)
+        raise typer.Exit(3)
 
 
 def status(as_json: JsonOption = False) -> None:
     """Print what is up: the server, the tracker, the agents."""
-    from scanflow.settings import Settings
     from scanflow_client.control_plane import look
     from scanflow_client.formatting.control_plane import status_screen
 
-    found = look(Settings.from_environment())
+    found = look(settings())
     respond(found, as_json, lambda: status_screen(found))
     if not found["up"] or not found["server"]["ready"]:
-        raise typer.Exit(NOT_UP)
+        raise typer.Exit(3)
 
 
 def events(
@@ -90,10 +82,9 @@ def events(
     if report:
         if follow or type is not None:
             raise UsageError("A report is of all events so far. Leave out --follow and --type.")
-        from scanflow.settings import Settings
         from scanflow_client.report import write_report
 
-        path = write_report(where, app, Settings.from_environment().home.expanduser().absolute() / "reports")
+        path = write_report(where, app, settings().home.expanduser().absolute() / "reports")
         respond({"report": str(path)}, as_json, lambda: [f"Written: {path}"])
         return
     # The server lists from an event on; the last of a type are somewhere in the last of all.
@@ -102,10 +93,40 @@ def events(
     past = [Event.model_validate(one) for one in listed[-limit:]]
     for one in past:
         show(one)
-    if not follow:
-        if not past and not as_json:
-            say("Nothing has happened yet. Watch: scanflow events --follow")
-        return
-    last = str(max([newest, *(one.id for one in past)]))
-    for message in where.events(transport.path_of("events"), after=last, type=type, app=app):
-        show(Event.model_validate_json(message.data))
+    if follow:
+        last = str(max([newest, *(one.id for one in past)]))
+        for message in where.events(transport.path_of("events"), after=last, type=type, app=app):
+            show(Event.model_validate_json(message.data))
+    elif not past and not as_json:
+        say("Nothing has happened yet. Watch: scanflow events --follow")
+
+
+@tokens.command("show")
+def show_token() -> None:
+    """Print the token of the home folder, for SCANFLOW_TOKEN; made if there is none."""
+    from scanflow.home_token import ensure_home_token
+
+    say(ensure_home_token(settings().home))
+
+
+@tokens.command("make")
+def make_token(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Make a token and print it this once; what its holder approves and labels is recorded under its name."""
+    made = server().post(transport.path_of("tokens"), {"name": name})
+    respond(made, as_json, lambda: [made["token"]])
+
+
+@tokens.command("list")
+def list_tokens(as_json: JsonOption = False) -> None:
+    """List the names of tokens, when each was made and revoked."""
+    from scanflow_client.formatting.control_plane import tokens_table
+
+    found = server().get(transport.path_of("tokens"))
+    respond(found, as_json, lambda: [tokens_table(found)])
+
+
+@tokens.command("revoke")
+def revoke_token(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Revoke a token: it is refused from now on."""
+    revoked = server().delete(transport.path_of("tokens", name))
+    respond(revoked, as_json, lambda: [f"Revoked: {name}"])

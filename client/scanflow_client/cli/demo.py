@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scanflow_client.cli.options import JsonOption, ParameterOption, deployer, parse_parameters, server
-from scanflow_client.cli.output import observer, print_json, say
+from scanflow_client.cli.options import JsonOption, ParameterOption, deployer, parse_parameters, server, settings
+from scanflow_client.cli.output import print_json, progress_stream, say
 
 
 def demo(
@@ -28,12 +28,10 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Train on handwritten digits, serve the model, then send drifted data, and watch agents retrain and promote."""
-    from scanflow.settings import Settings
     from scanflow_client.cli.runs import watch
     from scanflow_client.demo.application import load_demo, next_commands, report_path
-    from scanflow_client.demo.loop import SERVICE, loop_lines, report_of
-    from scanflow_client.demo.preflight import check_free
-    from scanflow_client.demo.session import close_the_loop, temporary_control_plane
+    from scanflow_client.demo.loop import loop_lines, report_of
+    from scanflow_client.demo.session import DemoSession, temporary_control_plane
 
     def report_progress(text: str) -> None:
         say(text, err=as_json)
@@ -41,26 +39,18 @@ def demo(
     application, path, parameters, corrupted = load_demo(data, drifted)
     parameters |= parse_parameters(parameter)
     report_progress(f"The demo is an application like yours: {path}")
-    with temporary_control_plane(Settings.from_environment(), server, report_progress, keep=keep):
-        where = deployer()
-        check_free(where, server(), application, SERVICE)  # before the training, which takes longest
+    with temporary_control_plane(settings(), server, report_progress, keep=keep):
+        session = DemoSession(deployer(), server(), application, path, say=report_progress)
+        session.check_free()  # before the training, which takes longest
         record = watch(
-            where,
-            lambda observe: where.run(application, "mnist-wf", parameters=parameters, source=path, observe=observe),
+            session.where,
+            lambda observe: session.where.run(
+                application, "mnist-wf", parameters=parameters, source=path, observe=observe
+            ),
             as_json,
             last=False,
         )
-        loop = close_the_loop(
-            where,
-            server(),
-            application,
-            path,
-            corrupted,
-            keep=keep,
-            observer=observer(as_json),
-            say=report_progress,
-            quiet=as_json,
-        )
+        loop = session.close_the_loop(corrupted, keep=keep, stream=progress_stream(as_json))
         written = report_path(report, record)
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(report_of(application, loop), encoding="utf-8")

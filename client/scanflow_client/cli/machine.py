@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scanflow.errors import InvalidError
-from scanflow_client.cli.options import JsonOption, one_of_choices
+from scanflow_client.cli.options import JsonOption, one_of_choices, settings
 from scanflow_client.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from scanflow.backends.service_records import ServiceRecord
+    from scanflow.backends.service_records import InstanceRecord, ServiceRecord
     from scanflow.placement.place import Grant
     from scanflow.placement.topology import Topology
     from scanflow_client.formatting.topology import Occupant
@@ -76,28 +76,30 @@ def _machine(from_: Path | None, sysfs: Path | None) -> Topology:
 
 
 def _services() -> Sequence[ServiceRecord]:
-    """Return this machine's services; nothing is imported for it if none was ever deployed."""
-    from scanflow.settings import Settings
-
-    settings = Settings.from_environment()
-    if not (settings.home.expanduser() / "services").is_dir():
+    own = settings()
+    if not (own.home.expanduser() / "services").is_dir():
         return []
     from scanflow.deployer import EmbeddedDeployer
 
-    return EmbeddedDeployer(settings).services()
+    return EmbeddedDeployer(own).services()
 
 
 def _bound(services: Sequence[ServiceRecord]) -> list[Grant]:
-    """Return the exclusive CPUs of running instances."""
     from scanflow.placement.place import Grant
 
     return [
         Grant(one.cpus, one.memory_nodes, cores=one.cores or float(len(one.cpus)))
-        for service in services
+        for service, one in _placed(services)
         if service.shape.affinity != "any"
-        for one in service.instances
-        if one.cpus and one.state not in {"waiting", "failed"}
     ]
+
+
+def _placed(services: Sequence[ServiceRecord]) -> Iterator[tuple[ServiceRecord, InstanceRecord]]:
+    """Yield the instances that run on CPUs of their own, with their services."""
+    for service in services:
+        for one in service.instances:
+            if one.cpus and one.state not in {"waiting", "failed"}:
+                yield service, one
 
 
 def _plan(
@@ -109,7 +111,7 @@ def _plan(
     from scanflow.placement.place import place
 
     mode: Any = Affinity.coerce(affinity or "any")["mode"]
-    chosen: Any = one_of_choices(order, ("apart", "together", "numbered"), "--order")
+    chosen = one_of_choices(order, ("apart", "together", "numbered"), "--order")
     amount = None if cores is None else parse_cpu(cores)
     grants = place(machine, instances, amount, mode, beside=others, order=chosen)
     return grants, explain(machine, grants, mode, taken={cpu for other in others for cpu in other.cpus})
@@ -149,10 +151,8 @@ def _occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> li
     from scanflow_client.formatting.topology import Occupant, labels
 
     found: dict[tuple[int, ...], list[str]] = {}
-    for service in services:
-        for one in service.instances:
-            if one.cpus and one.state not in {"waiting", "failed"}:
-                found.setdefault(one.cpus, []).append(f"{service.name}/{one.instance}")
+    for service, one in _placed(services):
+        found.setdefault(one.cpus, []).append(f"{service.name}/{one.instance}")
     for number, grant in enumerate(grants, 1):
         found.setdefault(grant.cpus, []).append(f"instance {number}")
     return [

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from scanflow.settings import Settings
     from scanflow.transport import ServerClient
 
+PLAIN_HELP: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": None,  # half the time
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
 
 def _complete_runs(incomplete: str) -> list[str]:
     return _complete(incomplete, lambda where: [one.name for one in where.runs(limit=50)])
@@ -25,7 +31,6 @@ def _complete_services(incomplete: str) -> list[str]:
 
 
 def _complete(incomplete: str, names: Any) -> list[str]:
-
     try:
         return [name for name in ("@latest", *names(deployer())) if name.startswith(incomplete)]
     except ScanflowError:  # a shell that completes a word is no place for errors
@@ -50,53 +55,46 @@ ParameterOption = Annotated[
 ]
 
 
-def deployer() -> Deployer:
-    """Return where commands do their work: a server if one is named or up, else this process."""
+def settings() -> Settings:
     from scanflow.settings import Settings
 
-    settings = Settings.from_environment()
-    if (url := _address(settings)) is not None:
+    return Settings.from_environment()
+
+
+def deployer() -> Deployer:
+    """Return where commands do their work: a server if one is named or up, else this process."""
+    own = settings()
+    if (url := _address(own)) is not None:
         from scanflow.deployer import RemoteDeployer
 
-        return RemoteDeployer(url, settings.token_for(url))
+        return RemoteDeployer(url, own.token_for(url))
     from scanflow.deployer import EmbeddedDeployer
 
-    return EmbeddedDeployer(settings)
+    return EmbeddedDeployer(own)
 
 
 def server() -> ServerClient:
-    """Return the server that is named or up.
-
-    Raises:
-        UnavailableError: there is none.
-    """
-    from scanflow.settings import Settings
+    """Return the server that is named or up."""
     from scanflow.transport import ServerClient
 
-    settings = Settings.from_environment()
-    url = _address(settings)
-    if url is None:
-        raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
-    return ServerClient(url, token=settings.token_for(url))
+    own = settings()
+    if (url := _address(own)) is None:
+        raise UnavailableError(f"No server is up in {str(own.home)!r}. Start it: scanflow up")
+    return ServerClient(url, token=own.token_for(url))
 
 
-def _address(settings: Settings) -> str | None:
+def _address(own: Settings) -> str | None:
     """Return the address of the server that the settings name, else of the one of the home folder that is up."""
-    if settings.url is not None:
-        return settings.url
+    if own.url is not None:
+        return own.url
     from scanflow.deployer.remote_home import read_up
 
-    found = read_up(settings.home)
+    found = read_up(own.home)
     return found.server.url if found is not None and found.server.is_alive() else None
 
 
 def parse_parameters(words: Sequence[str] | None) -> dict[str, Any]:
-    """Return ``["epochs=3", "name=cnn"]`` as values.
-
-    Raises:
-        InvalidError: a word has no ``=``.
-    """
-
+    """Return ``["epochs=3", "name=cnn"]`` as values."""
     found: dict[str, Any] = {}
     for word in words or ():
         name, equals, text = word.partition("=")
@@ -116,13 +114,8 @@ def parse_value(text: str) -> Any:
     return value
 
 
-def one_of_choices(value: str, known: Sequence[str], option: str) -> str:
-    """Return ``value`` if it is one of the known words.
-
-    Raises:
-        InvalidError: it is not; the message names the option and the nearest word.
-    """
-
+def one_of_choices(value: str, known: Sequence[str], option: str) -> Any:
+    """Return ``value`` if it is one of the known words, else refuse it with the nearest."""
     if value not in known:
         raise InvalidError(f"{option} {value!r} is not known.{did_you_mean(value, known)}")
     return value

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -36,7 +35,14 @@ def respond(value: Any, as_json: bool, screen: Callable[[], Screen]) -> None:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print records, or what JSON can hold; control characters are escaped, so that nothing is lost."""
-    typer.echo(json.dumps(_jsonable(value), indent=indent))
+    from pydantic_core import to_jsonable_python
+
+    typer.echo(json.dumps(to_jsonable_python(value, by_alias=False), indent=indent))
+
+
+def progress_stream(as_json: bool) -> TextIO | None:
+    """Return where progress is printed: nowhere beside JSON."""
+    return None if as_json else sys.stdout
 
 
 def write_blocks(blocks: Iterator[bytes], *, raw: bool) -> bool:
@@ -48,38 +54,15 @@ def write_blocks(blocks: Iterator[bytes], *, raw: bool) -> bool:
     found = False
     for block in blocks:
         found = True
-        pass_through(block if stream is None else stream.feed(block).encode())
+        _write(block if stream is None else stream.feed(block).encode())
     if stream is not None:
-        pass_through(stream.feed(b"", last=True).encode())
+        _write(stream.feed(b"", last=True).encode())
     return found
 
 
-def pass_through(content: bytes) -> None:
-    """Write bytes to standard output as they are."""
+def _write(content: bytes) -> None:
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()
-
-
-@contextmanager
-def observer(as_json: bool) -> Iterator[Any]:
-    """Give an observer that prints how a service changes; with JSON, one that prints nothing."""
-    from scanflow_client.progress import changes_on
-
-    if as_json:
-        yield lambda _change: None
-        return
-    with changes_on(sys.stdout) as observe:
-        yield observe
-
-
-def _jsonable(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
-        return {key: _jsonable(one) for key, one in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_jsonable(one) for one in value]
-    return value
 
 
 def _print_table(table: Any) -> None:

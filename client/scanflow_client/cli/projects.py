@@ -7,9 +7,50 @@ from typing import Annotated
 
 import typer
 
-from scanflow_client.cli.options import JsonOption, ParameterOption, TargetArgument, deployer, parse_parameters
+from scanflow.errors import InvalidError
+from scanflow_client.cli.options import (
+    JsonOption,
+    ParameterOption,
+    TargetArgument,
+    deployer,
+    parse_parameters,
+    settings,
+)
 from scanflow_client.cli.output import respond, say
 from scanflow_client.cli.services import AffinityOption, CoresOption, CutOption, InstancesOption, IntoOption, shape
+
+_FIRST_APP = '''"""A first workflow. Run it: scanflow run app.py"""
+
+import scanflow as sf
+
+
+@sf.step
+def load(count: int = 4) -> list[float]:
+    return [n / 10 for n in range(1, count + 1)]
+
+
+@sf.step(retries=1, timeout="5m")
+def train(rate: float) -> dict[str, float]:
+    print(f"training with rate {{rate}}")
+    return {{"rate": rate, "score": 1 - (rate - 0.3) ** 2}}
+
+
+@sf.step
+def select(trained: list[dict[str, float]]) -> dict[str, float]:
+    best = max(trained, key=lambda one: one["score"])
+    print(f"best: {{best}}")
+    return best
+
+
+rates = load.bind(count=4)
+trained = train.map(rates)  # once for each rate, in parallel
+best = select.bind(trained)
+
+app = sf.Application(
+    name="{name}",
+    workflows=[sf.Workflow(name="training", nodes=[rates, trained, best])],
+)
+'''
 
 
 def init(
@@ -17,9 +58,13 @@ def init(
     name: Annotated[str | None, typer.Option("--name", help="The application's name. Default: the folder's.")] = None,
 ) -> None:
     """Write a small application to begin with. Nothing is overwritten."""
-    from scanflow_client.scaffold import write_application
+    from scanflow.names import slug
 
-    path = write_application(folder, name)
+    path = folder / "app.py"
+    if path.exists():
+        raise InvalidError(f"There is a file {str(path)!r} already. Name another folder: scanflow init my-app")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(_FIRST_APP.format(name=name or slug(folder.absolute().name) or "app"), encoding="utf-8")
     say(f"Wrote {path}. Run it: scanflow run {path}")
 
 
@@ -63,12 +108,11 @@ def plan(
 
 def doctor(as_json: JsonOption = False) -> None:
     """Check this machine: Python, cores, memory, disk, the home folder, and what is installed."""
-    from scanflow.settings import Settings
     from scanflow_client.doctor import examine
     from scanflow_client.formatting.table import Table
 
-    findings = examine(Settings.from_environment())
+    findings = examine(settings())
     table = Table(("", "what", "found", "do"), [(one.mark, one.what, one.found, one.advice) for one in findings])
-    respond([finding._asdict() for finding in findings], as_json, lambda: [table])
+    respond(findings, as_json, lambda: [table])
     if any(one.mark == "✗" for one in findings):
         raise typer.Exit(3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +17,7 @@ from scanflow_client.cli.options import (
     one_of_choices,
     parse_parameters,
 )
-from scanflow_client.cli.output import print_json, respond, say, write_blocks
+from scanflow_client.cli.output import print_json, progress_stream, respond, say, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,8 +104,7 @@ def logs(
     raw: Annotated[bool, typer.Option("--raw", help="Pass escape sequences on to the terminal.")] = False,
 ) -> None:
     """Print what steps, or a service's instances, wrote, from the first byte."""
-
-    chosen: Any = one_of_choices(stream, ("stdout", "stderr", "both"), "--stream")
+    chosen = one_of_choices(stream, ("stdout", "stderr", "both"), "--stream")
     where = deployer()
     try:
         record = where.show(name)
@@ -144,16 +142,14 @@ def watch(where: Deployer, start: Callable[[Observer], RunRecord], as_json: bool
     ``last``: no other output follows, so that JSON ends with its record, and the last step's result is printed.
     """
     from scanflow_client.formatting.runs import failure_lines, outcome_line
-    from scanflow_client.progress import progress_for
+    from scanflow_client.progress import progress_on
 
-    if as_json:
-        record = start(lambda _event: None)
-        if last or record.state != "succeeded":
-            print_json(record)
-    else:
-        with progress_for(sys.stdout) as observe:
-            record = start(observe)
+    with progress_on(progress_stream(as_json)) as observe:
+        record = start(observe)
+    if not as_json:
         say(*(_result_lines(where, record) if last and record.state == "succeeded" else ()), outcome_line(record))
+    elif last or record.state != "succeeded":
+        print_json(record)
     if record.state == "failed":
         if as_json:
             raise typer.Exit(1)
@@ -164,7 +160,6 @@ def watch(where: Deployer, start: Callable[[Observer], RunRecord], as_json: bool
 
 
 def _result_lines(where: Deployer, record: RunRecord) -> list[str]:
-    """Return the last step's result, if it has one."""
     from scanflow_client.formatting.runs import output_lines
 
     try:
@@ -176,7 +171,6 @@ def _result_lines(where: Deployer, record: RunRecord) -> list[str]:
 
 
 def _last_step(record: RunRecord) -> str:
-
     ended = [task.step for task in record.tasks if task.state == "succeeded"]
     if not ended:
         raise NotFoundError(f"No step of the run {record.name!r} has succeeded. See: scanflow show {record.name}")

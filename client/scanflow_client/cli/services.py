@@ -1,19 +1,22 @@
-"""Commands on services: deploy, services, scale, traffic, promote, rollback, delete."""
+"""Commands on services: deploy, services, scale, traffic, promote, rollback, delete, predict."""
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow_client.cli.options import JsonOption, ServiceArgument, TargetArgument, deployer
-from scanflow_client.cli.output import observer, print_json, respond, say
+from scanflow_client.cli.output import print_json, progress_stream, respond, say, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+    from scanflow.backends.service_records import CanaryPolicy, ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
 
 InstancesOption = Annotated[int | None, typer.Option("--instances", metavar="N", min=0, help="How many instances.")]
@@ -29,6 +32,10 @@ NodeOption = Annotated[
     str | None,
     typer.Option("--node", metavar="NODE", help="The node with the model. Default: the only one that has one."),
 ]
+
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+_SHARE = re.compile(rf"\s*({_NUMBER})\s*(%?)\s*")
+_RULE = re.compile(rf"\s*(errors|p95|mean)\s*<=\s*({_NUMBER})\s*x\s*(?:\+\s*({_NUMBER})\s*)?")
 
 
 def deploy(
@@ -121,7 +128,6 @@ def traffic(
 ) -> None:
     """Start a canary: send a share of the requests, or a copy of each (shadow), to another version of a model."""
     from scanflow.app.quantities import parse_duration
-    from scanflow_client.canary_options import parse_rule, parse_share
 
     if not shadow and weight is None:
         raise InvalidError("A canary needs a share of the requests: --weight 10%, or --shadow for copies.")
@@ -153,22 +159,75 @@ def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
 
 def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
     """Drain in-flight requests, then delete the service. Its models and records are kept."""
+    from scanflow_client.progress import changes_on
+
     where = deployer()
     record = where.service(name)
-    with observer(as_json) as observe:
+    with changes_on(progress_stream(as_json)) as observe:
         where.delete(name, observe=observe)
     again = f"Deploy it again: scanflow deploy {record.source}:{name}"
     respond(record, as_json, lambda: [f"Deleted {name}. {again if record.source else 'List: scanflow services'}"])
 
 
+def predict(
+    name: ServiceArgument,
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")] = None,
+    npy: Annotated[Path | None, typer.Option("--npy", metavar="FILE", help="An array that NumPy saved.")] = None,
+    node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="One node of the graph alone.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="TYPE", help="Send numbers as float32, uint8, ... Default: as is.")
+    ] = None,
+    seldon: Annotated[bool, typer.Option("--seldon", help="Use Seldon's protocol.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Request a prediction from a service."""
+    from scanflow_client.predict_io import read_request, response_lines, send
+
+    request = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    response = send(deployer(), name, request, node=node, dtype=dtype, seldon=seldon)
+    if isinstance(response, bytes):
+        write_blocks(iter([response]), raw=False)
+    else:
+        say(*response_lines(response, as_json=as_json))
+
+
+def parse_share(text: str) -> float:
+    """Return ``10%`` or ``0.1`` as a share from 0 to 1."""
+    match = _SHARE.fullmatch(text)
+    share = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= share <= 1:
+        forgot = match is not None and not match[2] and 1 < share <= 100
+        advice = f" Did you mean '{text.strip()}%'?" if forgot else ""
+        raise InvalidError(
+            f"The weight {text!r} is not a share of the requests, from 0% to 100%. Write 10% or 0.1.{advice}"
+        )
+    return share
+
+
+def parse_rule(text: str, *, after: int, within_s: float | None = None) -> CanaryPolicy:
+    """Return the rule ``p95<=1.2x`` or ``errors<=1x+0.01``: promote while this holds, compared to the current version.
+
+    ``within_s`` None: as long as :class:`CanaryPolicy` says.
+    """
+    from scanflow.backends.service_records import CanaryPolicy
+
+    match = _RULE.fullmatch(text)
+    if match is None:
+        raise InvalidError(
+            f"The rule {text!r} cannot be read. Write 'p95<=1.2x' (at most 1.2 times that of the current version), "
+            "'errors<=1x+0.01' (its share of failed requests and one in a hundred more), or 'mean<=1.1x'."
+        )
+    rule = {"metric": match[1], "ratio": float(match[2]), "slack": float(match[3] or 0.0), "after_requests": after}
+    return CanaryPolicy.model_validate(rule if within_s is None else {**rule, "within_s": within_s})
+
+
 def shape(
     instances: int | None, cores: str | None, affinity: str | None, cut: float | None, into: int | None
 ) -> dict[str, Any]:
-    """Return the options of an instance's shape as the deployer takes them; None: as it is.
-
-    Raises:
-        InvalidError: an amount or an affinity cannot be read, or they contradict each other.
-    """
+    """Return the options of an instance's shape as the deployer takes them; None: as it is."""
     from scanflow.app.quantities import parse_cpu
     from scanflow.app.resources import Affinity
     from scanflow.placement.granularity import cores_and_instances
@@ -180,7 +239,6 @@ def shape(
 
 
 def _change(where: Deployer, name: str, as_json: bool, **wanted: Any) -> None:
-    """Change a service, and print the progress and the service it led to."""
     from scanflow.backends.service_change import ServiceChange
 
     change = ServiceChange(**wanted)
@@ -192,8 +250,9 @@ def _watch(
 ) -> ServiceRecord:
     """Print the progress of a change, the service it led to, and the next command."""
     from scanflow_client.formatting.services import service_line
+    from scanflow_client.progress import changes_on
 
-    with observer(as_json) as observe:
+    with changes_on(progress_stream(as_json)) as observe:
         record = start(observe)
     if as_json:
         print_json(record)
@@ -204,7 +263,6 @@ def _watch(
 
 def _inputs(where: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
     """Return the inputs that the graph declares, else those of a registered model in it."""
-
     nodes = [None, *(node for one in record.revisions for node in one.models)] if record.state == "ready" else []
     for node in nodes:
         try:

@@ -11,9 +11,6 @@ from scanflow.errors import InvalidError
 from scanflow_client.cli.options import JsonOption, server
 from scanflow_client.cli.output import respond, say
 
-DIFFERS = 1
-"""The exit code of ``replay`` if today's rules decide otherwise."""
-
 
 def strategies(
     target: Annotated[
@@ -31,7 +28,7 @@ def strategies(
         rows = catalogue()
         respond(rows, as_json, lambda: [primitives_table(rows)])
         return
-    from scanflow_client.agent_code import strategies_of
+    from scanflow_client.replay import strategies_of
 
     application, found = strategies_of(target)
     nothing = f"The agents of {application!r} declare no strategy: they only sense."
@@ -57,21 +54,20 @@ def replay(
     import time
 
     from scanflow.agent.replay import difference, trace_of
-    from scanflow_client import agent_code
-    from scanflow_client.formatting.replay import replay_json, replay_screen
-    from scanflow_client.traces import moment_of, save_trace
+    from scanflow_client import replay as code
+    from scanflow_client.formatting.agents import replay_json, replay_screen
 
-    earliest = None if since is None else moment_of(since, now=time.time())
+    earliest = None if since is None else code.moment_of(since, now=time.time())
     recorded, name, entries = _entries(agent, trace)
     found = trace_of(entries).cut(since=earliest, last=last)
-    today = agent_code.replay(file, name, found.samples)
+    today = code.replay(file, name, found.samples)
     if recorded not in {None, today.app}:
         raise InvalidError(
             f"The samples are of {recorded}:{name}, and {file or 'the file here'} makes the application {today.app!r}. "
             f"Name the file of {recorded!r}: scanflow replay {name} FILE"
         )
     if save is not None:
-        save_trace(save, today.app, name, entries, found)
+        code.save_trace(save, today.app, name, entries, found)
     differences = difference(found.moments, today.moments)
     if not found.samples and not as_json:
         say(f"No such sample is recorded. See what is: scanflow agents {today.app}:{name} --journal")
@@ -82,13 +78,13 @@ def replay(
         lambda: replay_screen(found, today.moments, today.strategies, differences),
     )
     if differences:
-        raise typer.Exit(DIFFERS)
+        raise typer.Exit(1)
 
 
 def _entries(agent: str, trace: Path | None) -> tuple[str | None, str, list[dict[str, Any]]]:
     """Return the application and the name of an agent, and the entries of its journal or of a saved trace."""
     if trace is not None:
-        from scanflow_client.traces import read_trace
+        from scanflow_client.replay import read_trace
 
         app, _, name = agent.replace("/", ":").rpartition(":")
         of, entries = read_trace(trace)

@@ -20,12 +20,7 @@ _NEEDS = ("tensorflow", "sklearn", "mlflow", "fastapi", "sqlalchemy", "apschedul
 
 
 def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path, dict[str, Any], Path | None]:
-    """Return the application, its file, the parameters that make it use ``data``, and the file of drifted digits.
-
-    Raises:
-        MissingExtraError: what it needs is not installed.
-        NotFoundError: ``data`` is neither a known name nor a file, or ``drifted`` is no file.
-    """
+    """Return the application, its file, the parameters that make it use ``data``, and the file of drifted digits."""
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtraError(
@@ -53,9 +48,8 @@ def traffic_program(source: Path, served: ServiceRecord, drifted: Path | None) -
 
 def report_path(asked: Path | None, record: RunRecord) -> Path:
     """Return the path of the report: as asked, else in the home folder."""
-    if asked is not None:
-        return asked.expanduser().absolute()
-    return Settings.from_environment().home.expanduser().absolute() / "reports" / f"{record.name}.html"
+    path = asked or Settings.from_environment().home / "reports" / f"{record.name}.html"
+    return path.expanduser().absolute()
 
 
 def next_commands(record: RunRecord, source: Path, *, kept: bool = False) -> list[str]:
@@ -78,7 +72,6 @@ def next_commands(record: RunRecord, source: Path, *, kept: bool = False) -> lis
 
 
 def _tutorials() -> Path:
-    """Return the folder of the tutorials: inside the package of a wheel, beside it in a checkout."""
     for folder in (Path(__file__).parents[1] / "tutorials", Path(__file__).parents[3] / "tutorials"):
         if (folder / "mnist" / "loop.py").is_file():
             return folder

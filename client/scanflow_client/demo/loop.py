@@ -1,4 +1,8 @@
-"""The demo's loop: digits are sent to a service while agents watch it, until they promote a better model."""
+"""The demo's loop: digits are sent to a service while agents watch it, until they promote a better model.
+
+The agents decide; this only makes the data they see: clean until they have looked once, drifted from then on. While
+they work less is sent, since a laptop has few cores; while the model is swapped, more.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +11,72 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from scanflow.agent.records import Event
 from scanflow.app.application import Application
-from scanflow.deployer.serialization import packed
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
 from scanflow.reports.loop_events import loop_events, versions_of
 from scanflow.reports.page import loop_report
 from scanflow.transport import ServerClient, path_of
-from scanflow_client.demo.phases import FIRST, Phase, phase_after
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import percent
 
-SERVICE = "serve"
-TIMEOUT_S = 600.0
-"""The longest that a promotion may take."""
-
-TAIL_S = 4.0
-"""How long traffic goes on after the promotion, so that the new champion can be compared with the old one."""
-
+TIMEOUT_S = 600.0  # the longest that a promotion may take
+TAIL_S = 4.0  # how long traffic goes on after it, so that the new champion can be compared with the old one
 _POLL_S = 0.25
+
+
+class Phase(Enum):
+    """A phase of the demo: the kind of digits sent, how many a second, and the activity in words."""
+
+    CLEAN = "clean", 100, "sending clean digits, until there are enough to check"
+    CHECKING = "clean", 4, "comparing the clean digits with the training data"
+    DRIFTED = "drifted", 100, "sending drifted digits, until there are enough to check"
+    DETECTING = "drifted", 4, "comparing the drifted digits with the training data"
+    LEARNING = "drifted", 4, "retraining the model on labelled drifted digits"
+    SWAPPING = "drifted", 20, "swapping in the better model, and watching it"
+    PROMOTED = "drifted", 100, "the new champion predicts drifted digits"
+
+    @property
+    def order(self) -> str:
+        """Return the command to the traffic program: ``drifted 100``."""
+        return f"{self.value[0]} {self.value[1]}"
+
+    @property
+    def activity(self) -> str:
+        return self.value[2]
+
+
+def phase_after(phase: Phase, event: Event) -> Phase:
+    """Return the phase that follows on an event."""
+    match phase, event.type:
+        case Phase.CLEAN, _ if _starts_a_check(event):
+            return Phase.CHECKING
+        case Phase.DRIFTED, _ if _starts_a_check(event):
+            return Phase.DETECTING
+        case Phase.DRIFTED | Phase.DETECTING, "drift.found":
+            return Phase.LEARNING
+        case Phase.LEARNING, "model.judged" if event.data.get("better"):
+            return Phase.SWAPPING
+        case _, "model.promoted":
+            return Phase.PROMOTED
+        case Phase.CLEAN | Phase.CHECKING, "drift.none" | "drift.found":
+            return Phase.DRIFTED
+        case (Phase.DETECTING, "drift.none") | (Phase.LEARNING, "model.judged") | (_, "model.rejected"):
+            return Phase.DRIFTED
+    return phase
+
+
+def _starts_a_check(event: Event) -> bool:
+    accepted = event.type == "intent" and event.data.get("verdict") == "act" and event.subject == "workflow/detector"
+    return accepted or event.type == "predictions.counted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopOutcome:
-    """The outcome of the loop."""
-
     events: tuple[Event, ...]
     responses: tuple[Responses, ...]
     models: dict[str, str]
@@ -45,12 +87,10 @@ class LoopOutcome:
 
     @property
     def failed(self) -> int:
-        """Return how many predictions failed."""
         return sum(one.failed for one in self.responses)
 
     @property
     def sent(self) -> int:
-        """Return how many predictions were requested."""
         return sum(one.sent for one in self.responses)
 
     def accuracy(self, kind: str, model: str) -> float | None:
@@ -70,7 +110,6 @@ class LoopOutcome:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return the outcome as JSON can hold it."""
         kinds = ("clean", "drifted")
         return {
             "seconds": self.seconds,
@@ -80,14 +119,6 @@ class LoopOutcome:
             "versions": [one.model_dump() for one in versions_of(self.events)],
             "events": [one.model_dump() for one in loop_events(self.events)],
         }
-
-
-def start_agents(server: ServerClient, app: Application, source: Path) -> list[str]:
-    """Start the application's agents; return their names."""
-    body = packed(app, source)
-    for agent in app.agents:
-        server.put(path_of("agents", app.name, agent.name), body)
-    return [agent.name for agent in app.agents]
 
 
 def run_loop(
@@ -101,23 +132,11 @@ def run_loop(
     timeout_s: float = TIMEOUT_S,
     tail_s: float = TAIL_S,
 ) -> LoopOutcome:
-    """Send digits until the agents have promoted a better model, and ``tail_s`` longer.
+    """Send digits until the agents, who report to ``server``, have promoted a better model, and ``tail_s`` longer.
 
-    Args:
-        server: Where the agents report.
-        app: The agents' application.
-        traffic: What sends the digits.
-        models: Returns the model of each revision of the service.
-        tell: Called with each event.
-        look: Called a few times a second.
-        timeout_s: The longest that it may take.
-        tail_s: How long traffic goes on after the promotion.
-
-    Raises:
-        StepFailedError: a run that the agents started failed.
-        UnavailableError: nothing was promoted in time, or the server does not answer.
+    ``models`` returns the model of each revision; ``tell`` is called with each event, ``look`` a few times a second.
     """
-    began, phase, known = time.time(), FIRST, models()
+    began, phase, known = time.time(), Phase.CLEAN, models()
     events: list[Event] = []
     traffic.send(phase.order)
     promoted: float | None = None
@@ -127,13 +146,16 @@ def run_loop(
         if event is not None:
             events.append(event)
             if event.type == "run.failed":
-                raise _run_failed(event)
+                name, error = event.subject.partition("/")[2], event.data.get("error")
+                raise StepFailedError(
+                    f"The run {name} that an agent started failed: {error}. See: scanflow logs {name}"
+                )
             if (now := phase_after(phase, event)) != phase:
                 phase = now
                 traffic.send(phase.order)
             tell(event)
             known |= models() if event.type in {"service.changed", "action.succeeded", "model.promoted"} else {}
-        if phase.name == "promoted":
+        if phase is Phase.PROMOTED:
             promoted = promoted or time.time()
             if time.time() > promoted + tail_s:
                 break
@@ -170,12 +192,8 @@ def report_of(app: Application, loop: LoopOutcome) -> str:
         "drifted, after": percent(loop.accuracy("drifted", loop.order[-1])),
         "until promoted": f"{loop.seconds:.0f} s",
     }
-    return loop_report(
-        title=f"The loop of {app.name}",
-        events=loop_events(loop.events, app=app.name),
-        versions=versions_of(loop.events),
-        facts=facts,
-    )
+    events = loop_events(loop.events, app=app.name)
+    return loop_report(title=f"The loop of {app.name}", events=events, versions=versions_of(loop.events), facts=facts)
 
 
 def _events(server: ServerClient, app: str, last: int, *, until: float) -> Iterator[Event | None]:
@@ -199,8 +217,3 @@ def _events(server: ServerClient, app: str, last: int, *, until: float) -> Itera
         if isinstance(found, ScanflowError):
             raise found
         yield found
-
-
-def _run_failed(event: Event) -> StepFailedError:
-    name, error = event.subject.partition("/")[2], event.data.get("error")
-    return StepFailedError(f"The run {name} that an agent started failed: {error}. See: scanflow logs {name}")

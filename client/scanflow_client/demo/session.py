@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.deployer import Deployer
+from scanflow.deployer.serialization import packed
+from scanflow.errors import InvalidError
+from scanflow.reports.loop_events import loop_event
 from scanflow.settings import Settings
-from scanflow.transport import ServerClient
+from scanflow.transport import ServerClient, path_of
 from scanflow_client import control_plane
 from scanflow_client.demo import loop
 from scanflow_client.demo.application import traffic_program
-from scanflow_client.demo.preflight import check_free, delete_service, stop_agents, wanted_agents
-from scanflow_client.demo.screen import screen_on
-from scanflow_client.demo.traffic import TrafficProgram
+from scanflow_client.demo.traffic import Responses, TrafficProgram
+from scanflow_client.progress import Output, changes_on, output_on
+
+SERVICE = "serve"
+_STYLES = {"detection": "red", "promotion": "green", "revert": "yellow", "gate": "magenta", "predictions": "blue"}
 
 
 @contextmanager
@@ -42,42 +50,108 @@ def temporary_control_plane(
             print("\n".join(done.left), file=sys.stderr)
 
 
-def close_the_loop(
-    where: Deployer,
-    server: ServerClient,
-    application: Application,
-    path: Path,
-    drifted: Path | None,
-    *,
-    keep: bool,
-    observer: AbstractContextManager[Any],
-    say: Callable[[str], None],
-    quiet: bool,
-) -> loop.LoopOutcome:
-    """Serve the champion, start the agents, send digits, and print events until a better model is promoted.
+def wanted_agents(server: ServerClient) -> list[dict[str, Any]]:
+    """Return the agents that should run, without those that ran elsewhere and are no longer heard of."""
+    listed = [one for one in server.get(path_of("agents")) if one["state"] not in {"stopped", "stopping"}]
+    return [one for one in listed if one["state"] != "silent" or one.get("pid") is not None]
 
-    What this started is stopped at the end, also after an error, unless ``keep``; what was there before is not.
-    """
-    check_free(where, server, application, loop.SERVICE)
-    with ExitStack() as stack:
-        if not keep:
-            stack.callback(delete_service, where, application, loop.SERVICE)
-        with observer as observe:
-            served = where.deploy(application, loop.SERVICE, source=path, observe=observe)
-        if not keep:
-            stack.callback(stop_agents, server, application, [one.name for one in application.agents])
-        names = loop.start_agents(server, application, path)
-        say(f"From here on, the agents act by themselves: {', '.join(names)}")
-        program, arguments = traffic_program(path, served, drifted)
-        traffic = stack.enter_context(TrafficProgram(program, *arguments, log=Path(served.folder) / "demo-traffic.log"))
-        with screen_on(None if quiet else sys.stdout) as screen:
-            return loop.run_loop(
-                server,
-                application,
-                traffic,
-                models=lambda: {
-                    one.id: next(iter(one.models.values()), "?") for one in where.service(loop.SERVICE).revisions
-                },
-                tell=screen.show,
-                look=screen.look,
+
+@dataclass(frozen=True, slots=True)
+class DemoSession:
+    """The demo's service and agents: what was there before must not be changed or stopped."""
+
+    where: Deployer
+    server: ServerClient
+    app: Application
+    path: Path
+    say: Callable[[str], None]
+
+    def check_free(self) -> None:
+        """Refuse to start where the demo's service or its agents exist already, whoever owns them."""
+        agents = [one for one in wanted_agents(self.server) if self._has(one["name"]) and one["app"] == self.app.name]
+        taken, removal = [], []
+        if agents:
+            listed = ", ".join(one["name"] for one in agents)
+            taken.append(f"the agents {listed} of {self.app.name} of team {agents[0]['team']!r}")
+            removal.append(f"scanflow agents {self.app.name} --stop")
+        for found in self._services():
+            taken.append(f"the service {SERVICE!r} of the application {found.app!r} of team {found.team!r}")
+            removal.append(f"scanflow delete {SERVICE}")
+        if taken:
+            raise InvalidError(
+                f"The demo needs names that are taken here: {' and '.join(taken)}. Remove them if you no longer need "
+                f"them: {'; '.join(removal)}. Or give the demo its own home: SCANFLOW_HOME=/tmp/demo scanflow demo"
             )
+
+    def close_the_loop(self, drifted: Path | None, *, keep: bool, stream: TextIO | None) -> loop.LoopOutcome:
+        """Serve the champion, start the agents, send digits, and print events until a better model is promoted.
+
+        What this started is stopped at the end, also after an error, unless ``keep``; what was there before is not.
+        """
+        self.check_free()
+        with ExitStack() as stack:
+            if not keep:
+                stack.callback(self._delete_service)
+            with changes_on(stream) as observe:
+                served = self.where.deploy(self.app, SERVICE, source=self.path, observe=observe)
+            if not keep:
+                stack.callback(self._stop_agents)
+            body = packed(self.app, self.path)
+            for agent in self.app.agents:
+                self.server.put(path_of("agents", self.app.name, agent.name), body)
+            self.say(f"From here on, the agents act by themselves: {', '.join(one.name for one in self.app.agents)}")
+            program, arguments = traffic_program(self.path, served, drifted)
+            log = Path(served.folder) / "demo-traffic.log"
+            traffic = stack.enter_context(TrafficProgram(program, *arguments, log=log))
+            screen = DemoScreen(stack.enter_context(output_on(stream)))
+            return loop.run_loop(
+                self.server, self.app, traffic, models=self._models, tell=screen.show, look=screen.look
+            )
+
+    def _has(self, agent: str) -> bool:
+        return any(one.name == agent for one in self.app.agents)
+
+    def _owns(self, app: str, team: str) -> bool:
+        return (app, team) == (self.app.name, self.app.team)
+
+    def _services(self) -> list[Any]:
+        return [one for one in self.where.services() if one.name == SERVICE]
+
+    def _models(self) -> dict[str, str]:
+        revisions = self.where.service(SERVICE).revisions
+        return {one.id: next(iter(one.models.values()), "?") for one in revisions}
+
+    def _delete_service(self) -> None:
+        if any(self._owns(one.app, one.team) for one in self._services()):
+            self.where.delete(SERVICE)
+
+    def _stop_agents(self) -> None:
+        """Stop the demo's agents, except those that belong to another team by now."""
+        for one in wanted_agents(self.server):
+            if self._owns(one["app"], one["team"]) and self._has(one["name"]):
+                self.server.delete(path_of("agents", self.app.name, one["name"]))
+
+
+class DemoScreen:
+    """The demo's events as they happen: one line each, once, and in a terminal the current activity below."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._began = time.time()
+        self._printed: set[tuple[str, str, str]] = set()
+
+    def show(self, event: Event) -> None:
+        """Print an event, unless it repeats a request that was printed before."""
+        found = loop_event(event)
+        if found is None:
+            return
+        mark = (found.agent, found.text, "" if found.kind == "other" else str(event.id))
+        if mark not in self._printed:
+            self._printed.add(mark)
+            line = f"  {max(0.0, found.at - self._began):5.0f} s  {found.agent:<9} {found.text}"
+            self._output.print(line, _STYLES.get(found.kind, ""))
+
+    def look(self, phase: loop.Phase, responses: Sequence[Responses]) -> None:
+        right, count = sum(one.right for one in responses), sum(one.right + one.wrong for one in responses)
+        accuracy = f"; {count:,} predictions, {right / count:.0%} correct" if count else ""
+        self._output.update(f"{phase.activity}{accuracy}")

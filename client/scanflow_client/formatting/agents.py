@@ -1,4 +1,4 @@
-"""Agents, their strategies and actions, and the labels they ask for, as lines and tables."""
+"""Agents, their strategies, actions, replays and the labels they ask for, as lines and tables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from scanflow.agent.records import Action, Intent
 from scanflow.app.quantities import format_duration
 from scanflow.masking import masked
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import ago, as_json, clock, duration, optional, shorten
+from scanflow_client.formatting.text import ago, as_json, clock, counted, duration, optional, shorten
 
 if TYPE_CHECKING:
     from scanflow.agent.catalogue import Primitive
+    from scanflow.agent.replay import Difference, Moment, Trace
 
 _PENDING = {"act": "about to start", "approve": "waiting for approval", "queue": "queued", "suggest": "suggested"}
+MAX_MOMENTS = 200  # the newest of a replay that are printed
 
 
 class AgentStatus(BaseModel):
@@ -46,7 +48,6 @@ class AgentStatus(BaseModel):
 
     @property
     def full_name(self) -> str:
-        """Return ``APP:AGENT``."""
         return f"{self.app}:{self.name}"
 
 
@@ -98,7 +99,6 @@ def journal_line(entry: Mapping[str, Any]) -> str:
 
 
 def strategies_table(strategies: Iterable[Mapping[str, Any]]) -> Table:
-    """Return a table of strategies."""
     return Table(
         ("agent", "strategy", "when", "if", "then", "autonomy", "cool-down", "budget"),
         [
@@ -118,7 +118,6 @@ def strategies_table(strategies: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def primitives_table(catalogue: Iterable[Primitive]) -> Table:
-    """Return a table of primitives; ``[...]`` marks optional parameters."""
     rows = [
         (
             one.name,
@@ -133,7 +132,6 @@ def primitives_table(catalogue: Iterable[Primitive]) -> Table:
 
 
 def action_status(action: Action) -> str:
-    """Return the status of an action in a few words."""
     if action.state == "pending":
         return _PENDING.get(action.decision.verdict, "pending")
     return "only observed" if action.state == "observed" else action.state
@@ -147,7 +145,6 @@ def action_line(action: Action) -> str:
 
 
 def actions_table(actions: Iterable[Action]) -> Table:
-    """Return a table of actions, requested or done."""
     return Table(
         ("action", "when", "by", "primitive", "on", "status", "reason"),
         [
@@ -158,7 +155,6 @@ def actions_table(actions: Iterable[Action]) -> Table:
 
 
 def approvals_table(actions: Iterable[Action]) -> Table:
-    """Return a table of actions that wait for approval."""
     return Table(
         ("action", "when", "by", "requests", "on", "rule"),
         [
@@ -169,7 +165,6 @@ def approvals_table(actions: Iterable[Action]) -> Table:
 
 
 def labels_table(labels: Iterable[Mapping[str, Any]]) -> Table:
-    """Return a table of the labelling queue: id, application, the model's prediction, its score, run, data."""
     rows = [
         (
             str(one["id"]),
@@ -182,6 +177,37 @@ def labels_table(labels: Iterable[Mapping[str, Any]]) -> Table:
         for one in labels
     ]
     return Table(("id", "application", "prediction", "score", "run", "data"), rows)
+
+
+def replay_screen(
+    trace: Trace, moments: Sequence[Moment], strategies: Sequence[str], differences: Sequence[Difference]
+) -> Screen:
+    """Return a timeline, the decisions that differ from the recorded ones, and a summary."""
+    rows = _moment_rows(moments, trace)
+    screen: list[str | Table] = []
+    if len(rows) > MAX_MOMENTS:
+        screen.append(f"The last {MAX_MOMENTS} of {len(rows):,} moments; all of them: --json")
+    if rows:
+        screen += [Table(("when", "sensor", "strategy", "rule", "requests", "recorded"), rows[-MAX_MOMENTS:]), ""]
+    if differences:
+        changed = [
+            (one.symbol, clock(one.at), one.strategy, shorten(one.before), shorten(one.after)) for one in differences
+        ]
+        screen += [Table(("", "when", "strategy", "recorded", "now"), changed), ""]
+    return [*screen, _summary(len(trace.samples), strategies, differences)]
+
+
+def replay_json(
+    app: str, agent: str, trace: Trace, moments: Sequence[Moment], differences: Sequence[Difference]
+) -> dict[str, Any]:
+    return {
+        "app": app,
+        "agent": agent,
+        "samples": len(trace.samples),
+        "moments": [one.model_dump(mode="json", exclude={"answers"}) for one in moments],
+        "recorded": [one.model_dump(mode="json") for one in trace.moments],
+        "differences": [one.model_dump(mode="json") | {"sign": one.symbol} for one in differences],
+    }
 
 
 def _agent_row(one: AgentStatus) -> tuple[str, ...]:
@@ -237,3 +263,35 @@ def _who(action: Action) -> tuple[str, str, str]:
 
 def _reason(action: Action) -> str:
     return action.error if action.error is not None else action.decision.reason
+
+
+def _moment_rows(moments: Iterable[Moment], trace: Trace) -> list[tuple[str, ...]]:
+    recorded = {one.place: one.answers for one in trace.moments}
+    return [
+        (
+            clock(one.at),
+            one.sensor,
+            one.strategy,
+            "-" if one.sensor_error or one.error else "held" if one.held else "no",
+            shorten(_request(one)),
+            ", ".join(recorded.get(one.place, ())) or "-",
+        )
+        for one in moments
+    ]
+
+
+def _request(one: Moment) -> str:
+    if one.sensor_error:
+        return f"the sensor failed: {one.sensor_error}"
+    return one.outcome if one.held or one.error else "-"
+
+
+def _summary(samples: int, strategies: Sequence[str], differences: Sequence[Difference]) -> str:
+    head = f"{counted(samples, 'sample')}, {counted(len(strategies), 'strategy')}"
+    if not differences:
+        return f"{head}: all decisions are as recorded."
+    signs = {"+": "added", "-": "removed", "~": "changed"}
+    counts = {text: sum(one.symbol == sign for one in differences) for sign, text in signs.items()}
+    differ = f"{counted(len(differences), 'decision')} {'differs' if len(differences) == 1 else 'differ'}"
+    parts = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
+    return f"{head}: {differ} from what was recorded: {parts}."

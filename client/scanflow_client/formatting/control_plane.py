@@ -27,7 +27,6 @@ def up_lines(result: UpResult, *, elsewhere: str | None = None) -> list[str]:
 
 
 def down_lines(result: DownResult) -> list[str]:
-    """Return what ``down`` stopped, and what still runs."""
     nothing = [] if result.stopped or result.left else ["Nothing was up."]
     return [*(f"Stopped {what}." for what in result.stopped), *nothing, *result.left]
 
@@ -51,7 +50,6 @@ def status_screen(found: dict[str, Any]) -> Screen:
 
 
 def tokens_table(tokens: Iterable[Mapping[str, Any]]) -> Table:
-    """Return a table of tokens: name, when made, when revoked."""
     times = ("created", "revoked")
     rows = [(one["name"], *("" if one[each] is None else clock(one[each]) for each in times)) for one in tokens]
     return Table(("token", "made", "revoked"), rows)

@@ -45,7 +45,6 @@ def failure_lines(record: RunRecord) -> list[str]:
 
 
 def next_command(record: RunRecord) -> str:
-    """Return the one command to use next."""
     if record.state in {"stopped", "interrupted"}:
         return f"Continue it: scanflow resume {record.name}"
     if record.state == "running":
@@ -60,13 +59,11 @@ def outcome_line(record: RunRecord) -> str:
 
 
 def output_lines(step: str, value: Any) -> list[str]:
-    """Return a step's output: on one line where it is short."""
     first, *rest = value_lines(value)
     return [f"{step} = {first}", *rest]
 
 
 def runs_table(records: Sequence[RunRecord]) -> Table:
-    """Return a table of runs."""
     return Table(
         ("run", "workflow", "state", "started", "took"),
         [

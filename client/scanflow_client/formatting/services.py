@@ -12,14 +12,11 @@ from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import MARKS, ago, counted, format_bytes, latency, optional, percent
 
-MAX_EXAMPLE_VALUES = 16
-"""An input of more numbers is not written out on a command line."""
-
+MAX_EXAMPLE_VALUES = 16  # an input of more numbers is not written out on a command line
 _EXAMPLES = {"BOOL": True, "BYTES": "text", "FP16": 0.5, "FP32": 0.5, "FP64": 0.5}
 
 
 def service_line(record: ServiceRecord) -> str:
-    """Return one line on a service: mark, name, state, address and shape."""
     grpc = f", gRPC {record.grpc}" if record.grpc else ""
     state = record.state if record.state != "backup" else f"answered by its backup {record.backup}"
     return f"{MARKS[record.state]} {record.name}  {state} at {record.url}{grpc}  ({shape_text(record.shape)})"
@@ -32,7 +29,6 @@ def shape_text(shape: Shape) -> str:
 
 
 def services_table(records: Sequence[ServiceRecord]) -> Table:
-    """Return a table of services."""
     return Table(
         ("service", "state", "url", "ready", "cores", "models", "rps", "p95"), [_service_row(one) for one in records]
     )
@@ -64,7 +60,6 @@ def service_screen(record: ServiceRecord) -> Screen:
 
 
 def explanation_lines(found: Explanation) -> list[str]:
-    """Return why a service has as many instances as it has."""
     head = f"{found.service}: {counted(found.instances, 'instance')}"
     if found.target <= 0:
         return [f"{head}. No autoscaling: give a node a scaling=sf.Scaling(...), or scale it yourself."]
@@ -79,12 +74,7 @@ def explanation_lines(found: Explanation) -> list[str]:
 
 
 def request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return commands that request a prediction, ready to be pasted.
-
-    Args:
-        record: The service.
-        inputs: What it, or the model in it, declares: names, types and shapes of tensors.
-    """
+    """Return commands that request a prediction, ready to be pasted. ``inputs`` are the tensors that it declares."""
     declared: list[dict[str, Any]] = [
         {"name": one["name"], "shape": [max(size, 1) for size in one["shape"]], "datatype": one["datatype"]}
         for one in inputs

@@ -17,9 +17,7 @@ MARKS = {
 }  # fmt: skip
 """One sign for each state of a run, a task, a service or an instance."""
 
-SHORT = 160
-"""Most characters of free text in a table or a line."""
-
+SHORT = 160  # most characters of free text in a table or a line
 MAX_VALUE_LINES = 12
 MAX_VALUE_WIDTH = 400
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -53,24 +51,20 @@ def ago(when: float | None, *, now: float | None = None) -> str:
 
 
 def clock(at: float) -> str:
-    """Return a moment in local time: ``"2026-01-31 06:00:00"``."""
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration, ``"-"`` for none or zero."""
     return format_duration(seconds) if seconds else "-"
 
 
 def latency(seconds: float | None) -> str:
-    """Return a latency with three digits: ``"12.3 ms"``; ``"-"`` for None."""
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else format_duration(seconds)
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """Return a share from 0 to 1 as a percentage; ``"-"`` for None."""
     return "-" if share is None else f"{share:.{digits}%}"
 
 
@@ -80,7 +74,6 @@ def optional(value: object) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 

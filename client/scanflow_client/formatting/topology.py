@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from string import ascii_letters
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Core, Topology
 from scanflow_client.formatting.text import counted, format_bytes
 
-_Key = TypeVar("_Key", bound=Hashable)
+_Key = TypeVar("_Key")
 
 FREE, FORBIDDEN, SEVERAL = "·", "×", "+"
-GAP = "  "
 
 
-@dataclass(frozen=True, slots=True)
-class Occupant:
+class Occupant(NamedTuple):
     """An instance, or several on the same CPUs, and the letter that stands for it."""
 
     label: str
@@ -28,8 +26,7 @@ class Occupant:
     cpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A piece of a line. ``mark``: the letter of whoever sits there; empty for what is only text."""
 
     text: str
@@ -39,9 +36,8 @@ class Cell:
 Line = tuple[Cell, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One socket: what it is, and the lines that draw it."""
+class Panel(NamedTuple):
+    """One socket."""
 
     title: str
     lines: tuple[Line, ...]
@@ -57,11 +53,8 @@ def labels() -> Iterator[str]:
 def summary(topology: Topology) -> list[str]:
     """Return what the machine is, and what this process may use of it."""
     memory = [node.memory_bytes for node in topology.nodes if node.memory_bytes]
-    parts = [
-        counted(len(topology.sockets), "socket"),
-        counted(len(topology.nodes), "NUMA node"),
-        counted(len(topology.cores), "core"),
-    ]
+    sizes = {"socket": topology.sockets, "NUMA node": topology.nodes, "core": topology.cores}
+    parts = [counted(len(some), noun) for noun, some in sizes.items()]
     if topology.threads_per_core > 1:
         parts.append(f"{counted(len(topology.cpus), 'CPU')} (up to {topology.threads_per_core} siblings a core)")
     if memory:
@@ -148,29 +141,22 @@ def _rows(
         for group in _by(cores, lambda core: topology.cache_group(core.cpus[0], 3)).values()
         for first in range(0, len(group), most)
     ]
-    row: list[list[Core]] = []
+    rows: list[list[list[Core]]] = [[]]
     used = 0
     for group in groups:
         size = len(group) * (cell_width + 1) + 2
-        if row and used + size - 3 > width:
-            yield from _draw_row(row, cell)
-            row, used = [], 0
-        row.append(group)
+        if rows[-1] and used + size - 3 > width:
+            rows.append([])
+            used = 0
+        rows[-1].append(group)
         used += size
-    if row:
-        yield from _draw_row(row, cell)
-
-
-def _draw_row(row: Sequence[Sequence[Core]], cell: Callable[[int | None], Cell]) -> Iterator[Line]:
-    threads = max(len(core.cpus) for group in row for core in group)
-    for turn in range(threads):
-        line: list[Cell] = []
-        for place, group in enumerate(row):
-            if place:
-                line.append(Cell(" │"))
-            cells = [cell(core.cpus[turn] if turn < len(core.cpus) else None) for core in group]
-            line += chain.from_iterable((Cell(" "), one) for one in cells)
-        yield tuple(line[1:])
+    for row in rows:
+        for turn in range(max(len(core.cpus) for group in row for core in group)):
+            line: list[Cell] = []
+            for group in row:
+                cells = [cell(core.cpus[turn] if turn < len(core.cpus) else None) for core in group]
+                line += [Cell(" │"), *chain.from_iterable((Cell(" "), one) for one in cells)]
+            yield tuple(line[2:])
 
 
 def _socket_title(topology: Topology, socket: int, cores: Sequence[Core], nodes: Sequence[int]) -> str:
@@ -190,11 +176,8 @@ def _socket_title(topology: Topology, socket: int, cores: Sequence[Core], nodes:
 def _node_title(topology: Topology, number: int) -> str:
     node = next(one for one in topology.nodes if one.id == number)
     spread = len({topology.core_of[cpu].socket for cpu in node.cpus}) > 1
-    amount = (
-        ""
-        if node.memory_bytes is None
-        else f" ({format_bytes(node.memory_bytes) if node.memory_bytes else 'no memory'})"
-    )
+    memory = format_bytes(node.memory_bytes) if node.memory_bytes else "no memory"
+    amount = "" if node.memory_bytes is None else f" ({memory})"
     return f"{'part of ' if spread else ''}node {number}{amount}"
 
 
@@ -204,15 +187,15 @@ def _several_l3(topology: Topology) -> bool:
 
 
 def _labels_by_cpu(occupants: Iterable[Occupant]) -> Mapping[int, list[str]]:
-    seats: dict[int, list[str]] = {}
+    seats: defaultdict[int, list[str]] = defaultdict(list)
     for occupant in occupants:
         for cpu in occupant.cpus:
-            seats.setdefault(cpu, []).append(occupant.label)
-    return seats
+            seats[cpu].append(occupant.label)
+    return dict(seats)
 
 
 def _by(cores: Iterable[Core], key: Callable[[Core], _Key]) -> dict[_Key, list[Core]]:
-    found: dict[_Key, list[Core]] = {}
+    found: defaultdict[_Key, list[Core]] = defaultdict(list)
     for core in cores:
-        found.setdefault(key(core), []).append(core)
+        found[key(core)].append(core)
     return found
