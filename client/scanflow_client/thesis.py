@@ -90,7 +90,6 @@ class ScanflowClient:
         return Executor(name=name, mainfile=mainfile, parameters=parameters or {}, **_given(fields))
 
     def ScanflowService(self, name: str, **fields: Any) -> Service:  # noqa: N802
-        """Return a service."""
         return Service(name=name, **_given(fields))
 
     def ScanflowMPIWorkload(self, name: str, mainfile: str, **fields: Any) -> MPIWorkload:  # noqa: N802
@@ -99,7 +98,6 @@ class ScanflowClient:
         return MPIWorkload(name=name, mainfile=mainfile, **_given(modern))
 
     def ScanflowDependency(self, dependee: str, depender: str) -> Dependency:  # noqa: N802
-        """Return an edge."""
         return Dependency(dependee=dependee, depender=depender)
 
     def ScanflowWorkflow(  # noqa: N802
@@ -110,11 +108,9 @@ class ScanflowClient:
         type: str | None = None,
         output_dir: str | None = None,
     ) -> Workflow:
-        """Return a workflow."""
         return Workflow(name=name, nodes=nodes, edges=edges or [], **_given({"type": type, "output_dir": output_dir}))
 
     def ScanflowAgent(self, name: str, **fields: Any) -> Agent:  # noqa: N802
-        """Return an agent."""
         return Agent(name=name, **_given(fields))
 
     def ScanflowApplication(  # noqa: N802
@@ -126,7 +122,6 @@ class ScanflowClient:
         agents: Sequence[Agent] | None = None,
         tracker: Tracker | None = None,
     ) -> Application:
-        """Return an application."""
         return Application(
             name=app_name,
             team=team_name,
@@ -158,21 +153,12 @@ class ScanflowDeployerClient:
         verbose: bool = True,
         **options: Any,
     ) -> None:
-        """Make a client of a deployer; with ``scanflow_server_uri``, of the one of that server.
-
-        Raises:
-            UnsupportedError: a deployer, or an option, that this version does not have.
-            UsageError: the server's address is none, or a home folder is given beside it.
-        """
-        if deployer not in _LOCAL:
-            raise UnsupportedError(
-                f"deployer={deployer!r} is no part of this version, which runs on this machine. Write deployer='local'."
-            )
-        if user_type != "local":
-            raise UnsupportedError(
-                f"user_type={user_type!r} is no part of this version, which runs on this machine. Write "
-                "user_type='local'."
-            )
+        """Make a client of a deployer; with ``scanflow_server_uri``, of the one of that server."""
+        for field, given, known in (("deployer", deployer, _LOCAL), ("user_type", user_type, ("local",))):
+            if given not in known:
+                raise UnsupportedError(
+                    f"{field}={given!r} is no part of this version, which runs on this machine. Write {field}='local'."
+                )
         for name in options:
             near = did_you_mean(name, ["home", "scanflow_server_uri", "verbose"])
             raise UnsupportedError(f"{name!r} is of no use to deployer='local'.{near}")
@@ -183,19 +169,11 @@ class ScanflowDeployerClient:
         return Awaited(app.environment)
 
     def run_app(self, app: Application) -> Awaited[list[RunRecord]]:
-        """Run each of the application's batch workflows, one after the other.
-
-        Raises:
-            StepFailedError: a step failed.
-        """
+        """Run each of the application's batch workflows, one after the other."""
         return Awaited([self._client.run(app, workflow.name) for workflow in app.workflows if workflow.type == "batch"])
 
     def run_workflow(self, app_name: str, team_name: str, workflow: Workflow, app_dir: str = ".") -> Awaited[RunRecord]:
-        """Run one workflow of an application.
-
-        Raises:
-            StepFailedError: a step failed.
-        """
+        """Run one workflow of an application."""
         app = Application(name=app_name, team=team_name, app_dir=app_dir, workflows=[workflow])
         return Awaited(self._client.run(app))
 

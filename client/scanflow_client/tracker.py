@@ -22,9 +22,7 @@ from scanflow.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-PRODUCTION = "production"
-"""The alias of the version in use. MLflow had a stage of this name, which it has given up for aliases."""
-
+PRODUCTION = "production"  # the alias of the version in use, after the stage that MLflow had
 _ARTIFACTS = "app"  # the name under which an application's folder is kept
 _OWNER = ("scanflow.app", "scanflow.team")
 
@@ -47,11 +45,6 @@ class ScanflowTrackerClient:
         Without an address it is the tracker of the settings: ``SCANFLOW_TRACKER_URI``, or the one in the home folder.
         ``central`` and ``local`` are knowledge bases to use in place of addresses. With ``verbose``, what is done is
         logged as information, else as details.
-
-        Raises:
-            UnsupportedError: ``tracker`` is another than ``mlflow``.
-            InvalidError: an address cannot be used.
-            MissingExtraError: MLflow is not installed.
         """
         if tracker != "mlflow":
             raise UnsupportedError(f"tracker={tracker!r} is not known.{did_you_mean(tracker, ['mlflow'])}")
@@ -150,7 +143,8 @@ class ScanflowTrackerClient:
         """
         found = _choose(self._local, model_name, model_version)
         if self._central is self._local:
-            self._central.set_model_tags(model_name, found.version, _owned(app_name, team_name))
+            owner = dict(zip(_OWNER, (app_name, team_name), strict=True))
+            self._central.set_model_tags(model_name, found.version, owner)
             shared = found
         else:
             shared = _copy(self._local, self._central, found, app_name, team_name)
@@ -160,14 +154,10 @@ class ScanflowTrackerClient:
     def download_app_model(
         self, model_name: str, model_version: int | str | None = None, local_dir: str | Path | None = None
     ) -> ModelVersion:
-        """Take a shared model: copy it from the central tracker to the team's own, and its files to ``local_dir`` if
-        given.
+        """Take a model shared by :meth:`save_app_model`: copy it from the central tracker to the team's own.
 
-        With a single tracker nothing is copied. Without ``model_version`` it is the central ``production`` version, or
-        the latest if there is none.
-
-        Raises:
-            InvalidError: nobody has shared the model by ``save_app_model``, so it belongs to no application.
+        Its files are written to ``local_dir`` if given. With a single tracker nothing is copied. Without
+        ``model_version`` it is the central ``production`` version, or the latest if there is none.
         """
         found = _choose(self._central, model_name, model_version)
         if local_dir is not None:
@@ -219,7 +209,3 @@ def _copy_run(source: KnowledgeBase, target: KnowledgeBase, run_id: str, app: st
         app, team, name=run.name, params=run.params, metrics=metrics, started_at=run.started_at, ended_at=run.ended_at
     )
     return copied.run_id
-
-
-def _owned(app: str, team: str) -> dict[str, str]:
-    return dict(zip(_OWNER, (app, team), strict=True))

@@ -200,6 +200,10 @@ ENTRIES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def journal_entry(kind: str, body: dict[str, Any]) -> dict[str, Any]:
+    return {"id": 1, "at": NOW, "kind": kind, "subject": "count", "body": body}
+
+
 def action(state: Any, verdict: Any, **changes: Any) -> Action:
     known: dict[str, Any] = {"id": "a1", "agent": "tracker", "app": "mnist", "team": "data", "at": NOW}
     intent = Intent(
@@ -217,13 +221,14 @@ def test_triggers_journals_and_actions() -> None:
         action("failed", "act", error="no such run"),
         action("reverted", "act", reverted_by="ada"),
     ]
+    sample = {"id": "img/17", "app": "mnist", "data": {"index": 17}, "guess": 3, "score": 0.75}
     screens: list[str | Table] = [
         *(agents.trigger_text(one) for one in TRIGGERS),
-        *(agents.journal_line({"at": NOW, "kind": kind, "subject": "count", "body": body}) for kind, body in ENTRIES),
+        *agents.journal_lines([journal_entry(kind, body) for kind, body in ENTRIES], "mnist:count"),
         *(agents.action_line(one) for one in actions),
-        agents.actions_table(actions[:2]),
-        agents.approvals_table(actions[:1]),
-        agents.labels_table([{"id": "img/17", "app": "mnist", "data": {"index": 17}, "guess": 3, "score": 0.75}]),
+        *agents.actions_screen(actions[:2]),
+        *agents.approvals_screen(actions[:1]),
+        *agents.labels_screen([sample], limit=1),
     ]
     assert_snapshot("actions", drawn(*screens))
 
@@ -246,7 +251,7 @@ def test_the_control_plane() -> None:
 
 def test_secrets_among_arguments_and_in_events_are_stars() -> None:
     body = {"primitive": "run_workflow", "target": "workflow/w", "arguments": {"parameters": {"token": "hunter2"}}}
-    intent = agents.journal_line({"id": 1, "at": NOW, "kind": "intent", "subject": "s", "body": body})
+    (intent,) = agents.journal_lines([journal_entry("intent", body)], "mnist:count")
     event = control_plane.event_line(Event(at=NOW, type="run.started", data={"parameters": {"db_password": "hunter2"}}))
     assert "hunter2" not in intent + event
     assert "***" in intent

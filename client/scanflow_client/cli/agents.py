@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from scanflow import transport
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow_client.cli.options import JsonOption, LimitOption, parse_value, server
-from scanflow_client.cli.output import respond, say
+from scanflow_client.cli.output import respond
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scanflow.agent.records import Action
     from scanflow.transport import ServerClient
-    from scanflow_client.formatting.agents import AgentStatus
 
 
 def agents(
     target: Annotated[
-        str | None,
-        typer.Argument(metavar="[APP[:AGENT]]", help="Which: an application's, or one. With --start, a file."),
+        str | None, Argument(metavar="[APP[:AGENT]]", help="Which: an application's, or one. With --start, a file.")
     ] = None,
-    start: Annotated[bool, typer.Option("--start", help="Start the agents of an application: --start app.py.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop them: --stop mnist, or --stop mnist:tracker.")] = False,
-    journal: Annotated[bool, typer.Option("--journal", help="Print one agent's samples, requests and misses.")] = False,
+    start: Annotated[bool, Option("--start", help="Start the agents of an application: --start app.py.")] = False,
+    stop: Annotated[bool, Option("--stop", help="Stop them: --stop mnist, or --stop mnist:tracker.")] = False,
+    journal: Annotated[bool, Option("--journal", help="Print one agent's samples, requests and misses.")] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
     """List agents, the status of their sensors and what they missed; start them, stop them, or print a journal."""
-    from scanflow_client.agent_client import known, with_sensors
-    from scanflow_client.formatting.agents import agents_screen
+    from scanflow_client.agent_client import entries_of, known, one_of, with_sensors
+    from scanflow_client.formatting.agents import agents_screen, journal_lines
 
     if start + stop + journal > 1:
         raise InvalidError("--start, --stop and --journal exclude each other. Keep one.")
@@ -45,7 +44,9 @@ def agents(
     where = server()
     found = known(where, target)
     if journal:
-        _print_journal(found, limit, as_json)
+        one = one_of(found)
+        entries = list(deque(entries_of(one), maxlen=limit))
+        respond(entries, as_json, lambda: journal_lines(entries, one.full_name))
     elif stop:
         _print_changed([where.delete(transport.path_of("agents", one.app, one.name)) for one in found], as_json)
     else:
@@ -55,51 +56,46 @@ def agents(
 
 def why(
     action: Annotated[
-        str | None, typer.Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list them.")
+        str | None, Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list them.")
     ] = None,
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why an action was taken or was not: sample, rule, decision, effect."""
-    from scanflow_client.formatting.agents import actions_table
+    from scanflow_client.formatting.agents import actions_screen
 
     where = server()
-    if action is not None:
+    if action is None:
+        newest = _actions(where, limit=limit)
+        respond(newest, as_json, lambda: actions_screen(newest))
+    else:
         found = where.get(transport.path_of("intents", _id(where, action), "why"))
         respond(found, as_json, lambda: found["lines"])
-        return
-    newest = _actions(where, limit=limit)
-    if newest or as_json:
-        after = f"Explain one: scanflow why {newest[0].id}" if newest else ""
-        respond(newest, as_json, lambda: [actions_table(newest), after])
-    else:
-        say("No agent has requested an action yet. See: scanflow agents")
 
 
 def approve(
     action: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[ACTION]", help="Its id; @latest is the newest. Default: list what waits for approval."
-        ),
+        Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list what waits for approval."),
     ] = None,
-    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it instead.")] = False,
-    revert: Annotated[bool, typer.Option("--revert", help="Revert what was done.")] = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with it.")] = "",
+    refuse: Annotated[bool, Option("--refuse", help="Refuse it instead.")] = False,
+    revert: Annotated[bool, Option("--revert", help="Revert what was done.")] = False,
+    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Why; it is kept with it.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Approve, refuse or revert an agent's action. Without an action, list what waits for approval."""
     from scanflow.agent.records import Action
-    from scanflow_client.formatting.agents import action_line
+    from scanflow_client.formatting.agents import action_line, approvals_screen
 
     if refuse and revert:
         raise InvalidError("--refuse is for an action that waits, --revert for one that was done. Keep one.")
-    if action is None:
-        if refuse or revert or reason:
-            raise InvalidError("Say which action. Waiting: scanflow approve; done: scanflow why")
-        _list_waiting(server(), as_json)
-        return
+    if action is None and (refuse or revert or reason):
+        raise InvalidError("Say which action. Waiting: scanflow approve; done: scanflow why")
     where = server()
+    if action is None:
+        waiting = _waiting(where)
+        respond(waiting, as_json, lambda: approvals_screen(waiting))
+        return
     word = "refuse" if refuse else "revert" if revert else "approve"
     path = transport.path_of("intents", _id(where, action, word=word), word)
     done = Action.model_validate(where.post(path, {"reason": reason}))
@@ -110,41 +106,31 @@ def approve(
 
 
 def labels(
-    application: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="Only this application's queue.")
-    ] = None,
-    team: Annotated[str | None, typer.Option("--team", metavar="TEAM", help="Only this team's queue.")] = None,
+    application: Annotated[str | None, Option("--app", metavar="APP", help="Only this application's queue.")] = None,
+    team: Annotated[str | None, Option("--team", metavar="TEAM", help="Only this team's queue.")] = None,
     give: Annotated[
-        list[str] | None, typer.Option("--give", "-g", metavar="ID=LABEL", help="Label something: --give 17=3.")
+        list[str] | None, Option("--give", "-g", metavar="ID=LABEL", help="Label something: --give 17=3.")
     ] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE.csv", help="Give the labels of a file: columns id and label.")
+        Path | None, Option("--from", metavar="FILE.csv", help="Give the labels of a file: columns id and label.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace labels that were given before.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Replace labels that were given before.")] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
     """List the samples that agents want labelled, the most critical first; or give labels."""
-    from scanflow_client.formatting.agents import labels_table
+    from scanflow_client.formatting.agents import labels_screen
 
     if replace and not give and from_ is None:
         raise InvalidError("--replace needs labels: scanflow labels --give ID=LABEL --replace")
     given = _labels(give or (), from_)
     where = server()
     if give or from_ is not None:
-        _give(where, given, {"app": application, "team": team, "replace": replace or None}, as_json)
-        return
-    found = where.get(transport.path_of("labels"), app=application, team=team, state="wanted", limit=limit)
-    if not found and not as_json:
-        say("No sample waits for a label.")
-        return
-    more = [f"These are the first {limit}. See more: scanflow labels --limit {min(10 * limit, 1000)}"]
-    advice = "Label one: scanflow labels --give {}=LABEL; or many: scanflow labels --from labels.csv"
-    respond(
-        found,
-        as_json,
-        lambda: [labels_table(found), *(more if len(found) == limit else []), advice.format(found[0]["id"])],
-    )
+        done = _give(where, given, {"app": application, "team": team, "replace": replace or None})
+        respond(done, as_json, lambda: [f"Labels given: {len(done)}. See what is left: scanflow labels"])
+    else:
+        found = where.get(transport.path_of("labels"), app=application, team=team, state="wanted", limit=limit)
+        respond(found, as_json, lambda: labels_screen(found, limit=limit))
 
 
 def _start(target: str | None, as_json: bool) -> None:
@@ -165,18 +151,6 @@ def _print_changed(answers: Sequence[Any], as_json: bool) -> None:
     respond(found, as_json, lambda: [*lines, f"Status: scanflow agents {found[0].app}"])
 
 
-def _print_journal(found: Sequence[AgentStatus], limit: int, as_json: bool) -> None:
-    from collections import deque
-
-    from scanflow_client.agent_client import entries_of, one_of
-    from scanflow_client.formatting.agents import journal_line
-
-    one = one_of(found)
-    entries: deque[dict[str, Any]] = deque(entries_of(one), maxlen=limit)
-    nothing = [f"Nothing has happened yet. See when its sensors fire: scanflow agents {one.full_name}"]
-    respond(list(entries), as_json, lambda: [journal_line(entry) for entry in entries] or nothing)
-
-
 def _actions(where: ServerClient, **query: Any) -> list[Action]:
     from scanflow.agent.records import Action
 
@@ -184,6 +158,7 @@ def _actions(where: ServerClient, **query: Any) -> list[Action]:
 
 
 def _waiting(where: ServerClient, *, limit: int = 1000) -> list[Action]:
+    """Return what a person may approve: what waits for it before what is only suggested, the newest first."""
     verdicts = ("approve", "suggest")
     return [one for verdict in verdicts for one in _actions(where, state="pending", verdict=verdict, limit=limit)]
 
@@ -201,18 +176,6 @@ def _id(where: ServerClient, action: str, *, word: str | None = None) -> str:
     if not found:
         raise NotFoundError(f"{nothing} See: scanflow why")
     return found[0].id
-
-
-def _list_waiting(where: ServerClient, as_json: bool) -> None:
-    from scanflow_client.formatting.agents import approvals_table
-
-    waiting = _waiting(where)
-    if waiting or as_json:
-        id = waiting[0].id if waiting else ""
-        after = f"Approve: scanflow approve {id}. Refuse: scanflow approve {id} --refuse. Explain: scanflow why {id}"
-        respond(waiting, as_json, lambda: [approvals_table(waiting), after])
-    else:
-        say("No action is waiting for approval. See what was done: scanflow why")
 
 
 def _labels(words: Sequence[str], path: Path | None) -> list[tuple[str, Any]]:
@@ -247,12 +210,12 @@ def _read_labels(path: Path) -> list[tuple[str, Any]]:
         raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
 
 
-def _give(where: ServerClient, given: Sequence[tuple[str, Any]], how: dict[str, Any], as_json: bool) -> None:
-    done = []
+def _give(where: ServerClient, given: Sequence[tuple[str, Any]], how: dict[str, Any]) -> list[Any]:
+    done: list[Any] = []
     fields = {name: value for name, value in how.items() if value is not None}
     for id, label in given:
         try:
             done.append(where.post(transport.path_of("labels", id), {"label": label, **fields}))
         except ScanflowError as error:
             raise type(error)(f"{error}\nOf {len(given)} labels, the {len(done)} before it are kept.") from error
-    respond(done, as_json, lambda: [f"Labels given: {len(done)}. See what is left: scanflow labels"])
+    return done

@@ -6,6 +6,7 @@ import os
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from scanflow_client.cli import EXIT_CODES, agents, control, demo, machine, projects, runs, services, strategies
 from scanflow_client.cli.options import PLAIN_HELP
@@ -24,9 +25,9 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version.")] = False,
     backend: Annotated[
-        str | None, typer.Option("--backend", metavar="NAME", help="Where to run and serve: local, or one installed.")
+        str | None, Option("--backend", metavar="NAME", help="Where to run and serve: local, or one installed.")
     ] = None,
 ) -> None:
     if backend is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from scanflow import transport
 from scanflow.errors import UsageError
@@ -14,15 +15,15 @@ from scanflow_client.cli.output import print_json, respond, say
 SEARCHED = 10_000  # of the newest events
 
 tokens = typer.Typer(help="Show, make, list or revoke the tokens that the control plane accepts.", **PLAIN_HELP)
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its holder: small letters, digits and -.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Its holder: small letters, digits and -.")]
 
 
 def up(
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="P", min=1, max=65535, help="Of the server. Default: 46666, or the next free."),
+        Option("--port", metavar="P", min=1, max=65535, help="Of the server. Default: 46666, or the next free."),
     ] = None,
-    no_tracker: Annotated[bool, typer.Option("--no-tracker", help="Start no MLflow server beside it.")] = False,
+    no_tracker: Annotated[bool, Option("--no-tracker", help="Start no MLflow server beside it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start the control plane on this machine: the server, and MLflow's beside it. What is up already stays."""
@@ -57,14 +58,14 @@ def status(as_json: JsonOption = False) -> None:
 
 
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they happen.")] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on as they happen.")] = False,
     type: Annotated[
-        str | None, typer.Option("--type", "-t", metavar="TYPE", help="Only these: run.failed, service.changed.")
+        str | None, Option("--type", "-t", metavar="TYPE", help="Only these: run.failed, service.changed.")
     ] = None,
     limit: LimitOption = 50,
-    app: Annotated[str | None, typer.Option("--app", metavar="NAME", help="Only of this application.")] = None,
+    app: Annotated[str | None, Option("--app", metavar="NAME", help="Only of this application.")] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Write a page instead: what the agents did, and the model's history.")
+        bool, Option("--report", help="Write a page instead: what the agents did, and the model's history.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

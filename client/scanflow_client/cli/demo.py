@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from scanflow_client.cli.options import JsonOption, ParameterOption, deployer, parse_parameters, server, settings
 from scanflow_client.cli.output import print_json, progress_stream, say
@@ -13,18 +13,17 @@ from scanflow_client.cli.output import print_json, progress_stream, say
 
 def demo(
     data: Annotated[
-        str,
-        typer.Option("--data", metavar="NAME|FILE", help="digits (comes with scikit-learn), mnist, or an .npz file."),
+        str, Option("--data", metavar="NAME|FILE", help="digits (comes with scikit-learn), mnist, or an .npz file.")
     ] = "digits",
     drifted: Annotated[
         Path | None,
-        typer.Option("--drifted", metavar="FILE", help="Drifted digits, such as MNIST-C's. Default: they are made."),
+        Option("--drifted", metavar="FILE", help="Drifted digits, such as MNIST-C's. Default: they are made."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Where the report goes. Default: the home folder.")
+        Path | None, Option("--report", metavar="FILE", help="Where the report goes. Default: the home folder.")
     ] = None,
     parameter: ParameterOption = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the service and the agents running at the end.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Keep the service and the agents running at the end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train on handwritten digits, serve the model, then send drifted data, and watch agents retrain and promote."""

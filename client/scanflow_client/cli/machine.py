@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from scanflow.errors import InvalidError
 from scanflow_client.cli.options import JsonOption, one_of_choices, settings
@@ -27,21 +28,17 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 
 def topology(
     instances: Annotated[
-        int | None, typer.Option("--instances", "-n", min=1, help="Show where so many instances would be placed.")
+        int | None, Option("--instances", "-n", min=1, help="Show where so many instances would be placed.")
     ] = None,
-    cores: Annotated[str | None, typer.Option("--cores", metavar="CORES", help="Of each: 2, 0.5 or 500m.")] = None,
-    affinity: Annotated[
-        str | None, typer.Option("--affinity", metavar="MODE", help="any, cpu, cpumem or cpumempin.")
-    ] = None,
+    cores: Annotated[str | None, Option("--cores", metavar="CORES", help="Of each: 2, 0.5 or 500m.")] = None,
+    affinity: Annotated[str | None, Option("--affinity", metavar="MODE", help="any, cpu, cpumem or cpumempin.")] = None,
     order: Annotated[
-        str, typer.Option("--order", help="Caches: keep instances apart or together, or go by numbered cores.")
+        str, Option("--order", help="Caches: keep instances apart or together, or go by numbered cores.")
     ] = "apart",
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write the machine's description.")
-    ] = None,
-    from_: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="Show a machine that was saved.")] = None,
+    save: Annotated[Path | None, Option("--save", metavar="FILE", help="Write the machine's description.")] = None,
+    from_: Annotated[Path | None, Option("--from", metavar="FILE", help="Show a machine that was saved.")] = None,
     sysfs: Annotated[
-        Path | None, typer.Option("--sysfs", metavar="FOLDER", help="Show another machine by a copy of its /sys.")
+        Path | None, Option("--sysfs", metavar="FOLDER", help="Show another machine by a copy of its /sys.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError, did_you_mean
 
@@ -39,19 +39,19 @@ def _complete(incomplete: str, names: Any) -> list[str]:
 
 TargetArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[APP[:WORKFLOW]]", help="A Python or YAML file. Default: app.py or scanflow.yaml here."),
+    Argument(metavar="[APP[:WORKFLOW]]", help="A Python or YAML file. Default: app.py or scanflow.yaml here."),
 ]
 RunArgument = Annotated[
-    str, typer.Argument(metavar="[RUN]", help="A run's name; @latest is the newest.", autocompletion=_complete_runs)
+    str, Argument(metavar="[RUN]", help="A run's name; @latest is the newest.", autocompletion=_complete_runs)
 ]
 ServiceArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The service: its workflow's name.", autocompletion=_complete_services)
+    str, Argument(metavar="NAME", help="The service: its workflow's name.", autocompletion=_complete_services)
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
+LimitOption = Annotated[int, Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
 ParameterOption = Annotated[
     list[str] | None,
-    typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Set a parameter: epochs=3, or train.epochs=3."),
+    Option("--parameter", "-p", metavar="NAME=VALUE", help="Set a parameter: epochs=3, or train.epochs=3."),
 ]
 
 

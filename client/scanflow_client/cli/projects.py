@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from scanflow.errors import InvalidError
 from scanflow_client.cli.options import (
@@ -54,8 +55,8 @@ app = sf.Application(
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where. Default: here.")] = Path(),
-    name: Annotated[str | None, typer.Option("--name", help="The application's name. Default: the folder's.")] = None,
+    folder: Annotated[Path, Argument(help="Where. Default: here.")] = Path(),
+    name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's.")] = None,
 ) -> None:
     """Write a small application to begin with. Nothing is overwritten."""
     from scanflow.names import slug

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from scanflow.errors import NotFoundError, ScanflowError, StepFailedError, did_you_mean
 from scanflow_client.cli.options import (
@@ -47,8 +48,8 @@ def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
 
 
 def spin(
-    step: Annotated[str, typer.Argument(help="The step to run again.")],
-    on: Annotated[str, typer.Option("--run", metavar="RUN", help="The run that it gets the inputs of.")] = "@latest",
+    step: Annotated[str, Argument(help="The step to run again.")],
+    on: Annotated[str, Option("--run", metavar="RUN", help="The run that it gets the inputs of.")] = "@latest",
     parameter: ParameterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,7 +78,7 @@ def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
 
 def output(
     name: RunArgument = "@latest",
-    step: Annotated[str | None, typer.Argument(metavar="[STEP]", help="Which step. Default: the last one.")] = None,
+    step: Annotated[str | None, Argument(metavar="[STEP]", help="Which step. Default: the last one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print what a step of a run returned or named as outputs."""
@@ -92,16 +93,16 @@ def output(
 
 def logs(
     name: Annotated[
-        str, typer.Argument(metavar="[RUN|SERVICE]", help="A run's name; @latest is the newest. Or a service's.")
+        str, Argument(metavar="[RUN|SERVICE]", help="A run's name; @latest is the newest. Or a service's.")
     ] = "@latest",
     task: Annotated[
-        str | None, typer.Argument(metavar="[TASK|INSTANCE]", help="A step, train.3, or an instance. Default: all.")
+        str | None, Argument(metavar="[TASK|INSTANCE]", help="A step, train.3, or an instance. Default: all.")
     ] = None,
-    instance: Annotated[str | None, typer.Option("--instance", help="The same, of a service.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task or service has ended.")] = False,
-    stream: Annotated[str, typer.Option("--stream", help="stdout, stderr or both.")] = "both",
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which attempt. Default: the last.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Pass escape sequences on to the terminal.")] = False,
+    instance: Annotated[str | None, Option("--instance", help="The same, of a service.")] = None,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on until the task or service has ended.")] = False,
+    stream: Annotated[str, Option("--stream", help="stdout, stderr or both.")] = "both",
+    attempt: Annotated[int | None, Option("--attempt", min=1, help="Which attempt. Default: the last.")] = None,
+    raw: Annotated[bool, Option("--raw", help="Pass escape sequences on to the terminal.")] = False,
 ) -> None:
     """Print what steps, or a service's instances, wrote, from the first byte."""
     chosen = one_of_choices(stream, ("stdout", "stderr", "both"), "--stream")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow_client.cli.options import JsonOption, ServiceArgument, TargetArgument, deployer
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import CanaryPolicy, ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
 
-InstancesOption = Annotated[int | None, typer.Option("--instances", metavar="N", min=0, help="How many instances.")]
-CoresOption = Annotated[str | None, typer.Option("--cores", metavar="C", help="Cores of one instance: 2, 0.5, 500m.")]
+InstancesOption = Annotated[int | None, Option("--instances", metavar="N", min=0, help="How many instances.")]
+CoresOption = Annotated[str | None, Option("--cores", metavar="C", help="Cores of one instance: 2, 0.5, 500m.")]
 AffinityOption = Annotated[
-    str | None, typer.Option("--affinity", metavar="MODE", help="Where an instance may run: any|cpu|cpumem|cpumempin.")
+    str | None, Option("--affinity", metavar="MODE", help="Where an instance may run: any|cpu|cpumem|cpumempin.")
 ]
 CutOption = Annotated[
-    float | None, typer.Option("--cut", metavar="CORES", help="Cores of all instances together, divided by --into.")
+    float | None, Option("--cut", metavar="CORES", help="Cores of all instances together, divided by --into.")
 ]
-IntoOption = Annotated[int | None, typer.Option("--into", metavar="N", min=1, help="Instances that share --cut.")]
+IntoOption = Annotated[int | None, Option("--into", metavar="N", min=1, help="Instances that share --cut.")]
 NodeOption = Annotated[
-    str | None,
-    typer.Option("--node", metavar="NODE", help="The node with the model. Default: the only one that has one."),
+    str | None, Option("--node", metavar="NODE", help="The node with the model. Default: the only one that has one.")
 ]
 
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
@@ -46,7 +45,7 @@ def deploy(
     cut: CutOption = None,
     into: IntoOption = None,
     port: Annotated[
-        int | None, typer.Option("--port", metavar="P", min=1, max=65535, help="Of HTTP. Default: the next free one.")
+        int | None, Option("--port", metavar="P", min=1, max=65535, help="Of HTTP. Default: the next free one.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,7 +70,7 @@ def deploy(
 
 
 def services(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, in detail.")] = None,
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="One of them, in detail.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List services; with a name, show its instances and revisions."""
@@ -88,12 +87,12 @@ def services(
 
 def scale(
     name: ServiceArgument,
-    instances: Annotated[int | None, typer.Argument(metavar="[N]", min=0, help="How many instances.")] = None,
+    instances: Annotated[int | None, Argument(metavar="[N]", min=0, help="How many instances.")] = None,
     cores: CoresOption = None,
     affinity: AffinityOption = None,
     cut: CutOption = None,
     into: IntoOption = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Explain why it has as many instances as it has.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Explain why it has as many instances as it has.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Resize a service (instances, cores) without downtime."""
@@ -109,20 +108,18 @@ def scale(
 
 def traffic(
     name: ServiceArgument,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="models:/name/3 or models:/name@alias.")],
+    model: Annotated[str, Argument(metavar="MODEL", help="models:/name/3 or models:/name@alias.")],
     weight: Annotated[
-        str | None,
-        typer.Option("--weight", "-w", metavar="SHARE", help="10% or 0.1 of the requests; 0: none any more."),
+        str | None, Option("--weight", "-w", metavar="SHARE", help="10% or 0.1 of the requests; 0: none any more.")
     ] = None,
-    shadow: Annotated[bool, typer.Option("--shadow", help="Mirror every request; only count the responses.")] = False,
+    shadow: Annotated[bool, Option("--shadow", help="Mirror every request; only count the responses.")] = False,
     node: NodeOption = None,
     promote_if: Annotated[
-        str | None,
-        typer.Option("--promote-if", metavar="RULE", help="Promote automatically: p95<=1.2x, or errors<=1x+0.01."),
+        str | None, Option("--promote-if", metavar="RULE", help="Promote automatically: p95<=1.2x, or errors<=1x+0.01.")
     ] = None,
-    after: Annotated[int, typer.Option("--after", metavar="N", min=1, help="Decide after so many responses.")] = 100,
+    after: Annotated[int, Option("--after", metavar="N", min=1, help="Decide after so many responses.")] = 100,
     within: Annotated[
-        str | None, typer.Option("--within", metavar="TIME", help="Roll back if there were fewer until then: 10m.")
+        str | None, Option("--within", metavar="TIME", help="Roll back if there were fewer until then: 10m.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,9 +138,7 @@ def traffic(
 
 def promote(
     name: ServiceArgument,
-    model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Swap this version in. Default: the canary.")
-    ] = None,
+    model: Annotated[str | None, Argument(metavar="[MODEL]", help="Swap this version in. Default: the canary.")] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -172,15 +167,15 @@ def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
 def predict(
     name: ServiceArgument,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
+        str | None, Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
     ] = None,
-    data: Annotated[str | None, typer.Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")] = None,
-    npy: Annotated[Path | None, typer.Option("--npy", metavar="FILE", help="An array that NumPy saved.")] = None,
-    node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="One node of the graph alone.")] = None,
+    data: Annotated[str | None, Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")] = None,
+    npy: Annotated[Path | None, Option("--npy", metavar="FILE", help="An array that NumPy saved.")] = None,
+    node: Annotated[str | None, Option("--node", metavar="NODE", help="One node of the graph alone.")] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="TYPE", help="Send numbers as float32, uint8, ... Default: as is.")
+        str | None, Option("--dtype", metavar="TYPE", help="Send numbers as float32, uint8, ... Default: as is.")
     ] = None,
-    seldon: Annotated[bool, typer.Option("--seldon", help="Use Seldon's protocol.")] = False,
+    seldon: Annotated[bool, Option("--seldon", help="Use Seldon's protocol.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Request a prediction from a service."""

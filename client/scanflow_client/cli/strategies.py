@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from scanflow.errors import InvalidError
 from scanflow_client.cli.options import JsonOption, server
@@ -15,7 +16,7 @@ from scanflow_client.cli.output import respond, say
 def strategies(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[APP.py[:AGENT] | primitives]", help="A file, or one agent of it; or all primitives."),
+        Argument(metavar="[APP.py[:AGENT] | primitives]", help="A file, or one agent of it; or all primitives."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -36,18 +37,18 @@ def strategies(
 
 
 def replay(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent: tracker, or mnist:tracker.")],
+    agent: Annotated[str, Argument(metavar="AGENT", help="The agent: tracker, or mnist:tracker.")],
     file: Annotated[
-        str | None, typer.Argument(metavar="[APP.py]", help="Its strategies as they are now. Default: app.py here.")
+        str | None, Argument(metavar="[APP.py]", help="Its strategies as they are now. Default: app.py here.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Samples from 2h ago on, or 2026-01-31T06:00.")
+        str | None, Option("--since", metavar="TIME", help="Samples from 2h ago on, or 2026-01-31T06:00.")
     ] = None,
-    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Only the last N samples.")] = None,
+    last: Annotated[int | None, Option("--last", metavar="N", min=1, help="Only the last N samples.")] = None,
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="A saved trace, in place of the agent's journal.")
+        Path | None, Option("--trace", metavar="FILE", help="A saved trace, in place of the agent's journal.")
     ] = None,
-    save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Keep the trace, for --trace.")] = None,
+    save: Annotated[Path | None, Option("--save", metavar="FILE", help="Keep the trace, for --trace.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate an agent's strategies again on recorded samples. Nothing is done; exit code 1: decisions differ."""

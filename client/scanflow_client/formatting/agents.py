@@ -57,15 +57,12 @@ def agents_screen(agents: Sequence[AgentStatus], *, detailed: bool, now: float |
         return ["No agents. Start an application's: scanflow agents --start app.py"]
     heads = ("agent", "application", "state", "since", "restarts", "sensors", "last firing", "missed", "errors")
     screen: list[str | Table] = [Table(heads, [_agent_row(one) for one in agents])]
+    moment = time.time() if now is None else now
+    columns = ("sensor", "fires", "fired", "last", "next", "missed", "errors")
     for one in agents if detailed else ():
         if one.sensors:
-            columns = ("sensor", "fires", "fired", "last", "next", "missed", "errors")
-            moment = time.time() if now is None else now
-            screen += [
-                "",
-                f"{one.full_name}, at {one.url}",
-                Table(columns, [_sensor_row(s, moment) for s in one.sensors]),
-            ]
+            rows = [_sensor_row(sensor, moment) for sensor in one.sensors]
+            screen += ["", f"{one.full_name}, at {one.url}", Table(columns, rows)]
     for one in agents:
         screen += [f"{one.full_name} fails: {one.error}"] if one.error is not None else []
         screen += [f"{one.full_name} did not report its sensors: {one.problem}"] if one.problem is not None else []
@@ -92,29 +89,31 @@ def trigger_text(trigger: Mapping[str, Any]) -> str:
     return str(trigger.get("kind", "unknown"))
 
 
-def journal_line(entry: Mapping[str, Any]) -> str:
-    """Return an entry of an agent's journal on one line: time, kind, sensor or strategy, details."""
-    kind = str(entry["kind"])
-    return f"{clock(entry['at'])}  {kind:<8}  {entry['subject']}  {shorten(_details(kind, entry['body']))}".rstrip()
+def journal_lines(entries: Iterable[Mapping[str, Any]], agent: str) -> list[str]:
+    """Return each entry of an agent's journal on one line: time, kind, sensor or strategy, details."""
+    lines = []
+    for entry in entries:
+        kind = str(entry["kind"])
+        line = f"{clock(entry['at'])}  {kind:<8}  {entry['subject']}  {shorten(_details(kind, entry['body']))}"
+        lines.append(line.rstrip())
+    return lines or [f"Nothing has happened yet. See when its sensors fire: scanflow agents {agent}"]
 
 
 def strategies_table(strategies: Iterable[Mapping[str, Any]]) -> Table:
-    return Table(
-        ("agent", "strategy", "when", "if", "then", "autonomy", "cool-down", "budget"),
-        [
-            (
-                one["agent"],
-                one["name"],
-                f"{one['sensor']} ({trigger_text(one['when'])})",
-                one["if"] or "always",
-                "; ".join(one["then"]),
-                one["autonomy"],
-                duration(one["cool_down_s"]),
-                "-" if one["budget"] is None else f"{one['budget']} in {format_duration(one['budget_window_s'])}",
-            )
-            for one in strategies
-        ],
-    )
+    rows = [
+        (
+            one["agent"],
+            one["name"],
+            f"{one['sensor']} ({trigger_text(one['when'])})",
+            one["if"] or "always",
+            "; ".join(one["then"]),
+            one["autonomy"],
+            duration(one["cool_down_s"]),
+            "-" if one["budget"] is None else f"{one['budget']} in {format_duration(one['budget_window_s'])}",
+        )
+        for one in strategies
+    ]
+    return Table(("agent", "strategy", "when", "if", "then", "autonomy", "cool-down", "budget"), rows)
 
 
 def primitives_table(catalogue: Iterable[Primitive]) -> Table:
@@ -144,27 +143,33 @@ def action_line(action: Action) -> str:
     return f"{action.id}  {call}: {action_status(action)}. {shorten(why)}".rstrip()
 
 
-def actions_table(actions: Iterable[Action]) -> Table:
-    return Table(
-        ("action", "when", "by", "primitive", "on", "status", "reason"),
-        [
-            (*_who(one), one.intent.primitive, one.intent.target, action_status(one), shorten(_reason(one)))
-            for one in actions
-        ],
-    )
+def actions_screen(actions: Sequence[Action]) -> Screen:
+    if not actions:
+        return ["No agent has requested an action yet. See: scanflow agents"]
+    rows = [
+        (*_who(one), one.intent.primitive, one.intent.target, action_status(one), shorten(_reason(one)))
+        for one in actions
+    ]
+    columns = ("action", "when", "by", "primitive", "on", "status", "reason")
+    return [Table(columns, rows), f"Explain one: scanflow why {actions[0].id}"]
 
 
-def approvals_table(actions: Iterable[Action]) -> Table:
-    return Table(
-        ("action", "when", "by", "requests", "on", "rule"),
-        [
-            (*_who(one), shorten(_call(one.intent)), one.intent.target, shorten(one.intent.rule or "always"))
-            for one in actions
-        ],
-    )
+def approvals_screen(actions: Sequence[Action]) -> Screen:
+    if not actions:
+        return ["No action is waiting for approval. See what was done: scanflow why"]
+    rows = [
+        (*_who(one), shorten(_call(one.intent)), one.intent.target, shorten(one.intent.rule or "always"))
+        for one in actions
+    ]
+    id = actions[0].id
+    after = f"Approve: scanflow approve {id}. Refuse: scanflow approve {id} --refuse. Explain: scanflow why {id}"
+    return [Table(("action", "when", "by", "requests", "on", "rule"), rows), after]
 
 
-def labels_table(labels: Iterable[Mapping[str, Any]]) -> Table:
+def labels_screen(labels: Sequence[Mapping[str, Any]], *, limit: int) -> Screen:
+    """Return the labelling queue, of which at most ``limit`` samples were listed."""
+    if not labels:
+        return ["No sample waits for a label."]
     rows = [
         (
             str(one["id"]),
@@ -176,7 +181,12 @@ def labels_table(labels: Iterable[Mapping[str, Any]]) -> Table:
         )
         for one in labels
     ]
-    return Table(("id", "application", "prediction", "score", "run", "data"), rows)
+    more = [f"These are the first {limit}. See more: scanflow labels --limit {min(10 * limit, 1000)}"]
+    return [
+        Table(("id", "application", "prediction", "score", "run", "data"), rows),
+        *(more if len(labels) == limit else []),
+        f"Label one: scanflow labels --give {labels[0]['id']}=LABEL; or many: scanflow labels --from labels.csv",
+    ]
 
 
 def replay_screen(
