@@ -143,7 +143,7 @@ class ScanflowTrackerClient:
         """
         found = _choose(self._local, model_name, model_version)
         if self._central is self._local:
-            owner = dict(zip(_OWNER, (app_name, team_name), strict=True))
+            owner: dict[str, str] = dict(zip(_OWNER, (app_name, team_name), strict=True))
             self._central.set_model_tags(model_name, found.version, owner)
             shared = found
         else:
