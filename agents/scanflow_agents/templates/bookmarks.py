@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scanflow.agent.context import Context
-from scanflow.agent.records import Intent
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import TrackedRun
 from scanflow_agents.host.sensor_state import AHEAD_S
-from scanflow_agents.templates.control_plane import RECENT, ControlPlane, newest_runs
+from scanflow_agents.templates.control_plane import RECENT, control_plane_of, newest_runs, tracker_of
 
 Kind = Literal["checked", "labels", "learnt"]
 
@@ -38,7 +37,6 @@ LABELS_FILE = "labels.json"
 
 
 def note(
-    tracker: KnowledgeBase,
     context: Context,
     kind: Kind,
     *,
@@ -46,39 +44,29 @@ def note(
     metrics: Mapping[str, float] | None = None,
     file: Path | None = None,
 ) -> TrackedRun:
-    """Write a note."""
     whole = {**tags, KIND: kind, "scanflow.agent": context.agent}
+    tracker = tracker_of(context)
     return tracker.log_run(context.app, context.team, name=kind, tags=whole, metrics=metrics, artifacts=file)
 
 
-def noted(
-    tracker: KnowledgeBase, context: Context, kind: Kind, clause: str = "", *, limit: int = 2 * RECENT
-) -> list[TrackedRun]:
+def noted(context: Context, kind: Kind, clause: str = "", *, limit: int = 2 * RECENT) -> list[TrackedRun]:
     """Return notes, the newest first."""
     text = " and ".join(part for part in (f"tags.`{KIND}` = '{kind}'", clause) if part)
-    return tracker.search_runs(context.app, context.team, text, limit=limit)
+    return tracker_of(context).search_runs(context.app, context.team, text, limit=limit)
 
 
-def noted_runs(tracker: KnowledgeBase, context: Context, kind: Kind) -> set[str]:
+def noted_runs(context: Context, kind: Kind) -> set[str]:
     """Return the workflow runs that notes of a kind are about."""
-    return {one.tags[OF_RUN] for one in noted(tracker, context, kind) if OF_RUN in one.tags}
+    return {one.tags[OF_RUN] for one in noted(context, kind) if OF_RUN in one.tags}
 
 
-def at_work(
-    control_plane: ControlPlane,
-    tracker: KnowledgeBase,
-    context: Context,
-    workflow: str,
-    kind: Kind,
-    *,
-    patience_s: float,
-) -> str | None:
+def at_work(context: Context, workflow: str, kind: Kind, *, patience_s: float) -> str | None:
     """Return a run of the workflow whose outcome is not made use of yet, if there is one.
 
     Such a run is wanted and not begun, or goes on, or has ended well and is not noted; the last counts for
     ``patience_s`` seconds, so that one with outputs that nobody can use does not keep others back for ever.
     """
-    known = control_plane.actions(  # before the runs are read: what is no longer wanted is then among those
+    known = control_plane_of(context).actions(  # before the runs are read: what is no longer wanted is then among those
         context.app,
         team=context.team,
         primitive="run_workflow",
@@ -86,50 +74,34 @@ def at_work(
         states=("pending", "running"),
     )
     for intent in [*context.wanted(), *(one.intent for one in known)]:
-        if _begins(intent, context, workflow):
+        wanted = (intent.app, intent.team, intent.primitive, intent.target)
+        if wanted == (context.app, context.team, "run_workflow", f"workflow/{workflow}"):
             return f"wanted by {intent.agent}: {intent.id}"
-    runs, now = newest_runs(control_plane, context, workflow), context.clock()
+    runs, now = newest_runs(context, workflow), context.clock()
     for one in runs:
         if one.state == "running":
             return str(one.name)
     ended = [one for one in runs if one.state == "succeeded" and now < one.created + (one.seconds or 0.0) + patience_s]
-    made_use_of = noted_runs(tracker, context, kind) if ended else set()
+    made_use_of = noted_runs(context, kind) if ended else set()
     return next((str(one.name) for one in ended if one.name not in made_use_of), None)
 
 
-def _begins(intent: Intent, context: Context, workflow: str) -> bool:
-    return (intent.app, intent.team, intent.primitive, intent.target) == (
-        context.app,
-        context.team,
-        "run_workflow",
-        f"workflow/{workflow}",
-    )
-
-
-def checked_until(tracker: KnowledgeBase, context: Context) -> float:
+def checked_until(context: Context) -> float:
     """Return up to when predictions were looked at, in seconds since the epoch; 0: none were.
 
     What was noted by a clock that was ahead, and is not any more, does not count: nothing would be new until it is
     there again. What it told of is looked at once more.
     """
     latest = context.clock() + AHEAD_S
-    untils = (one.metrics.get("until", 0.0) for one in noted(tracker, context, "checked"))
+    untils = (one.metrics.get("until", 0.0) for one in noted(context, "checked"))
     return max((until for until in untils if until <= latest), default=0.0)
 
 
-def predictions(
-    tracker: KnowledgeBase,
-    context: Context,
-    *,
-    filter_string: str = PREDICTIONS,
-    nodes: Sequence[str] = (),
-    after: float,
-    until: float,
-) -> list[Run]:
+def predictions(context: Context, *, filter_string: str, nodes: Sequence[str], after: float, until: float) -> list[Run]:
     """Return the recorded predictions of ``after < end <= until``, the oldest first."""
     workflows = () if context.application is None else context.application.workflows
     found = find_runs(
-        tracker,
+        tracker_of(context),
         context.app,
         context.team,
         nodes=nodes,
@@ -161,37 +133,34 @@ def time_of(run: TrackedRun) -> float:
     return 0.0 if run.ended_at is None else run.ended_at.timestamp()
 
 
-def save_labels(tracker: KnowledgeBase, context: Context, labels: Sequence[Mapping[str, Any]]) -> str:
+def save_labels(context: Context, labels: Sequence[Mapping[str, Any]]) -> str:
     """Keep labelled points as a file to learn from, once, and return the id of the tracked run that has it."""
     kept = ("id", "run", "data", "guess", "score", "label")
     points = sorted(({name: one.get(name) for name in kept} for one in labels), key=lambda one: str(one["id"]))
     text = json.dumps(points, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    if known := noted(tracker, context, "labels", f"tags.`{DIGEST}` = '{digest}'", limit=1):
+    if known := noted(context, "labels", f"tags.`{DIGEST}` = '{digest}'", limit=1):
         return known[0].run_id
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / LABELS_FILE
         file.write_text(text, encoding="utf-8")
-        made = note(
-            tracker, context, "labels", tags={DIGEST: digest}, metrics={"labels": float(len(points))}, file=file
-        )
-    return made.run_id
+        return note(context, "labels", tags={DIGEST: digest}, metrics={"labels": float(len(points))}, file=file).run_id
 
 
-def learnt_ids(tracker: KnowledgeBase, context: Context, seen: dict[str, frozenset[str]]) -> set[str]:
+def learnt_ids(context: Context, seen: dict[str, frozenset[str]]) -> set[str]:
     """Return the ids of the labelled points that a model has learnt from.
 
     ``seen`` keeps what was read, by tracked run: such a file never changes.
     """
-    files = {one.tags[OF_LABELS] for one in noted(tracker, context, "learnt") if OF_LABELS in one.tags}
+    files = {one.tags[OF_LABELS] for one in noted(context, "learnt") if OF_LABELS in one.tags}
     for run_id in files - set(seen):
-        seen[run_id] = frozenset(str(one["id"]) for one in read_json(tracker, run_id, LABELS_FILE))
+        seen[run_id] = frozenset(str(one["id"]) for one in read_json(tracker_of(context), run_id, LABELS_FILE))
     return {id for run_id in files for id in seen[run_id]}
 
 
-def learnt_labels(tracker: KnowledgeBase, context: Context, run: str) -> str | None:
+def learnt_labels(context: Context, run: str) -> str | None:
     """Return the tracked run with the labels that a training run was given, if that is noted."""
-    found = noted(tracker, context, "learnt", f"tags.`{OF_RUN}` = '{run}'", limit=1)
+    found = noted(context, "learnt", f"tags.`{OF_RUN}` = '{run}'", limit=1)
     return found[0].tags.get(OF_LABELS) if found else None
 
 

@@ -7,14 +7,15 @@ event and at each interval, so an event that was lost, or an agent that was down
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
@@ -23,11 +24,9 @@ from scanflow.app.application import Application
 from scanflow.app.model import Whole
 from scanflow.backends.records import RunRecord
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
-from scanflow.knowledge.port import KnowledgeBase
 from scanflow.plugins import not_installed, plugin_names
 from scanflow_agents.templates import bookmarks, label_queue
 from scanflow_agents.templates.control_plane import (
-    ControlPlane,
     acted_on,
     control_plane_of,
     newest_runs,
@@ -35,8 +34,7 @@ from scanflow_agents.templates.control_plane import (
     tell,
     tracker_of,
 )
-from scanflow_agents.templates.failed_detections import Failures, failures_of
-from scanflow_agents.templates.model_registry import champion_of
+from scanflow_agents.templates.model_registry import REFERENCE, RegisteredModel
 from scanflow_agents.templates.options import Starting, takes, workflow_named
 
 CHECK = "check_predictions"
@@ -45,8 +43,6 @@ _log = logging.getLogger(__name__)
 
 
 class CheckerOptions(Starting):
-    """Parameters of the checker."""
-
     interval_s: float = Field(default=60.0, gt=0)
     """How often it looks for detections whose events did not arrive, in seconds."""
 
@@ -87,11 +83,7 @@ class CheckerOptions(Starting):
 
 
 def declare(app: Application, agent: Agent) -> None:
-    """Declare the checker's sensors and strategy.
-
-    Raises:
-        InvalidError: a parameter is wrong.
-    """
+    """Declare the checker's sensors and strategy."""
     options = _checked(app, agent)
 
     @sensor(sf.on_call())
@@ -99,39 +91,30 @@ def declare(app: Application, agent: Agent) -> None:
         run_ids: list[str], context: Context, predictions: int = 0, since: float = 0.0
     ) -> dict[str, Any]:
         """Take new predictions over from the tracker, without those that were checked meanwhile."""
-        control_plane, tracker = control_plane_of(context), tracker_of(context)
-        fresh = _fresh(tracker, run_ids, since=since, until=bookmarks.checked_until(tracker, context))
-        failures = _failures(control_plane, context, options, fresh)
-        aside = failures.given_up(options.give_up_after)
+        fresh = _fresh(context, run_ids, since=since, until=bookmarks.checked_until(context))
+        failures = _failures(context, options, fresh)
+        aside = [run_id for run_id in fresh if failures.counts[run_id] >= options.give_up_after]
         if aside:
-            _mark_unknown(tracker, context, options, aside, failures)
+            _mark_unknown(context, options, aside, failures)
         return {
             "run_ids": [run_id for run_id in fresh if run_id not in aside],
             "set_aside": aside,
             "failed": max(failures.counts.values(), default=0),
             "predictions": predictions,
             "busy": bookmarks.at_work(
-                control_plane,
-                tracker,
-                context,
-                options.detector_workflow,
-                "checked",
-                patience_s=60 + 2 * options.interval_s,
+                context, options.detector_workflow, "checked", patience_s=60 + 2 * options.interval_s
             ),
-            "reference": _reference(tracker, options),
+            "reference": _reference(context, options),
         }
 
     def anything_to_check(found: dict[str, Any]) -> bool:
         return len(found["run_ids"]) > 0 and found["busy"] is None
 
-    def detect(found: dict[str, Any]) -> Act:
-        return do.run_workflow(options.detector_workflow, parameters=_parameters(options, found))
-
     Strategy(
         name=CHECK,
         when=check_predictions,
         if_=anything_to_check,
-        then=detect,
+        then=lambda found: do.run_workflow(options.detector_workflow, parameters=_parameters(options, found)),
         autonomy=options.autonomy,
         cool_down=options.cool_down_s,
         budget=options.budget,
@@ -146,7 +129,7 @@ def declare(app: Application, agent: Agent) -> None:
         @sensor(sf.every(seconds=options.interval_s))
         def label_picked(context: Context) -> dict[str, Any]:
             """Have the labeller label what still waits."""
-            return labeller.label_waiting(control_plane_of(context), context)
+            return labeller.label_waiting(context)
 
 
 def _declare_use(app: Application, options: CheckerOptions, labeller: label_queue.SharedLabeller | None) -> None:
@@ -155,12 +138,11 @@ def _declare_use(app: Application, options: CheckerOptions, labeller: label_queu
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
     def detection_ended(context: Context) -> dict[str, Any]:
         """Put into the label queue what ended detections picked."""
-        control_plane, tracker = control_plane_of(context), tracker_of(context)
         made: list[dict[str, Any]] = []
         errors: list[str] = []
-        for record in _not_noted(control_plane, tracker, context, options.detector_workflow):
+        for record in _not_noted(context, options.detector_workflow):
             try:
-                found = _use(control_plane, tracker, context, record)
+                found = _use(context, record)
             except UnavailableError:
                 raise
             except ScanflowError as error:  # this one stays to be looked at, and the next ones are not kept waiting
@@ -170,7 +152,7 @@ def _declare_use(app: Application, options: CheckerOptions, labeller: label_queu
             if labeller is None:
                 continue
             try:
-                found["labelled"] = labeller.label_waiting(control_plane, context)["labelled"]
+                found["labelled"] = labeller.label_waiting(context)["labelled"]
             except Exception as error:  # noqa: BLE001  whatever it raises, its sensor asks it again
                 _log.warning("The labeller %r failed", labeller.locator, exc_info=True)
                 errors.append(f"{labeller.locator}: {type(error).__name__}: {error}")
@@ -191,38 +173,45 @@ def drifted(outputs: Mapping[str, Any]) -> bool:
     return bool(value)
 
 
-def until_of(tracker: KnowledgeBase, outputs: Mapping[str, Any], record: RunRecord, *, settled_s: float = 1.0) -> float:
+def _until(context: Context, outputs: Mapping[str, Any], record: RunRecord) -> float:
     """Return up to when a detection has looked at predictions.
 
-    That is the end of the last tracked run it was given, if it leaves ``run_ids``; else, when it began.
+    That is the end of the last tracked run it was given, if it leaves ``run_ids``; else, a second before it began.
     """
     given = outputs.get("run_ids")
-    ends = [_ended(tracker, str(run_id)) for run_id in (given if isinstance(given, list) else [])]
-    return max((end for end in ends if end is not None), default=record.created - settled_s)
+    ends = [_ended(context, str(run_id)) for run_id in (given if isinstance(given, list) else [])]
+    return max((end for end in ends if end is not None), default=record.created - 1.0)
 
 
-def _tell(context: Context, *, workflow: str, found: Mapping[str, Any], looked: Any) -> None:
-    """Tell what a detection found. It may be told twice, where the agent ends before it is noted."""
-    kind = "drift.found" if found["drifted"] else "drift.none"
-    about = {name: found[name] for name in ("run", "anomalies", "picked")}
-    tell(context, kind, f"workflow/{workflow}", **about, predictions=looked if isinstance(looked, int) else None)
+@dataclass(frozen=True, kw_only=True)
+class _Failures:
+    """Which detections over some predictions failed. One that was stopped has not."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """How many, by the tracked run with the predictions."""
+
+    newest: RunRecord | None = None
 
 
-def _failures(
-    control_plane: ControlPlane, context: Context, options: CheckerOptions, run_ids: Sequence[str]
-) -> Failures:
-    if not run_ids:
-        return Failures()
-    records = newest_runs(control_plane, context, options.detector_workflow)
-    if not any(one.state == "failed" for one in records):
-        return Failures()
-    actions = acted_on(control_plane, context, CHECK)
-    return failures_of(actions, records, run_ids, parameter=options.runs_parameter)
+def _failures(context: Context, options: CheckerOptions, run_ids: Sequence[str]) -> _Failures:
+    runs = newest_runs(context, options.detector_workflow) if run_ids else []
+    failed = [one for one in runs if one.state == "failed"]
+    if not failed:
+        return _Failures()
+    given: dict[str, set[str]] = {}
+    for action in acted_on(context, CHECK):
+        run = action.result.get("run") if isinstance(action.result, Mapping) else None
+        parameters = action.intent.arguments.get("parameters")
+        ids = parameters.get(options.runs_parameter) if isinstance(parameters, Mapping) else None
+        given[str(run)] = {str(one) for one in ids} if isinstance(ids, list) else set()
+    mine = [(record, given.get(str(record.name), set()) & set(run_ids)) for record in failed]
+    return _Failures(
+        counts=Counter(run_id for _, ids in mine for run_id in ids),
+        newest=next((record for record, ids in mine if ids), None),
+    )
 
 
-def _mark_unknown(
-    tracker: KnowledgeBase, context: Context, options: CheckerOptions, run_ids: Sequence[str], failures: Failures
-) -> None:
+def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[str], failures: _Failures) -> None:
     """Have predictions looked at no more, and tell that nobody knows of them. It may be told twice, where the agent
     ends before it is noted."""
     newest = failures.newest
@@ -231,10 +220,10 @@ def _mark_unknown(
     subject = f"workflow/{options.detector_workflow}"
     tell(context, "drift.unknown", subject, run=run, error=why, tries=tries, files=len(run_ids))
     _log.warning("%d detections of the same predictions failed, the last one is %r: %s", tries, run, why)
-    ends = [end for run_id in run_ids if (end := _ended(tracker, run_id)) is not None]
+    ends = [end for run_id in run_ids if (end := _ended(context, run_id)) is not None]
     metrics = {"set_aside": float(len(run_ids)), "until": max(ends, default=0.0)}
     # Not noted as that run's: who resumes it has its outcome made use of yet.
-    bookmarks.note(tracker, context, "checked", tags={"scanflow.failed": run}, metrics=metrics)
+    bookmarks.note(context, "checked", tags={"scanflow.failed": run}, metrics=metrics)
 
 
 def _checked(app: Application, agent: Agent) -> CheckerOptions:
@@ -258,38 +247,39 @@ def _parameters(options: CheckerOptions, found: Mapping[str, Any]) -> dict[str, 
     return given
 
 
-def _reference(tracker: KnowledgeBase, options: CheckerOptions) -> str | None:
+def _reference(context: Context, options: CheckerOptions) -> str | None:
     if not options.reference_parameter or options.model_name is None:
         return None
-    champion = champion_of(tracker, options.model_name, options.alias)
-    return None if champion is None else champion.tags.get("scanflow.reference")
+    champion = RegisteredModel(options.model_name, options.alias).champion(context)
+    return None if champion is None else champion.tags.get(REFERENCE)
 
 
-def _fresh(tracker: KnowledgeBase, run_ids: Sequence[str], *, since: float, until: float) -> list[str]:
+def _fresh(context: Context, run_ids: Sequence[str], *, since: float, until: float) -> list[str]:
     """Return the runs that were not checked; ``since`` says what the caller knew, ``until`` what is known now."""
     unique = list(dict.fromkeys(run_ids))
     if until <= since:
         return unique
-    return [run_id for run_id in unique if (_ended(tracker, run_id) or 0.0) > until]
+    return [run_id for run_id in unique if (_ended(context, run_id) or 0.0) > until]
 
 
-def _ended(tracker: KnowledgeBase, run_id: str) -> float | None:
+def _ended(context: Context, run_id: str) -> float | None:
     try:
-        return bookmarks.time_of(tracker.get_run(run_id))
+        return bookmarks.time_of(tracker_of(context).get_run(run_id))
     except NotFoundError:  # deleted meanwhile
         return None
 
 
-def _not_noted(control_plane: ControlPlane, tracker: KnowledgeBase, context: Context, workflow: str) -> list[RunRecord]:
+def _not_noted(context: Context, workflow: str) -> list[RunRecord]:
     """Return the detections that ended well and were not made use of, the oldest first."""
-    ended = [one for one in newest_runs(control_plane, context, workflow) if one.state == "succeeded"]
-    known = bookmarks.noted_runs(tracker, context, "checked") if ended else set()
+    ended = [one for one in newest_runs(context, workflow) if one.state == "succeeded"]
+    known = bookmarks.noted_runs(context, "checked") if ended else set()
     return [one for one in reversed(ended) if one.name not in known]
 
 
-def _use(control_plane: ControlPlane, tracker: KnowledgeBase, context: Context, record: RunRecord) -> dict[str, Any]:
-    """Make use of one detection, and note it; return what it found."""
-    outputs, run = outputs_of(control_plane, record.name), str(record.name)
+def _use(context: Context, record: RunRecord) -> dict[str, Any]:
+    """Make use of one detection, note it, and return what it found. That may be told twice, where the agent ends before
+    it is noted."""
+    outputs, run = outputs_of(context, record.name), str(record.name)
     found: dict[str, Any] = {
         "run": run,
         "drifted": drifted(outputs),
@@ -298,13 +288,14 @@ def _use(control_plane: ControlPlane, tracker: KnowledgeBase, context: Context, 
         "labelled": 0,
     }
     if found["drifted"] and int(outputs.get("n_picked") or 0) > 0:
-        tracked, points = label_queue.picked_points(tracker, context, run)
-        control_plane.want_labels(
-            context.app, label_queue.items_of(points, run=run, tracked=tracked), team=context.team
-        )
+        tracked, points = label_queue.picked_points(context, run)
+        items = label_queue.items_of(points, run=run, tracked=tracked)
+        control_plane_of(context).want_labels(context.app, items, team=context.team)
         found["picked"] = len(points)
-    _tell(context, workflow=record.workflow, found=found, looked=outputs.get("n_newdata"))
+    about, looked = {name: found[name] for name in ("run", "anomalies", "picked")}, outputs.get("n_newdata")
+    about["predictions"] = looked if isinstance(looked, int) else None
+    tell(context, "drift.found" if found["drifted"] else "drift.none", f"workflow/{record.workflow}", **about)
     metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
-    metrics["until"] = until_of(tracker, outputs, record)
-    bookmarks.note(tracker, context, "checked", tags={bookmarks.OF_RUN: run}, metrics=metrics)
+    metrics["until"] = _until(context, outputs, record)
+    bookmarks.note(context, "checked", tags={bookmarks.OF_RUN: run}, metrics=metrics)
     return found

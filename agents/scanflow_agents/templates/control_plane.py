@@ -26,15 +26,12 @@ class ControlPlane:
     """The server, as far as the built-in agents need it. Every method may raise ``UnavailableError``."""
 
     def __init__(self, server: ServerClient) -> None:
-        """Ask this server."""
         self._server = server
 
     def services(self) -> list[ServiceRecord]:
-        """Return what is deployed."""
         return [ServiceRecord.model_validate(one) for one in self._server.get("/services")]
 
     def service(self, name: str) -> ServiceRecord:
-        """Return one service; ``NotFoundError`` if there is none of that name."""
         return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
 
     def explain(self, name: str) -> Explanation:
@@ -49,7 +46,6 @@ class ControlPlane:
         return [RunRecord.model_validate(one) for one in found]
 
     def run(self, name: str) -> RunRecord:
-        """Return a run with its tasks."""
         return RunRecord.model_validate(self._server.get(path_of("runs", name)))
 
     def outputs(self, run: str, step: str) -> Any:
@@ -111,16 +107,10 @@ class ControlPlane:
         return [Action.model_validate(one) for one in found]
 
     def tell(self, event: Event) -> None:
-        """List an event for people and other agents."""
         self._server.post("/events", [event.model_dump(mode="json")])
 
 
 def control_plane_of(context: Context) -> ControlPlane:
-    """Return the server, as the firing's context has it.
-
-    Raises:
-        UsageError: the agent was started without a server.
-    """
     if isinstance(context.services, ControlPlane):
         return context.services
     raise UsageError(
@@ -136,11 +126,6 @@ def tell(context: Context, type: str, subject: str, **data: JSON) -> None:
 
 
 def tracker_of(context: Context) -> KnowledgeBase:
-    """Return the knowledge base.
-
-    Raises:
-        UsageError: the application has none.
-    """
     if context.tracker is not None:
         return context.tracker
     raise UsageError(
@@ -149,22 +134,21 @@ def tracker_of(context: Context) -> KnowledgeBase:
     )
 
 
-def newest_runs(control_plane: ControlPlane, context: Context, workflow: str) -> list[RunRecord]:
-    """Return the newest runs of one workflow of the application, the newest first."""
-    return control_plane.runs(limit=RECENT, app=context.app, team=context.team, workflow=workflow)
+def newest_runs(context: Context, workflow: str) -> list[RunRecord]:
+    return control_plane_of(context).runs(limit=RECENT, app=context.app, team=context.team, workflow=workflow)
 
 
-def acted_on(control_plane: ControlPlane, context: Context, strategy: str) -> list[Action]:
+def acted_on(context: Context, strategy: str) -> list[Action]:
     """Return what a strategy of the agent's own wanted that was done, is, or may be yet, the newest first: not what was
     refused, observed or only suggested."""
-    return control_plane.actions(
+    return control_plane_of(context).actions(
         context.app, team=context.team, agent=context.agent, strategy=strategy, verdicts=("act", "queue", "approve")
     )
 
 
-def outputs_of(control_plane: ControlPlane, run: str) -> dict[str, Any]:
+def outputs_of(context: Context, run: str) -> dict[str, Any]:
     """Return what all steps of a run left, by ``NAME`` (of the last step that has it) and by ``STEP.NAME``."""
-    found: dict[str, Any] = {}
+    control_plane, found = control_plane_of(context), dict[str, Any]()
     for step in dict.fromkeys(task.step for task in control_plane.run(run).tasks):
         try:
             outputs = control_plane.outputs(run, step)

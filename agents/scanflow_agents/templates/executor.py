@@ -23,10 +23,9 @@ from scanflow.app.application import Application
 from scanflow.app.model import Number, Whole
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError
-from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks, model_changes
-from scanflow_agents.templates.control_plane import ControlPlane, acted_on, control_plane_of, tell, tracker_of
+from scanflow_agents.templates.control_plane import acted_on, control_plane_of, tell, tracker_of
 from scanflow_agents.templates.model_changes import STRATEGY, served, version_address, went_wrong
 from scanflow_agents.templates.model_registry import (
     ACTION,
@@ -36,18 +35,15 @@ from scanflow_agents.templates.model_registry import (
     PROMOTED,
     PROMOTION,
     REFERENCE,
+    RegisteredModel,
     address_of,
-    champion_of,
     rejected,
     rejection,
-    version_of,
 )
 from scanflow_agents.templates.options import Options, model_named, service_named
 
 
 class ExecutorOptions(Options):
-    """Parameters of the executor."""
-
     interval_s: float = Field(default=60.0, gt=0)
     """How often it looks what became of its actions, beside their events, in seconds."""
 
@@ -83,28 +79,21 @@ class ExecutorOptions(Options):
 
 
 def declare(app: Application, agent: Agent) -> None:
-    """Declare the executor's sensors and strategy.
-
-    Raises:
-        InvalidError: a parameter is wrong.
-    """
+    """Declare the executor's sensors and strategy."""
     options = ExecutorOptions.of(agent)
     service = service_named(app, agent, options.service)
     node, found_model = model_named(agent, service, options.node)
-    model = options.model_name or found_model
+    model = RegisteredModel(options.model_name or found_model, options.alias)
 
     @sensor(sf.on_call())
     def change_model(version: int, context: Context, run: str = "", again: bool = False) -> dict[str, Any]:
         """Take a wish for a version; ``again`` asks for one that was rejected, or taken out of use, before."""
-        control_plane, tracker = control_plane_of(context), tracker_of(context)
-        wanted = tracker.get_model(model, int(version))
+        wanted = tracker_of(context).get_model(model.name, int(version))
         if again and rejected(wanted.tags) is not None:
-            wanted = tracker.set_model_tags(model, wanted.version, {PROMOTION: AGAIN})
-        address = address_of(model, wanted.version)
-        actions = acted_on(
-            control_plane, context, STRATEGY
-        )  # before the service: it shows what came of those that have ended
-        record = _record(control_plane, service.name)
+            wanted = model.tag(context, wanted.version, {PROMOTION: AGAIN})
+        address = address_of(model.name, wanted.version)
+        actions = acted_on(context, STRATEGY)  # before the service: it shows what came of those that have ended
+        record = _record(context, service.name)
         why = rejected(wanted.tags)
         if record is None:
             stands: str | None = f"the service {service.name!r} is not deployed"
@@ -118,11 +107,8 @@ def declare(app: Application, agent: Agent) -> None:
             )
             if stands is None:
                 out = model_changes.taken_out(actions, context, address, record, node)
-                stands = _out_of_use(tracker, model, wanted, out, again=again)
+                stands = _out_of_use(context, model, wanted, out, again=again)
         return {"version": wanted.version, "model": address, "run": run, "stands": stands}
-
-    def may_change(found: dict[str, Any]) -> bool:
-        return found["stands"] is None
 
     def change(found: dict[str, Any]) -> Act:
         return do.upgrade_workflow(service.name, model=found["model"], node=node)
@@ -130,7 +116,7 @@ def declare(app: Application, agent: Agent) -> None:
     Strategy(
         name=STRATEGY,
         when=change_model,
-        if_=may_change,
+        if_=lambda found: found["stands"] is None,
         then=change,
         autonomy=options.autonomy,
         cool_down=options.cool_down_s,
@@ -148,7 +134,7 @@ def declare(app: Application, agent: Agent) -> None:
 
 
 def _declare_watching(
-    app: Application, agent: Agent, options: ExecutorOptions, service: str, node: str, model: str
+    app: Application, agent: Agent, options: ExecutorOptions, service: str, node: str, model: RegisteredModel
 ) -> None:
     mine = {"agent": agent.name, "strategy": STRATEGY, "app": app.name}
     told = [sf.on_event(f"action.{what}", **mine) for what in ("succeeded", "failed", "reverted")]
@@ -156,14 +142,13 @@ def _declare_watching(
     @sensor(sf.any_of(*told, sf.every(seconds=options.interval_s)))
     def model_changed(context: Context) -> dict[str, Any]:
         """Note in the registry what became of the newest changes."""
-        control_plane, tracker = control_plane_of(context), tracker_of(context)
-        actions = model_changes.settled(acted_on(control_plane, context, STRATEGY), context)
+        actions = model_changes.settled(acted_on(context, STRATEGY), context)
         made: list[dict[str, Any]] = []
-        record = _record(control_plane, service) if actions else None
+        record = _record(context, service) if actions else None
         now_served = None if record is None else served(record, node)
         in_effect = next((one.id for one in actions if model_changes.took_effect(one, now_served)), None)
-        for newest, action in model_changes.by_version(actions, model):
-            version = version_of(tracker, model, newest)
+        for newest, action in model_changes.by_version(actions, model.name):
+            version = model.version(context, newest)
             if version is None or model_changes.is_noted(action, version):
                 continue
             verdict = model_changes.verdict_on(
@@ -174,80 +159,60 @@ def _declare_watching(
                 is_served=now_served == version_address(action),
             )
             if verdict == "promote":
-                _promote(tracker, context, options, model, version, action)
+                _promote(context, model, version, action)
             elif verdict == "reject":
-                _reject(tracker, context, options, model, version, action)
+                _reject(context, model, version, action)
             made.append({"version": version.version, "action": action.id, "state": action.state, "verdict": verdict})
         return {"changes": made}
 
 
-def _record(control_plane: ControlPlane, service: str) -> ServiceRecord | None:
+def _record(context: Context, service: str) -> ServiceRecord | None:
     try:
-        return control_plane.service(service)
+        return control_plane_of(context).service(service)
     except NotFoundError:
         return None
 
 
 def _out_of_use(
-    tracker: KnowledgeBase, model: str, version: ModelVersion, out: Action | None, *, again: bool
+    context: Context, model: RegisteredModel, version: ModelVersion, out: Action | None, *, again: bool
 ) -> str | None:
     """Say that a person took a version out of use, and note it, for the server forgets; or that it is asked for again.
 
-    Args:
-        tracker: The knowledge base.
-        model: The model.
-        version: Its version.
-        out: The change to it that another client undid, if that is still known.
-        again: Whether a caller asks for it all the same.
+    ``out`` is the change to it that another client undid, if that is still known.
     """
     said = version.tags.get(PROMOTION)
     asked = said == AGAIN and (out is None or version.tags.get(ACTION) == out.id)
     if asked or (out is None and said != OUT_OF_USE):
         return None
     if again:
-        tags = {PROMOTION: AGAIN} | ({} if out is None else {ACTION: out.id})
-        tracker.set_model_tags(model, version.version, tags)
+        model.tag(context, version.version, {PROMOTION: AGAIN} | ({} if out is None else {ACTION: out.id}))
         return None
     if said not in {PROMOTED, OUT_OF_USE}:
-        tracker.set_model_tags(model, version.version, {PROMOTION: OUT_OF_USE})
+        model.tag(context, version.version, {PROMOTION: OUT_OF_USE})
     return "another client took it out of use. Ask for it with again=True"
 
 
-def _promote(
-    tracker: KnowledgeBase,
-    context: Context,
-    options: ExecutorOptions,
-    model: str,
-    version: ModelVersion,
-    action: Action,
-) -> None:
-    champion = champion_of(tracker, model, options.alias)
-    if champion is not None and champion.version != version.version:
-        tracker.set_model_tags(model, version.version, {BEFORE: str(champion.version)})
-    tracker.set_model_alias(model, options.alias, version.version)
+def _promote(context: Context, model: RegisteredModel, version: ModelVersion, action: Action) -> None:
+    champion, number = model.champion(context), version.version
     before = None if champion is None else champion.version
-    tell(context, "model.promoted", f"model/{model}", version=version.version, before=before, action=action.id)
+    if before not in {None, number}:
+        model.tag(context, number, {BEFORE: str(before)})
+    model.name_champion(context, number)
+    tell(context, "model.promoted", f"model/{model.name}", version=number, before=before, action=action.id)
     tags = {PROMOTION: PROMOTED, ACTION: action.id}
     run = version.tags.get(bookmarks.OF_RUN, "")
     if run:
-        labels = bookmarks.learnt_labels(tracker, context, run)
+        labels = bookmarks.learnt_labels(context, run)
         tags[REFERENCE] = f"run/{run}" if labels is None else f"runs:/{labels}/{bookmarks.LABELS_FILE}"
-    tracker.set_model_tags(model, version.version, tags)
+    model.tag(context, number, tags)
 
 
-def _reject(
-    tracker: KnowledgeBase,
-    context: Context,
-    options: ExecutorOptions,
-    model: str,
-    version: ModelVersion,
-    action: Action,
-) -> None:
-    before, champion = version.tags.get(BEFORE, ""), champion_of(tracker, model, options.alias)
-    is_champion = champion is not None and champion.version == version.version
-    if is_champion and before.isdecimal() and version_of(tracker, model, int(before)) is not None:
-        tracker.set_model_alias(model, options.alias, int(before))
+def _reject(context: Context, model: RegisteredModel, version: ModelVersion, action: Action) -> None:
+    before, champion, number = version.tags.get(BEFORE, ""), model.champion(context), version.version
+    is_champion = champion is not None and champion.version == number
+    if is_champion and before.isdecimal() and model.version(context, int(before)) is not None:
+        model.name_champion(context, int(before))
     why = went_wrong(action) or action.state
     if not (model_changes.is_stuck(version) and version.tags.get(ACTION) == action.id):  # of that, people were told
-        tell(context, "model.rejected", f"model/{model}", version=version.version, why=why, action=action.id)
-    tracker.set_model_tags(model, version.version, {PROMOTION: rejection(why), ACTION: action.id})
+        tell(context, "model.rejected", f"model/{model.name}", version=number, why=why, action=action.id)
+    model.tag(context, number, {PROMOTION: rejection(why), ACTION: action.id})

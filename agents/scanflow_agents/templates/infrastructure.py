@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
-from scanflow.agent.records import Autonomy
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
+from scanflow.app.model import Number, Whole
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow_agents.templates.control_plane import ControlPlane, control_plane_of
+from scanflow_agents.templates.control_plane import control_plane_of
+from scanflow_agents.templates.options import Options
 
 RELAXED = 0.5
 """Below this share of the wanted latency, instances are asked to take a little more, if they take about what they are
@@ -31,8 +33,37 @@ MOST_SEEN = 2.0
 """So many times what an instance was seen to take is the most that it is asked to take."""
 
 
-def declare_failover(service: str, backup: str, *, every_s: float, after_s: float, autonomy: Autonomy) -> None:
-    """Declare ``backup_failover``: deploy another online workflow once a service had no ready instance for ``after_s``.
+class Watching(Options):
+    """Parameters of the strategies below, as the planner has them."""
+
+    backup_workflow: str | None = None
+    """An online workflow to deploy when the service has no ready instance. None: off."""
+
+    backup_after_s: float = Field(default=0.0, ge=0)
+    """For how long that must have been so, in seconds."""
+
+    target_p95_s: Number | None = Field(default=None, gt=0)
+    """The latency that is wanted: when the 95th percentile is above it, scaling is tuned. None: off."""
+
+    min_threshold: Number = Field(default=1.0, gt=0)
+    """The lowest number of requests a second that an instance is asked to take."""
+
+    max_instances: Whole = Field(default=4, ge=1)
+    """The most instances that scaling may start."""
+
+    spread_affinity: AffinityMode | None = None
+    """Where several instances are to be, such as ``cpu``: each on cores of its own. None: off."""
+
+    watch_interval_s: float = Field(default=60.0, gt=0)
+    """How often the service is looked at, in seconds."""
+
+    watch_cool_down_s: float = Field(default=120.0, ge=0)
+    """How long scaling and placement are left alone after a change, in seconds."""
+
+
+def declare_failover(service: str, backup: str, options: Watching) -> None:
+    """Declare ``backup_failover``: deploy another online workflow once a service had no ready instance for
+    ``backup_after_s``.
 
     For how long is counted from the first look that found it down, and told in the sample, so that the rule needs no
     memory. An agent that is restarted counts from zero: it is never too early.
@@ -40,7 +71,7 @@ def declare_failover(service: str, backup: str, *, every_s: float, after_s: floa
     unready = sf.on_event("service.unready", subject=f"service/{service}")
     since: float | None = None
 
-    @sensor(sf.any_of(unready, sf.every(seconds=every_s)))
+    @sensor(sf.any_of(unready, sf.every(seconds=options.watch_interval_s)))
     def service_health(context: Context) -> dict[str, Any]:
         """Look how the service and its stand-in are, and for how long each look has found it down."""
         nonlocal since
@@ -58,33 +89,23 @@ def declare_failover(service: str, backup: str, *, every_s: float, after_s: floa
     Strategy(
         name="backup_failover",
         when=service_health,
-        if_=lambda found: found["down"] and found["down_s"] >= after_s and not found["backup"],
+        if_=lambda found: found["down"] and found["down_s"] >= options.backup_after_s and not found["backup"],
         then=do.deploy_workflow(backup),
-        autonomy=autonomy,
+        autonomy=options.autonomy,
         priority=10,
     )
 
 
-def declare_scaling(
-    service: str,
-    *,
-    target_p95_s: float,
-    lowest: float,
-    most: int,
-    every_s: float,
-    cool_down_s: float,
-    autonomy: Autonomy,
-) -> None:
+def declare_scaling(service: str, target_p95_s: float, options: Watching) -> None:
     """Declare ``tune_scaling``: fit the requests a second that an instance is asked to take to the latency wanted."""
 
-    @sensor(sf.every(seconds=every_s))
+    @sensor(sf.every(seconds=options.watch_interval_s))
     def service_latency(context: Context) -> dict[str, Any]:
         """Measure the service, and work out the threshold that fits."""
-        control_plane = control_plane_of(context)
-        record = control_plane.service(service)
+        record = control_plane_of(context).service(service)
         p95_s = None if record.current is None else record.current.p95_s
         rps = _taken(record)
-        scaled = _threshold(control_plane, record)
+        scaled = _threshold(context, record)
         threshold = rps if scaled is None else scaled
         seen = None if scaled is None else rps  # what nothing scales by has nothing to rise for
         return {
@@ -92,28 +113,27 @@ def declare_scaling(
             "instances": record.shape.instances,
             "rps": rps,
             "threshold": threshold,
-            "next": next_threshold(threshold, p95_s, target_p95_s=target_p95_s, lowest=lowest, seen=seen),
+            "next": next_threshold(
+                threshold, p95_s, target_p95_s=target_p95_s, lowest=options.min_threshold, seen=seen
+            ),
         }
-
-    def tune(found: dict[str, Any]) -> Act:
-        return do.update_workflow_replica(service, metric="rps", target=found["next"], max=most)
 
     Strategy(
         name="tune_scaling",
         when=service_latency,
         if_=lambda found: found["next"] is not None,
-        then=tune,
-        cool_down=cool_down_s,
-        autonomy=autonomy,
+        then=lambda found: do.update_workflow_replica(
+            service, metric="rps", target=found["next"], max=options.max_instances
+        ),
+        cool_down=options.watch_cool_down_s,
+        autonomy=options.autonomy,
     )
 
 
-def declare_spreading(
-    service: str, affinity: AffinityMode, *, every_s: float, cool_down_s: float, autonomy: Autonomy
-) -> None:
+def declare_spreading(service: str, affinity: AffinityMode, options: Watching) -> None:
     """Declare ``spread_instances``: keep several instances from each other's cores."""
 
-    @sensor(sf.every(seconds=every_s))
+    @sensor(sf.every(seconds=options.watch_interval_s))
     def service_placement(context: Context) -> dict[str, Any]:
         """Look where the service's instances may run."""
         shape = control_plane_of(context).service(service).shape
@@ -124,8 +144,8 @@ def declare_spreading(
         when=service_placement,
         if_=lambda found: found["instances"] > 1 and found["affinity"] != affinity,
         then=do.update_workflow_affinity(service, affinity, kind="online"),
-        cool_down=cool_down_s,
-        autonomy=autonomy,
+        cool_down=options.watch_cool_down_s,
+        autonomy=options.autonomy,
     )
 
 
@@ -144,12 +164,8 @@ def next_threshold(
     Too slow: less, in proportion, and at most half as much at once. Much faster than wanted while it takes about what
     it is asked to: a tenth more, and at most twice what it was seen to take. Little traffic says nothing of more.
 
-    Args:
-        threshold: What it is asked to take now, in requests a second.
-        p95_s: The 95th percentile of the latency, in seconds; None: nobody knows.
-        target_p95_s: The one that is wanted.
-        lowest: The least that it is asked to take.
-        seen: What it takes now, in requests a second; None: nobody knows, and it is not asked to take more.
+    ``threshold`` is what it is asked to take now, ``lowest`` the least that it is, and ``seen`` what it takes now
+    (None: nobody knows).
     """
     if threshold is None or p95_s is None or threshold <= 0:
         return None
@@ -161,10 +177,10 @@ def next_threshold(
     return round(max(lowest, min(threshold * 1.1, MOST_SEEN * seen)), 3)
 
 
-def _threshold(control_plane: ControlPlane, record: ServiceRecord) -> float | None:
+def _threshold(context: Context, record: ServiceRecord) -> float | None:
     """Return the threshold that scaling goes by, in requests a second for each instance; None: it does not."""
     try:
-        said = control_plane.explain(record.name)
+        said = control_plane_of(context).explain(record.name)
     except (NotFoundError, UsageError, InvalidError):  # nothing scales it yet
         return None
     return said.target if said.metric == "rps" else None

@@ -13,11 +13,10 @@ from scanflow.app.application import Application
 from scanflow.app.model import short
 from scanflow.app.parameters import plain
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.port import KnowledgeBase
 from scanflow.loading import find_file
 from scanflow.modules import load_function
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.control_plane import RECENT, ControlPlane, tell
+from scanflow_agents.templates.control_plane import RECENT, control_plane_of, tell, tracker_of
 
 Labeller: TypeAlias = Callable[[list[dict[str, Any]], Context], Mapping[str, JSON]]
 """Takes things of the queue (``id``, ``run``, ``data``, ``guess``, ``score``) and returns labels by id; it may leave
@@ -27,12 +26,13 @@ some out. Pictures are found by ``data``: in the file ``data["file"]`` of the tr
 PICKED_JSON, PICKED_NPZ = "picked.json", "picked.npz"
 
 
-def picked_points(tracker: KnowledgeBase, context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
+def picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
     """Return the points that a detection picked, and the id of the tracked run that has them.
 
     Raises:
         NotFoundError: the detection logged none.
     """
+    tracker = tracker_of(context)
     found = tracker.search_runs(context.app, context.team, f"tags.`{bookmarks.OF_RUN}` = '{run}'", limit=RECENT)
     tracked = next((one for one in found if "n_picked" in one.metrics), None)
     if tracked is None:
@@ -66,74 +66,55 @@ def items_of(points: Sequence[Mapping[str, Any]], *, run: str, tracked: str) -> 
     ]
 
 
-def load_labeller(app: Application, locator: str) -> Labeller:
-    """Return the function at ``file.py:name`` (in the application's folder) or ``package.module:name``.
-
-    Raises:
-        InvalidError: there is none.
-    """
-    place, _, name = locator.partition(":")
-    try:
-        if not name:
-            raise InvalidError("it names no function. Write 'file.py:function'")
-        file = find_file(place, [Path(app.app_dir).resolve()]) if place.endswith(".py") else None
-        found: Labeller = load_function(locator, file)
-    except (NotFoundError, InvalidError) as error:
-        raise InvalidError(f"The labeller {locator!r} cannot be used: {error}") from error
-    return found
-
-
 class SharedLabeller:
     """A labeller that answers at once. Several sensors may ask it; it is asked one thing at a time, and no thing twice
     at the same time."""
 
     def __init__(self, app: Application, locator: str) -> None:
-        """Load it from ``file.py:function``.
+        """Load the function at ``file.py:name`` (in the application's folder) or ``package.module:name``.
 
         Raises:
             InvalidError: there is none.
         """
         self.locator = locator
-        self._labeller = load_labeller(app, locator)
         self._one_at_a_time = Lock()
+        place, _, name = locator.partition(":")
+        try:
+            if not name:
+                raise InvalidError("it names no function. Write 'file.py:function'")
+            file = find_file(place, [Path(app.app_dir).resolve()]) if place.endswith(".py") else None
+            self._labeller: Labeller = load_function(locator, file)
+        except (NotFoundError, InvalidError) as error:
+            raise InvalidError(f"The labeller {locator!r} cannot be used: {error}") from error
 
-    def label_waiting(self, control_plane: ControlPlane, context: Context) -> dict[str, Any]:
+    def label_waiting(self, context: Context) -> dict[str, Any]:
         """Have everything labelled that waits for a label, and tell how much was.
 
         Raises:
+            InvalidError: the answer is no mapping from the ids that it was asked for.
             Exception: whatever the labeller raises.
         """
         with self._one_at_a_time:
-            waiting = control_plane.labels(context.app, state="wanted", team=context.team)
-            count = ask(control_plane, context, self._labeller, self.locator, waiting)
+            waiting = control_plane_of(context).labels(context.app, state="wanted", team=context.team)
+            count = self._label(context, [dict(one) for one in waiting]) if waiting else 0
             if count:
                 tell(context, "labels.given", "labels", count=count, by=f"labeller {self.locator}")
         return {"wanted": len(waiting), "labelled": count}
 
-
-def ask(
-    control_plane: ControlPlane, context: Context, labeller: Labeller, locator: str, items: Sequence[Mapping[str, Any]]
-) -> int:
-    """Ask a labeller about things that wait for a label, and give what it answers; return how many.
-
-    Raises:
-        InvalidError: its answer is no mapping from the ids that it was asked for.
-        Exception: whatever the labeller raises.
-    """
-    waiting = [dict(one) for one in items if one.get("state", "wanted") == "wanted"]
-    if not waiting:
-        return 0
-    answer: Any = labeller(waiting, context)
-    if not isinstance(answer, Mapping):
-        raise InvalidError(f"The labeller {locator!r} returned {short(answer)}. Return a mapping from ids to labels.")
-    known = {one["id"] for one in waiting}
-    if strange := [id for id in answer if id not in known]:
-        raise InvalidError(f"The labeller {locator!r} labelled {short(strange[0])}, which it was not asked for.")
-    given = {str(id): label for id, label in answer.items() if label is not None}
-    for id, label in given.items():
-        value = plain(_number(label), f"The label of {id!r}")
-        control_plane.give_label(context.app, id, value, by=f"labeller {locator}", team=context.team)
-    return len(given)
+    def _label(self, context: Context, waiting: list[dict[str, Any]]) -> int:
+        known = {one["id"] for one in waiting}
+        answer: Any = self._labeller(waiting, context)
+        who = f"The labeller {self.locator!r}"
+        if not isinstance(answer, Mapping):
+            raise InvalidError(f"{who} returned {short(answer)}. Return a mapping from ids to labels.")
+        if strange := [id for id in answer if id not in known]:
+            raise InvalidError(f"{who} labelled {short(strange[0])}, which it was not asked for.")
+        given = {str(id): label for id, label in answer.items() if label is not None}
+        for id, label in given.items():
+            value = plain(_number(label), f"The label of {id!r}")
+            by = f"labeller {self.locator}"
+            control_plane_of(context).give_label(context.app, id, value, by=by, team=context.team)
+        return len(given)
 
 
 def _number(label: Any) -> Any:

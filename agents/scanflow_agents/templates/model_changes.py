@@ -68,13 +68,8 @@ def taken_out(
 ) -> Action | None:
     """Return the change to a version that another client has undone since.
 
-    Args:
-        actions: What was wanted, the newest first, as read before the service was.
-        context: Whose executor it is.
-        address: The version.
-        record: The service. One that was deleted and deployed since the change lost the version without anybody's wish;
-            who has another version deployed over it took it out of use.
-        node: Its node with the model.
+    ``actions`` are the newest first, as read before the service was. A service that was deleted and deployed since the
+    change lost the version without anybody's wish; who has another version deployed over it took it out of use.
     """
     now_served = served(record, node)
     if now_served in {None, address}:
@@ -96,14 +91,8 @@ def not_noted_yet(actions: Iterable[Action], context: Context, version: ModelVer
 
 
 def on_its_way(actions: Iterable[Action], context: Context, address: str, *, watched_s: float) -> str | None:
-    """Say what keeps a version waiting: itself on its way, or another one on its way or still watched.
-
-    Args:
-        actions: What was wanted, the newest first.
-        context: Whose executor it is, and the time.
-        address: The version that is wanted.
-        watched_s: For how long a version is watched after it was put to use.
-    """
+    """Say what keeps a version waiting: itself on its way, or another one on its way or still watched (for
+    ``watched_s`` after it was put to use). ``actions`` are the newest first."""
     for intent in context.wanted():
         return _under_way(intent, address)
     for action in actions:
@@ -123,25 +112,14 @@ def _under_way(intent: Intent, address: str) -> str:
 
 
 def is_mine(action: Action, context: Context) -> bool:
-    """Say whether an action is of this executor's strategy."""
-    intent = action.intent
-    return (intent.app, intent.team, intent.agent, intent.strategy) == (
-        context.app,
-        context.team,
-        context.agent,
-        STRATEGY,
-    )
+    one = action.intent
+    return (one.app, one.team, one.agent, one.strategy) == (context.app, context.team, context.agent, STRATEGY)
 
 
 def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool, is_served: bool) -> Verdict:
-    """Say what is to be noted about an action that has ended.
+    """Say what is to be noted about an action that has ended and is watched for ``watched_s``.
 
-    Args:
-        action: What was done.
-        now: Seconds since the epoch.
-        watched_s: How long it is watched after it ended.
-        is_newest: Whether nothing that took effect was done after it.
-        is_served: Whether the service answers with its version now.
+    ``is_newest``: nothing that took effect was done after it; ``is_served``: the service answers with its version now.
     """
     if went_wrong(action) is not None:
         return "reject"
@@ -183,5 +161,4 @@ def is_noted(action: Action, version: ModelVersion) -> bool:
 
 
 def is_stuck(version: ModelVersion) -> bool:
-    """Say whether the registry says of a version that it could not be taken back."""
     return version.tags.get(PROMOTION, "").startswith(rejection(STUCK))

@@ -1,13 +1,15 @@
-"""The model registry as planner and executor use it: the version in use, and what became of the others."""
+"""The model registry as planner, executor and checker use it: the version in use, and what became of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from scanflow.agent.context import Context
 from scanflow.agent.error_text import shortened
 from scanflow.errors import NotFoundError
-from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
+from scanflow_agents.templates.control_plane import tracker_of
 
 PROMOTION = "scanflow.promotion"
 """``promoted``, ``rejected: why`` or ``taken out of use``. The last two, and one that was promoted and is not the
@@ -32,21 +34,31 @@ REFERENCE = "scanflow.reference"
 _REJECTED = "rejected: "
 
 
-def version_of(tracker: KnowledgeBase, model: str, version: int | str) -> ModelVersion | None:
-    """Return the version of that number or alias; None: there is none, or it was deleted."""
-    try:
-        return tracker.get_model(model, version)
-    except NotFoundError:
-        return None
+@dataclass(frozen=True)
+class RegisteredModel:
+    """A model and the alias of its version in use."""
 
+    name: str
+    alias: str
 
-def champion_of(tracker: KnowledgeBase, model: str, alias: str) -> ModelVersion | None:
-    """Return the version in use, if one has the alias."""
-    return version_of(tracker, model, alias)
+    def version(self, context: Context, version: int | str) -> ModelVersion | None:
+        """Return the version of that number or alias; None: there is none, or it was deleted."""
+        try:
+            return tracker_of(context).get_model(self.name, version)
+        except NotFoundError:
+            return None
+
+    def champion(self, context: Context) -> ModelVersion | None:
+        return self.version(context, self.alias)
+
+    def tag(self, context: Context, version: int, tags: Mapping[str, str]) -> ModelVersion:
+        return tracker_of(context).set_model_tags(self.name, version, tags)
+
+    def name_champion(self, context: Context, version: int) -> None:
+        tracker_of(context).set_model_alias(self.name, self.alias, version)
 
 
 def address_of(model: str, version: int) -> str:
-    """Return ``models:/name/3``."""
     return f"models:/{model}/{version}"
 
 

@@ -28,11 +28,7 @@ class Options(Model):
     def of(cls, agent: Agent) -> Self:
         """Return the agent's parameters, with defaults for those it does not say.
 
-        An agent with modules of its own may have parameters for those too, if their names are unlike the template's.
-
-        Raises:
-            InvalidError: a parameter is not known, or its value is wrong.
-        """
+        An agent with modules of its own may have parameters for those too, if their names are unlike the template's."""
         given: dict[str, Any] = dict(agent.parameters)
         if agent.modules:
             given = {name: value for name, value in given.items() if name in cls.model_fields or _near(cls, name)}
@@ -58,11 +54,6 @@ class Starting(Options):
 
 
 def agent_named(app: Application, agent: Agent, name: str, parameter: str) -> str:
-    """Return the name of an agent of the application.
-
-    Raises:
-        InvalidError: there is none of that name.
-    """
     names = [one.name for one in app.agents]
     if name not in names:
         raise _not_there(app, agent, f"agent {name!r}", parameter, name, names)
@@ -70,11 +61,7 @@ def agent_named(app: Application, agent: Agent, name: str, parameter: str) -> st
 
 
 def workflow_named(app: Application, agent: Agent, name: str, parameter: str, *, online: bool = False) -> Workflow:
-    """Return a workflow of the application, a batch one unless ``online``.
-
-    Raises:
-        InvalidError: there is none of that name and kind.
-    """
+    """Return a workflow of the application, a batch one unless ``online``."""
     fitting = {one.name: one for one in app.workflows if (one.type == "online") == online}
     if name not in fitting:
         kind = "online" if online else "batch"
@@ -83,11 +70,7 @@ def workflow_named(app: Application, agent: Agent, name: str, parameter: str, *,
 
 
 def service_named(app: Application, agent: Agent, name: str | None, parameter: str = "service") -> Workflow:
-    """Return the online workflow that is meant: the one named, or the application's only one.
-
-    Raises:
-        InvalidError: there is no such one, or several.
-    """
+    """Return the online workflow that is meant: the one named, or the application's only one."""
     online = [one.name for one in app.workflows if one.type == "online"]
     if name is None and len(online) != 1:
         raise InvalidError(
@@ -98,11 +81,7 @@ def service_named(app: Application, agent: Agent, name: str | None, parameter: s
 
 
 def model_named(agent: Agent, service: Workflow, node: str | None) -> tuple[str, str]:
-    """Return the node of a service that is a registered model, and the model's name.
-
-    Raises:
-        InvalidError: there is no such node, or several.
-    """
+    """Return the node of a service that is a registered model, and the model's name."""
     models = {one.name: one.model for one in service.services if one.model is not None}
     if node is None and len(models) != 1:
         raise InvalidError(
@@ -119,11 +98,7 @@ def model_named(agent: Agent, service: Workflow, node: str | None) -> tuple[str,
 
 
 def takes(agent: Agent, workflow: Workflow, parameters: Mapping[str, Any]) -> None:
-    """Check that the workflow has these parameters, so that a wrong name is told before anything has drifted.
-
-    Raises:
-        InvalidError: none of its steps has one of them.
-    """
+    """Check that the workflow has these parameters, so that a wrong name is told before anything has drifted."""
     try:
         workflow.with_parameters(parameters)
     except NotFoundError as error:

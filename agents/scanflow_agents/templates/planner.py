@@ -14,35 +14,30 @@ from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.actions import Act, Call, call
+from scanflow.agent.actions import call
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Number, Whole
-from scanflow.app.resources import AffinityMode
 from scanflow.backends.records import RunRecord
 from scanflow.errors import InvalidError
-from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks, infrastructure
-from scanflow_agents.templates.control_plane import control_plane_of, newest_runs, outputs_of, tell, tracker_of
+from scanflow_agents.templates.control_plane import control_plane_of, newest_runs, outputs_of, tell
 from scanflow_agents.templates.model_registry import (
     OUT_OF_USE,
     PROMOTED,
     PROMOTION,
+    RegisteredModel,
     address_of,
-    champion_of,
     rejected,
-    version_of,
 )
 from scanflow_agents.templates.options import Starting, agent_named, model_named, service_named, takes, workflow_named
 
 
-class PlannerOptions(Starting):
-    """Parameters of the planner."""
-
+class PlannerOptions(Starting, infrastructure.Watching):
     min_picked: Whole = Field(default=100, ge=1)
     """So many labels that no model has learnt from are worth a retraining (Algorithm 1, line 4)."""
 
@@ -89,44 +84,17 @@ class PlannerOptions(Starting):
     alias: str = "champion"
     """What names the version in use."""
 
-    backup_workflow: str | None = None
-    """An online workflow to deploy when the service has no ready instance. None: off."""
-
-    backup_after_s: float = Field(default=0.0, ge=0)
-    """For how long that must have been so, in seconds."""
-
-    target_p95_s: Number | None = Field(default=None, gt=0)
-    """The latency that is wanted: when the 95th percentile is above it, scaling is tuned. None: off."""
-
-    min_threshold: Number = Field(default=1.0, gt=0)
-    """The lowest number of requests a second that an instance is asked to take."""
-
-    max_instances: Whole = Field(default=4, ge=1)
-    """The most instances that scaling may start."""
-
-    spread_affinity: AffinityMode | None = None
-    """Where several instances are to be, such as ``cpu``: each on cores of its own. None: off."""
-
-    watch_interval_s: float = Field(default=60.0, gt=0)
-    """How often the service is looked at, in seconds."""
-
-    watch_cool_down_s: float = Field(default=120.0, ge=0)
-    """How long scaling and placement are left alone after a change, in seconds."""
-
 
 def declare(app: Application, agent: Agent) -> None:
-    """Declare the planner's sensors and strategies.
-
-    Raises:
-        InvalidError: a parameter is wrong.
-    """
+    """Declare the planner's sensors and strategies."""
     options = PlannerOptions.of(agent)
     training = workflow_named(app, agent, options.training_workflow, "training_workflow")
     executor = agent_named(app, agent, options.executor, "executor")
-    model = options.model_name
-    if model is None:
-        _, model = model_named(agent, service_named(app, agent, options.service), options.node)
-    takes(agent, training, _parameters(options, {"batch": "", "champion": address_of(model, 1)}))
+    name = options.model_name
+    if name is None:
+        _, name = model_named(agent, service_named(app, agent, options.service), options.node)
+    model = RegisteredModel(name, options.alias)
+    takes(agent, training, _parameters(options, {"batch": "", "champion": address_of(name, 1)}))
     _declare_retraining(options, model)
     _declare_change(app, options, model, executor)
     if options.backup_workflow is not None:
@@ -134,30 +102,16 @@ def declare(app: Application, agent: Agent) -> None:
         service = service_named(app, agent, options.service).name
         if backup == service:
             raise InvalidError(f"Agent {agent.name!r}: {backup!r} cannot stand in for itself. Name another workflow.")
-        infrastructure.declare_failover(
-            service, backup, every_s=options.watch_interval_s, after_s=options.backup_after_s, autonomy=options.autonomy
-        )
+        infrastructure.declare_failover(service, backup, options)
     if options.target_p95_s is not None:
-        infrastructure.declare_scaling(
-            service_named(app, agent, options.service).name,
-            target_p95_s=options.target_p95_s,
-            lowest=options.min_threshold,
-            most=options.max_instances,
-            every_s=options.watch_interval_s,
-            cool_down_s=options.watch_cool_down_s,
-            autonomy=options.autonomy,
-        )
+        infrastructure.declare_scaling(service_named(app, agent, options.service).name, options.target_p95_s, options)
     if options.spread_affinity is not None:
         infrastructure.declare_spreading(
-            service_named(app, agent, options.service).name,
-            options.spread_affinity,
-            every_s=options.watch_interval_s,
-            cool_down_s=options.watch_cool_down_s,
-            autonomy=options.autonomy,
+            service_named(app, agent, options.service).name, options.spread_affinity, options
         )
 
 
-def _declare_retraining(options: PlannerOptions, model: str) -> None:
+def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None:
     least = options.min_picked
     seen: dict[str, frozenset[str]] = {}
     asked = [-math.inf]
@@ -165,19 +119,17 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
     @sensor(sf.every(seconds=options.interval_s))
     def count_number_of_pickeddata(context: Context) -> dict[str, Any]:
         """Count the labels that no model has learnt from; if they are enough, keep them as a file to learn from."""
-        control_plane, tracker = control_plane_of(context), tracker_of(context)
-        busy = bookmarks.at_work(
-            control_plane, tracker, context, options.training_workflow, "learnt", patience_s=60 + 2 * options.interval_s
-        )  # before the notes are read: what is noted meanwhile is then among them
-        given = control_plane.labels(context.app, state="given", team=context.team)
-        learnt = bookmarks.learnt_ids(tracker, context, seen) if given else set()
+        # Before the notes are read: what is noted meanwhile is then among them.
+        busy = bookmarks.at_work(context, options.training_workflow, "learnt", patience_s=60 + 2 * options.interval_s)
+        given = control_plane_of(context).labels(context.app, state="given", team=context.team)
+        learnt = bookmarks.learnt_ids(context, seen) if given else set()
         new = [one for one in given if one["id"] not in learnt]
-        champion = champion_of(tracker, model, options.alias)
+        champion = model.champion(context)
         found: dict[str, Any] = {
             "picked": len(new),
             "labels": len(given),
             "busy": busy,
-            "champion": None if champion is None else address_of(model, champion.version),
+            "champion": None if champion is None else address_of(model.name, champion.version),
             "batch": None,
         }
         if len(new) >= least and busy is None and champion is not None:
@@ -185,20 +137,17 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
             if 0 <= now - asked[0] < options.again_after_s:  # what was refused is refused again for a while
                 return found | {"busy": "it was asked for already"}
             asked[0] = now
-            found["batch"] = bookmarks.save_labels(tracker, context, given if options.learn_from == "all" else new)
+            found["batch"] = bookmarks.save_labels(context, given if options.learn_from == "all" else new)
         return found
 
     def enough(found: dict[str, Any]) -> bool:
         return found["picked"] >= least and found["batch"] is not None
 
-    def retrain(found: dict[str, Any]) -> Act:
-        return do.run_workflow(options.training_workflow, parameters=_parameters(options, found))
-
     Strategy(
         name="retrain_model",
         when=count_number_of_pickeddata,
         if_=enough,
-        then=retrain,
+        then=lambda found: do.run_workflow(options.training_workflow, parameters=_parameters(options, found)),
         autonomy=options.autonomy,
         cool_down=options.cool_down_s,
         budget=options.budget,
@@ -206,7 +155,7 @@ def _declare_retraining(options: PlannerOptions, model: str) -> None:
     )
 
 
-def _declare_change(app: Application, options: PlannerOptions, model: str, executor: str) -> None:
+def _declare_change(app: Application, options: PlannerOptions, model: RegisteredModel, executor: str) -> None:
     min_gain = options.min_gain
     ended = sf.on_event("run.succeeded", workflow=options.training_workflow, app=app.name)
     asked: dict[int, float] = {}
@@ -214,24 +163,23 @@ def _declare_change(app: Application, options: PlannerOptions, model: str, execu
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
     def retraining_ended(context: Context) -> dict[str, Any]:
         """Compare the newest challenger with the champion, by what they were judged at on the same samples."""
-        control_plane, tracker = control_plane_of(context), tracker_of(context)
         newest: dict[str, Any] | None = None
-        known = bookmarks.noted_runs(tracker, context, "learnt")
-        for record in newest_runs(control_plane, context, options.training_workflow):
+        known = bookmarks.noted_runs(context, "learnt")
+        for record in newest_runs(context, options.training_workflow):
             if record.state != "succeeded" or (newest is not None and record.name in known):
                 continue
-            outputs = outputs_of(control_plane, record.name)
+            outputs = outputs_of(context, record.name)
             judged = _judged(outputs, options.metric)
             if record.name not in known:
                 if judged is not None:
                     _tell(context, options, model, record, judged)
-                _note_learnt(tracker, context, record, {} if judged is None else outputs, challenger=judged is not None)
+                _note_learnt(context, record, {} if judged is None else outputs, challenger=judged is not None)
             if judged is None:  # it trained a first model, and no challenger
                 continue
             newest = newest or {"run": str(record.name), **judged}
         if newest is None:
             return {"gain": None, "stands": "nothing was retrained yet"}
-        found, now = _compared(tracker, options, model, newest), context.clock()
+        found, now = _compared(context, model, newest), context.clock()
         if found["stands"] is None and found["gain"] > min_gain:
             if 0 <= now - asked.get(found["version"], -math.inf) < options.again_after_s:
                 return {**found, "stands": "it was asked for already"}
@@ -241,10 +189,13 @@ def _declare_change(app: Application, options: PlannerOptions, model: str, execu
     def better(found: dict[str, Any]) -> bool:
         return found["stands"] is None and found["gain"] > min_gain
 
-    def change(found: dict[str, Any]) -> Call:
-        return call(executor, "change_model", version=found["version"], run=found["run"])
-
-    Strategy(name="update_model", when=retraining_ended, if_=better, then=change, autonomy=options.autonomy)
+    Strategy(
+        name="update_model",
+        when=retraining_ended,
+        if_=better,
+        then=lambda found: call(executor, "change_model", version=found["version"], run=found["run"]),
+        autonomy=options.autonomy,
+    )
 
 
 def stands_against(
@@ -282,39 +233,34 @@ def _judged(outputs: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
     return values | {"champion": against if isinstance(against, int) else None}
 
 
-def _tell(context: Context, options: PlannerOptions, model: str, record: RunRecord, judged: Mapping[str, Any]) -> None:
+def _tell(
+    context: Context, options: PlannerOptions, model: RegisteredModel, record: RunRecord, judged: Mapping[str, Any]
+) -> None:
     """Tell how a challenger did. It may be told twice, where the agent ends before it is noted."""
     gain = judged["challenger_metric"] - judged["champion_metric"]
     about = {"run": str(record.name), "metric": options.metric, "better": gain > options.min_gain, **judged}
-    tell(context, "model.judged", f"model/{model}", **about)
+    tell(context, "model.judged", f"model/{model.name}", **about)
 
 
-def _compared(tracker: KnowledgeBase, options: PlannerOptions, model: str, newest: dict[str, Any]) -> dict[str, Any]:
+def _compared(context: Context, model: RegisteredModel, newest: dict[str, Any]) -> dict[str, Any]:
     number = int(newest["version"])
-    version = version_of(tracker, model, number)
-    champion = champion_of(tracker, model, options.alias)  # after the version: its alias moves before it is tagged
-    if version is None:
-        stands: str | None = "its version was deleted"
-    else:
-        stands = stands_against(version, champion, judged_against=newest["champion"])
+    version = model.version(context, number)
+    champion = model.champion(context)  # after the version: its alias moves before it is tagged
+    gone = "its version was deleted"
     return {
         **newest,
         "version": number,
         "champion": None if champion is None else champion.version,
         "gain": newest["challenger_metric"] - newest["champion_metric"],
-        "stands": stands,
+        "stands": gone if version is None else stands_against(version, champion, judged_against=newest["champion"]),
     }
 
 
-def _note_learnt(
-    tracker: KnowledgeBase, context: Context, record: RunRecord, outputs: Mapping[str, Any], *, challenger: bool
-) -> None:
+def _note_learnt(context: Context, record: RunRecord, outputs: Mapping[str, Any], *, challenger: bool) -> None:
     """Note what labels a model has learnt from: those that the run says, else the newest from before it began."""
     labels = outputs.get("labels")
     if challenger and not isinstance(labels, str):
-        before = (
-            one for one in bookmarks.noted(tracker, context, "labels") if bookmarks.time_of(one) <= record.created
-        )
-        labels = next((one.run_id for one in before), None)
+        made = bookmarks.noted(context, "labels")
+        labels = next((one.run_id for one in made if bookmarks.time_of(one) <= record.created), None)
     tags = {bookmarks.OF_RUN: str(record.name)} | ({bookmarks.OF_LABELS: labels} if isinstance(labels, str) else {})
-    bookmarks.note(tracker, context, "learnt", tags=tags)
+    bookmarks.note(context, "learnt", tags=tags)

@@ -157,11 +157,6 @@ def _labels(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _part(arrays: dict[str, NDArray[Any]], run_id: str, name: str | None, prepare: Prepare | None) -> NDArray[Any]:
-    """Return what a file recorded of an input, prepared.
-
-    Raises:
-        InvalidError: it has no such input, or one that cannot be used.
-    """
     part = _input(arrays, run_id, name)
     if prepare is not None:
         try:

@@ -20,13 +20,11 @@ from scanflow.errors import InvalidError, UsageError
 from scanflow.knowledge.filters import parse_filter
 from scanflow_agents.host.sensor_state import AHEAD_S
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.control_plane import tell, tracker_of
+from scanflow_agents.templates.control_plane import tell
 from scanflow_agents.templates.options import Options, agent_named
 
 
 class TrackerOptions(Options):
-    """Parameters of the tracker."""
-
     min_predictions: Whole = Field(default=1000, ge=1)
     """So many new predictions are worth a look (Algorithm 1, line 1)."""
 
@@ -68,11 +66,7 @@ class _HandedOver:
 
 
 def declare(app: Application, agent: Agent) -> None:
-    """Declare the tracker's sensor and strategy.
-
-    Raises:
-        InvalidError: a parameter is wrong.
-    """
+    """Declare the tracker's sensor and strategy."""
     options = TrackerOptions.of(agent)
     checker = agent_named(app, agent, options.checker, "checker")
     least, handed = options.min_predictions, _HandedOver()
@@ -87,12 +81,11 @@ def declare(app: Application, agent: Agent) -> None:
     @sensor(sf.every(seconds=options.interval_s))
     def count_number_of_predictions(context: Context) -> dict[str, Any]:
         """Count the predictions that were recorded since the last that were checked."""
-        tracker = tracker_of(context)
-        since, until = bookmarks.checked_until(tracker, context), context.clock() - options.settled_s
+        since, until = bookmarks.checked_until(context), context.clock() - options.settled_s
         if handed.at > context.clock() + AHEAD_S:  # by a clock that was ahead
             handed.until = handed.at = handed.told = 0.0
         found = bookmarks.predictions(
-            tracker, context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
+            context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
         )
         runs, now = bookmarks.oldest(found, options.most_runs, least=least, size=predictions_in), context.clock()
         counts = {run.run_id: predictions_in(run) for run in runs}

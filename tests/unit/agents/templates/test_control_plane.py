@@ -139,10 +139,8 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
     context = Context(app="mnist", team="data", agent="executor", clock=lambda: 0.0, services=control_plane)
     for app, workflow in [("mnist", "training")] * 2 + [("mnist", "inference"), ("other", "training")] * 75:
         entered(parts, app=app, workflow=workflow)
-    assert {(one.app, one.workflow) for one in newest_runs(control_plane, context, "training")} == {
-        ("mnist", "training")
-    }
-    assert len(newest_runs(control_plane, context, "training")) == 2
+    assert {(one.app, one.workflow) for one in newest_runs(context, "training")} == {("mnist", "training")}
+    assert len(newest_runs(context, "training")) == 2
     assert len(control_plane.runs(limit=3)) == 3
     of = {"team": "data", "agent": "executor", "strategy": "change"}
     with parts.store.write() as connection:
@@ -151,7 +149,7 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
             intents.add(connection, stored(f"no-{number}", **of))
             intents.add(connection, stored(f"other-{number}", "succeeded", "act", team="data"))
             intents.add(connection, stored(f"says-{number}", "pending", "suggest", **of))
-    assert [one.id for one in acted_on(control_plane, context, "change")] == ["mine"]
+    assert [one.id for one in acted_on(context, "change")] == ["mine"]
     assert len(control_plane.actions("mnist")) == 100
     assert control_plane.actions("mnist", states=["running", "lost"]) == []
     assert len(control_plane.actions("mnist", target="service/serve", primitive="update_workflow_replica")) == 100

@@ -47,9 +47,7 @@ def much_runs(world: World) -> None:
 def test_a_training_that_goes_on_is_seen_beside_a_workflow_that_runs_all_the_time(world: World) -> None:
     world.control_plane.ran("long-run-1", "training", {}, state="running")
     much_runs(world)
-    busy = bookmarks.at_work(
-        world.control_plane, world.tracker, world.context("planner"), "training", "learnt", patience_s=60.0
-    )
+    busy = bookmarks.at_work(world.context("planner"), "training", "learnt", patience_s=60.0)
     assert busy == "long-run-1"
 
 
@@ -58,7 +56,7 @@ def test_a_training_is_judged_and_noted_beside_a_workflow_that_runs_all_the_time
     much_runs(world)
     found = world.fire("planner", "retraining_ended")
     assert (found["run"], found["version"]) == ("bold-fox-2", version)
-    assert bookmarks.noted_runs(world.tracker, world.context("planner"), "learnt") == {"bold-fox-2"}
+    assert bookmarks.noted_runs(world.context("planner"), "learnt") == {"bold-fox-2"}
 
 
 @pytest.mark.parametrize("state", ["pending", "running"])
@@ -67,9 +65,7 @@ def test_a_run_that_is_wanted_is_seen_beside_a_strategy_that_is_refused_all_the_
     much_is_refused(world)
     much_is_refused(world, state="pending", verdict="suggest", primitive="stop_workflow")
     much_is_refused(world, state="pending", verdict="suggest", target="workflow/detector")
-    busy = bookmarks.at_work(
-        world.control_plane, world.tracker, world.context("planner"), "training", "learnt", patience_s=60.0
-    )
+    busy = bookmarks.at_work(world.context("planner"), "training", "learnt", patience_s=60.0)
     assert busy == "wanted by tracker: wanted"
 
 
@@ -102,23 +98,23 @@ def test_a_detection_noted_by_a_clock_that_was_ahead_does_not_hide_what_comes(wo
     context = world.context("checker")
 
     def checked(until: float) -> None:
-        bookmarks.note(world.tracker, context, "checked", tags={bookmarks.OF_RUN: "r"}, metrics={"until": until})
+        bookmarks.note(context, "checked", tags={bookmarks.OF_RUN: "r"}, metrics={"until": until})
 
     now = world.control_plane.now
-    assert bookmarks.checked_until(world.tracker, context) == 0.0
+    assert bookmarks.checked_until(context) == 0.0
     checked(now - 100)
     checked(now + 7200)
-    assert bookmarks.checked_until(world.tracker, context) == now - 100
+    assert bookmarks.checked_until(context) == now - 100
     world.predicted(1000)
     assert world.fire("tracker", "count_number_of_predictions")["due"]
     world.control_plane.now = now + 8000
-    assert bookmarks.checked_until(world.tracker, context) == now + 7200
+    assert bookmarks.checked_until(context) == now + 7200
 
 
 def test_a_detection_noted_by_a_clock_a_little_ahead_is_told_as_it_is(world: World) -> None:
     context, now = world.context("checker"), world.control_plane.now
-    bookmarks.note(world.tracker, context, "checked", tags={bookmarks.OF_RUN: "r"}, metrics={"until": now + 5})
-    assert bookmarks.checked_until(world.tracker, context) == now + 5
+    bookmarks.note(context, "checked", tags={bookmarks.OF_RUN: "r"}, metrics={"until": now + 5})
+    assert bookmarks.checked_until(context) == now + 5
 
 
 def test_what_a_clock_that_was_ahead_has_seen_handed_over_keeps_nobody_waiting_until_it_is_there_again(
