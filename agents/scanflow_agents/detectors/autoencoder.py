@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 from scanflow_agents.detectors.port import Floats, Samples, Scores
-from scanflow_agents.detectors.samples import checked, sample_shape
-from scanflow_agents.detectors.statistics import exceedances_at_least
+from scanflow_agents.detectors.samples import checked
+from scanflow_agents.detectors.statistics import check_share, exceedances_allowed, exceedances_at_least
 from scanflow_agents.detectors.storage import read, write
 
 NETWORK = "autoencoder.keras"
@@ -55,7 +55,7 @@ class FittedAutoencoder:
             values=values,
             outlier_threshold=usual,
             statistic=above / new,
-            threshold=max(self.alarm_above, allowed(new, held, self.rank, self.level) / new),
+            threshold=max(self.alarm_above, exceedances_allowed(self.level, new, held, self.rank) / new),
             p_value=exceedances_at_least(above, new, held, self.rank),
         )
 
@@ -72,7 +72,6 @@ class FittedAutoencoder:
         return scaled[..., None] if len(self.shape) == 2 else scaled
 
     def save(self, folder: Path) -> None:
-        """Write all fields into ``folder``, the network as Keras does."""
         folder.mkdir(parents=True, exist_ok=True)
         self.network.save(folder / NETWORK)
         options = {name: getattr(self, name) for name in OPTIONS}
@@ -80,7 +79,6 @@ class FittedAutoencoder:
 
     @classmethod
     def load(cls, folder: Path) -> FittedAutoencoder:
-        """Return what :meth:`save` wrote into ``folder``."""
         options, arrays = read(folder)
         if not (folder / NETWORK).is_file():
             raise NotFoundError(f"{folder} has no {NETWORK}. Fit the detector again and save it.")
@@ -117,9 +115,12 @@ class Autoencoder:
     batch_size: int = 64
 
     def fit(self, reference: Samples) -> FittedAutoencoder:
-        self.check()
+        check_share(self, "level", "quantile")
+        for name in ("epochs", "code", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InvalidError(f"{name}={getattr(self, name)} is too few. Give 1 or more.")
         pictures = checked("reference", reference, least=LEAST_PICTURES)
-        shape = sample_shape(pictures)
+        shape = pictures.shape[1:]
         if len(shape) not in (2, 3) or any(side < 8 or side % 4 for side in shape[:2]):
             raise InvalidError(
                 f"The reference's samples have the shape {shape}; the autoencoder takes pictures (height, width) or "
@@ -144,38 +145,10 @@ class Autoencoder:
         train(network, untold.as_input(pictures[order[len(held) :]]), self.epochs, self.batch_size, self.generator)
         return replace(untold, errors=np.sort(untold.errors_of(pictures[held])))
 
-    def check(self) -> None:
-        """Raise an ``InvalidError`` for options that cannot be."""
-        for name in ("level", "quantile"):
-            if not 0 < getattr(self, name) < 1:
-                raise InvalidError(
-                    f"{name}={getattr(self, name)} is not between 0 and 1. Leave it out for the default."
-                )
-        for name in ("epochs", "code", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidError(f"{name}={getattr(self, name)} is too few. Give 1 or more.")
-
     load = FittedAutoencoder.load
 
 
-def allowed(new: int, held: int, rank: int, level: float) -> int:
-    """Return the greatest number of outliers among ``new`` that chance exceeds no more often than ``level``."""
-    low, high = 0, new  # more than all of them are never outliers
-    while low < high:
-        middle = (low + high) // 2
-        if exceedances_at_least(middle + 1, new, held, rank) <= level:
-            high = middle
-        else:
-            low = middle + 1
-    return high
-
-
 def keras() -> Any:
-    """Return Keras.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
     try:
         from tensorflow import keras as installed
     except ImportError as error:

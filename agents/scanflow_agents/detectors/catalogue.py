@@ -21,17 +21,12 @@ from scanflow_agents.detectors.port import Detector, Fitted
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the detectors that are installed."""
     return plugin_names("detectors")
 
 
 def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any] | None = None) -> Detector:
-    """Return the detector of that name.
-
-    Args:
-        name: one of :func:`names`.
-        generator: where chance comes from, for those that need it.
-        options: keyword arguments of the detector's class that are not to have their default.
+    """Return the detector of that name; ``options`` are keyword arguments of its class, ``generator`` is where its
+    chance comes from.
 
     Raises:
         NotFoundError: no detector of that name is installed.

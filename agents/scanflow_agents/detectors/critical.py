@@ -16,12 +16,8 @@ from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Floats, Indices, Samples
 from scanflow_agents.detectors.samples import checked
 
-UNSURE_ABOVE = 0.5
-
 
 class CriticalPoint(BaseModel):
-    """One sample to be labelled."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
@@ -41,11 +37,7 @@ class CriticalPoint(BaseModel):
 def uncertainty_of(probabilities: Samples) -> Floats:
     """Return how unsure the model is, (n,): 0 when it gives one class all, 1 when its first two are equal.
 
-    Args:
-        probabilities: (n, classes), two or more classes, from 0 to 1.
-
-    Raises:
-        InvalidError: they are not such.
+    Probabilities are (n, classes), of two or more classes.
     """
     array = checked("batch", probabilities)
     if array.ndim != 2 or array.shape[1] < 2 or array.min() < 0 or array.max() > 1 + 1e-5:
@@ -67,12 +59,12 @@ def pick(
     outliers: Indices,
     features: Floats,
     most: int,
-    unsure_above: float = UNSURE_ABOVE,
+    unsure_above: float = 0.5,
 ) -> list[CriticalPoint]:
     """Return up to ``most`` critical points, the most telling first; the same ones in whatever order samples come.
 
     Args:
-        ids: (n,), each another: what names a sample. Ties are broken by them.
+        ids: (n,), each another. Ties are broken by them.
         runs: (n,): where each was predicted.
         guesses: (n,): what the model takes each for.
         strangeness: (n,): the detector's values; only their order counts.
@@ -81,9 +73,6 @@ def pick(
         features: (n, d): where samples that are alike lie close together.
         most: how many points at most.
         unsure_above: a sample with more uncertainty than this may be picked though it is no outlier.
-
-    Raises:
-        InvalidError: lengths differ, ids repeat, or values are not finite.
     """
     count = len(ids)
     places = {"runs": len(runs), "guesses": len(guesses), "strangeness": len(strangeness), "features": len(features)}

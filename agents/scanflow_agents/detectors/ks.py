@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.port import Indices, Samples, Scores
+from scanflow_agents.detectors.port import Samples, Scores
 from scanflow_agents.detectors.samples import Reference, distance
-from scanflow_agents.detectors.statistics import holm, ks
+from scanflow_agents.detectors.statistics import ks
 from scanflow_agents.detectors.storage import Persistent
 
 
@@ -39,11 +37,6 @@ class FittedKS(Persistent):
             p_value=min(1.0, many * float(p_values.min())),
             by_feature=distances,
         )
-
-    def drifted_features(self, batch: Samples) -> Indices:
-        """Return which features have drifted, by Holm's correction: the last one is what all directions leave out."""
-        _, p_values, _ = ks(self.reference.features_of(batch), self.reference.features, self.level)
-        return np.flatnonzero(holm(p_values) <= self.level)
 
 
 @dataclass(frozen=True, kw_only=True)

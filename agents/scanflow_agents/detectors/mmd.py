@@ -14,6 +14,7 @@ import numpy as np
 from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Floats, Samples, Scores
 from scanflow_agents.detectors.samples import Reference, distance
+from scanflow_agents.detectors.statistics import check_share
 from scanflow_agents.detectors.storage import Persistent
 
 SEEDS = 2**63
@@ -39,10 +40,12 @@ class FittedMMD(Persistent):
         if len(features) < 2:
             raise InvalidError(f"The batch has {len(features)} sample, and MMD needs 2. Wait for more data.")
         generator = np.random.default_rng(self.seed)
-        new = some(in_order(features), self.most, generator)
+        in_order = features[np.lexsort(features.T)]  # that does not depend on the order they came in
+        new = some(in_order, self.most, generator)
         kernel = gaussian_kernel(np.concatenate([new, self.points]))
-        statistic = discrepancies(kernel, first(len(new), len(kernel))[None])[0]
-        by_chance = discrepancies(kernel, self.shuffled(len(new), len(kernel), generator))
+        are_new = (np.arange(len(kernel)) < len(new)).astype(np.float64)[None]
+        statistic = discrepancies(kernel, are_new)[0]
+        by_chance = discrepancies(kernel, generator.permuted(are_new.repeat(self.permutations, axis=0), axis=1))
         allowed = math.floor(self.level * (self.permutations + 1)) - 1
         return Scores(
             values=distance(features),
@@ -51,11 +54,6 @@ class FittedMMD(Persistent):
             threshold=float(np.sort(by_chance)[::-1][allowed]),
             p_value=float((1 + (by_chance >= statistic).sum()) / (1 + self.permutations)),
         )
-
-    def shuffled(self, new: int, both: int, generator: np.random.Generator) -> Floats:
-        """Return (permutations, both): ones for those samples that count as new ones."""
-        members = np.tile(first(new, both), (self.permutations, 1))
-        return generator.permuted(members, axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +75,7 @@ class MMD:
     """Which share of the reference itself counts as outliers."""
 
     def fit(self, reference: Samples) -> FittedMMD:
-        if not 0 < self.level < 1:
-            raise InvalidError(f"level={self.level} is not between 0 and 1. Give 0.01, say.")
+        check_share(self, "level")
         if math.floor(self.level * (self.permutations + 1)) < 1:
             raise InvalidError(
                 f"With {self.permutations} permutations no p-value is as small as level={self.level}. "
@@ -100,21 +97,11 @@ class MMD:
     load = FittedMMD.load
 
 
-def in_order(features: Floats) -> Floats:
-    """Return the rows in an order that depends on what they are, and not on the order they came in."""
-    return features[np.lexsort(features.T)]
-
-
 def some(features: Floats, most: int, generator: np.random.Generator) -> Floats:
     """Return all rows, or ``most`` of them drawn at random, in their order."""
     if len(features) <= most:
         return features
     return features[np.sort(generator.choice(len(features), most, replace=False))]
-
-
-def first(new: int, both: int) -> Floats:
-    """Return (both,): ones for the first ``new``, else zeros."""
-    return (np.arange(both) < new).astype(np.float64)
 
 
 def gaussian_kernel(points: Floats) -> Floats:

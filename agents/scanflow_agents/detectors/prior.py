@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Floats, Samples, Scores
 from scanflow_agents.detectors.samples import LEAST_REFERENCE, checked
-from scanflow_agents.detectors.statistics import chi_square_critical
+from scanflow_agents.detectors.statistics import check_share, chi_square_critical
 from scanflow_agents.detectors.storage import Persistent
 
 Test = Literal["chi-square", "g"]
@@ -52,7 +52,7 @@ class FittedClassPrior(Persistent):
             values=excess[np.searchsorted(classes, new)],
             outlier_threshold=NormalDist().inv_cdf(1 - self.level / len(classes)),
             statistic=float(found.statistic),
-            threshold=chi_square_critical(self.level, len(classes) - 1),
+            threshold=float(chi_square_critical(self.level, np.array(len(classes) - 1))),
             p_value=float(found.pvalue),
             by_feature=excess,
         )
@@ -69,8 +69,7 @@ class ClassPrior:
     """Pearson's chi-square, or the G test of likelihood ratios."""
 
     def fit(self, reference: Samples) -> FittedClassPrior:
-        if not 0 < self.level < 1:
-            raise InvalidError(f"level={self.level} is not between 0 and 1. Give 0.01, say.")
+        check_share(self, "level")
         if self.test not in ("chi-square", "g"):
             raise InvalidError(f"test={self.test!r} is not known. Give 'chi-square' or 'g'.")
         classes, counts = np.unique(class_numbers("reference", reference, LEAST_REFERENCE), return_counts=True)
@@ -80,7 +79,6 @@ class ClassPrior:
 
 
 def class_numbers(what: str, samples: Samples, least: int) -> NDArray[np.int64]:
-    """Return the predicted classes as integers, (n,), or say what is wrong with them."""
     array = checked(what, samples, least=least)
     if array.ndim != 1:
         raise InvalidError(

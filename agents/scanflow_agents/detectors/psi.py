@@ -11,7 +11,6 @@ above, it could else change places with either, and no bin would be the fuller.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +18,13 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Floats, Samples, Scores
 from scanflow_agents.detectors.samples import Reference, distance
-from scanflow_agents.detectors.statistics import chi_square, chi_square_critical
+from scanflow_agents.detectors.statistics import check_share, chi_square, chi_square_critical
 from scanflow_agents.detectors.storage import Persistent
 
-MODERATE = 0.1
 MAJOR = 0.25
 
 OWN_SHARE = 0.25
 """An edge at which more values lie than this share of an even bin has a bin of its own."""
-
-
-def change(index: float) -> Literal["none", "moderate", "major"]:
-    """Say what an index means, by custom."""
-    return "major" if index > MAJOR else "moderate" if index > MODERATE else "none"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,22 +49,17 @@ class FittedPSI(Persistent):
         columns = zip(features.T, self.reference.features.T, self.edges, strict=True)
         filled = [in_bins(new, old, edges) for new, old, edges in columns]
         indices = np.array([index_of(new, old) for new, old in filled])
-        freedoms = [int(((new + old) > 0).sum()) - 1 for new, old in filled]
+        freedoms = np.array([int(((new + old) > 0).sum()) - 1 for new, old in filled])
         chance = 1 / len(features) + 1 / len(self.reference.features)
-        by_chance = {
-            freedom: chance * chi_square_critical(self.level / len(indices), freedom) for freedom in set(freedoms)
-        }
-        thresholds = np.array([max(self.alarm_above, by_chance[freedom]) for freedom in freedoms])
+        by_chance = chance * chi_square_critical(self.level / len(indices), freedoms)
+        thresholds = np.maximum(self.alarm_above, by_chance)
         most = int((indices / thresholds).argmax())
-        p_values = [
-            chi_square(index / chance, freedom) for index, freedom in zip(indices.tolist(), freedoms, strict=True)
-        ]
         return Scores(
             values=distance(features),
             outlier_threshold=self.reference.outlier_threshold,
             statistic=float(indices[most]),
             threshold=float(thresholds[most]),
-            p_value=min(1.0, len(indices) * min(p_values)),
+            p_value=min(1.0, len(indices) * float(chi_square(indices / chance, freedoms).min())),
             by_feature=indices,
         )
 
@@ -95,9 +83,8 @@ class PSI:
         if self.bins < 2:
             raise InvalidError(f"bins={self.bins} cannot tell anything apart. Give 2 or more; 10 is the custom.")
         if self.alarm_above <= 0:
-            raise InvalidError(f"alarm_above={self.alarm_above} is always exceeded. Give {MODERATE} or {MAJOR}, say.")
-        if not 0 < self.level < 1:
-            raise InvalidError(f"level={self.level} is not between 0 and 1. Give 0.01, say.")
+            raise InvalidError(f"alarm_above={self.alarm_above} is always exceeded. Give 0.1 or {MAJOR}, say.")
+        check_share(self, "level")
         known = Reference.of(reference, components=self.components, outlier_share=self.outlier_share)
         inner = np.quantile(known.features, np.arange(1, self.bins) / self.bins, axis=0)
         return FittedPSI(reference=known, edges=inner.T, alarm_above=self.alarm_above, level=self.level)
@@ -106,13 +93,9 @@ class PSI:
 
 
 def in_bins(new: Floats, old: Floats, edges: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many new values lie in each bin, and how many of the reference: (bins,) each.
+    """Return how many of a feature's values (n,) lie in each bin, and how many of the reference's (m,): (bins,) each.
 
-    Args:
-        new: one feature's values, (n,).
-        old: the reference's, (m,).
-        edges: (bins - 1,), ascending. A bin ends with its edge, unless so many values of both lie there that the edge
-            has a bin of its own.
+    A bin ends with its edge, (bins - 1,) ascending, unless so many values of both lie there that it has its own.
     """
     distinct = np.unique(edges)
     both = np.concatenate([new, old])

@@ -22,15 +22,10 @@ DIGITS_OFF = 4.0
 
 
 def checked(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None, least: int = 1) -> Floats:
-    """Return the samples as float64, (n, ...), or say what is wrong with them.
-
-    Args:
-        what: what to call them in an error, "batch" or "reference".
-        shape: what one sample must be, if that is known already.
-        least: how many there must be.
+    """Return the samples as float64, (n, ...); errors call them ``what``, "batch" or "reference".
 
     Raises:
-        InvalidError: not numbers, too few, another shape, NaN or infinite values.
+        InvalidError: not numbers, fewer than ``least``, not of ``shape`` each, NaN or infinite values.
     """
     array: NDArray[Any] = np.asarray(samples)
     if array.dtype.kind not in "biuf":
@@ -65,10 +60,7 @@ def as_float32(what: str, array: Floats) -> Floats:
     in the other, and all of them would seem to have moved.
 
     A batch's numbers beyond what float32 holds become the largest that it does: they are strange, and an alarm is of
-    more use than an error.
-
-    Raises:
-        InvalidError: a reference has such numbers: what differs among them could not be seen.
+    more use than an error. What differs among such numbers of a reference could not be seen, so those are refused.
     """
     beyond = np.flatnonzero((np.abs(array.reshape(len(array), -1)) > FLOAT32_MOST).any(axis=1))
     if len(beyond) and what == "reference":
@@ -77,11 +69,6 @@ def as_float32(what: str, array: Floats) -> Floats:
             f"float32 holds, first number {beyond[0]}. Scale them, those of requests too."
         )
     return np.clip(array, -FLOAT32_MOST, FLOAT32_MOST).astype(np.float32).astype(np.float64)
-
-
-def sample_shape(samples: Floats) -> tuple[int, ...]:
-    """Return the shape of one sample."""
-    return tuple(samples.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,8 +81,6 @@ class Reference:
     """
 
     shape: tuple[int, ...]
-    """The shape of one sample."""
-
     centre: Floats
     """(d,)"""
 
@@ -114,12 +99,7 @@ class Reference:
 
     @classmethod
     def of(cls, samples: Samples, *, components: int, outlier_share: float) -> Reference:
-        """Learn from samples (n, ...).
-
-        Args:
-            components: how many directions; with as few features as that, the features themselves are taken.
-            outlier_share: which share of the reference itself lies above the threshold for outliers.
-        """
+        """Learn ``components`` directions from samples (n, ...), or the features themselves if they are as few."""
         if components < 1:
             raise InvalidError(f"components={components} leaves nothing to compare. Give 1 or more.")
         if not 0 < outlier_share < 1:
@@ -135,7 +115,7 @@ class Reference:
         features = project(kept, centre, axes) / scale
         own = distance(features)
         return cls(
-            shape=sample_shape(array),
+            shape=array.shape[1:],
             centre=centre,
             axes=axes,
             scale=scale,
@@ -149,12 +129,10 @@ class Reference:
         return project(array.reshape(len(array), -1), self.centre, self.axes) / self.scale
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what is to be saved."""
         return {name: np.asarray(getattr(self, name)) for name in self.__slots__}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Reference:
-        """Return what :meth:`arrays` gave."""
         given: dict[str, Any] = {name: arrays[name] for name in cls.__slots__}
         given["shape"] = tuple(int(size) for size in given["shape"])
         given["outlier_threshold"] = float(given["outlier_threshold"])
@@ -197,12 +175,9 @@ def rounding(flat: Floats, centre: Floats, axes: Floats) -> Floats:
 
 
 def scale_of(features: Floats, off: Floats, *, one_unit: bool) -> Floats:
-    """Return what features are divided by, (features,).
+    """Return what the reference's features (n, features) are divided by, (features,).
 
-    Args:
-        features: of the reference, (n, features). Those that vary no more than rounding does are taken not to.
-        off: how far each may be off by rounding, (n, features).
-        one_unit: whether all are of one unit, as directions are.
+    Those that vary no more than rounding does (``off``) are taken not to. Directions are all of ``one_unit``.
     """
     deviations: Floats = features.std(axis=0)
     varies = deviations > np.sqrt((off**2).mean(axis=0))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from scanflow_agents.detectors.port import Floats
+from scanflow.errors import InvalidError
+from scanflow_agents.detectors.port import Floats, Indices
+
+
+def check_share(detector: Any, *names: str) -> None:
+    """Refuse options that are shares or p-values and are not between 0 and 1."""
+    for name in names:
+        value = getattr(detector, name)
+        if not 0 < value < 1:
+            raise InvalidError(f"{name}={value} is not between 0 and 1. Give 0.01, say, or leave it out.")
 
 
 def ks(new: Floats, old: Floats, level: float) -> tuple[Floats, Floats, float]:
-    """Compare two samples feature by feature: the two-sample Kolmogorov-Smirnov test (:func:`scipy.stats.ks_2samp`).
+    """Compare samples (n, features) and (m, features), one feature after the other: :func:`scipy.stats.ks_2samp`.
 
-    Args:
-        new: (n, features).
-        old: (m, features).
-        level: a p-value, 0 to 1.
-
-    Returns:
-        The distances (features,), 0 to 1; their p-values (features,), by the distribution for the effective sample
-        size; the distance whose p-value is ``level``.
+    Return the distances (features,), 0 to 1; their p-values (features,), by the distribution for the effective sample
+    size; and the distance whose p-value is ``level``.
     """
     from scipy import stats
 
@@ -27,18 +32,18 @@ def ks(new: Floats, old: Floats, level: float) -> tuple[Floats, Floats, float]:
     return np.asarray(found.statistic), np.asarray(found.pvalue), float(stats.kstwo.isf(level, max(1, size)))
 
 
-def chi_square(value: float, freedom: int) -> float:
+def chi_square(value: Floats, freedom: Indices) -> Floats:
     """Return the probability that chi-square of ``freedom`` degrees, 0 or more, is above ``value``."""
     from scipy import stats
 
-    return float(stats.chi2.sf(value, freedom)) if freedom else 1.0
+    return np.where(freedom > 0, stats.chi2.sf(value, np.maximum(freedom, 1)), 1.0)
 
 
-def chi_square_critical(level: float, freedom: int) -> float:
+def chi_square_critical(level: float, freedom: Indices) -> Floats:
     """Return the value that chi-square of ``freedom`` degrees, 0 or more, exceeds with probability ``level``."""
     from scipy import stats
 
-    return float(stats.chi2.isf(level, freedom)) if freedom else 0.0
+    return np.where(freedom > 0, stats.chi2.isf(level, np.maximum(freedom, 1)), 0.0)
 
 
 def exceedances_at_least(count: int, new: int, old: int, rank: int) -> float:
@@ -52,10 +57,8 @@ def exceedances_at_least(count: int, new: int, old: int, rank: int) -> float:
     return float(stats.betabinom.sf(count - 1, new, rank, old - rank + 1))
 
 
-def holm(p_values: Floats) -> Floats:
-    """Return Holm's adjusted p-values (1979): rejecting those at most ``level`` is wrong once or more that seldom."""
-    order = np.argsort(p_values, kind="stable")
-    factors = len(p_values) - np.arange(len(p_values))
-    adjusted = np.empty(len(p_values))
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p_values[order] * factors))
-    return adjusted
+def exceedances_allowed(level: float, new: int, old: int, rank: int) -> int:
+    """Return the least number of such values that chance exceeds no more often than ``level``."""
+    from scipy import stats
+
+    return int(stats.betabinom.isf(level, new, rank, old - rank + 1))

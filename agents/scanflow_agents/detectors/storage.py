@@ -26,7 +26,6 @@ class Persistent:
     """The detector's name."""
 
     def save(self, folder: Path) -> None:
-        """Write all fields into ``folder``."""
         options: dict[str, Any] = {}
         arrays: dict[str, NDArray[Any]] = {}
         for name, value in ((one.name, getattr(self, one.name)) for one in fields(self)):  # type: ignore[arg-type]
@@ -40,22 +39,12 @@ class Persistent:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return what :meth:`save` wrote into ``folder``.
-
-        Raises:
-            NotFoundError, InvalidError: as :func:`read`.
-            KeyError: a field is missing.
-        """
         options, arrays = read(folder)
-        given: dict[str, Any] = {
-            one.name: Reference.from_arrays(arrays)
-            if one.name == "reference"
-            else arrays[one.name]
-            if one.name in arrays
-            else options[one.name]
-            for one in fields(cls)  # type: ignore[arg-type]
-        }
-        return cls(**given)
+        known: dict[str, Any] = {**options, **arrays}
+        names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+        if "reference" in names:
+            known["reference"] = Reference.from_arrays(arrays)
+        return cls(**{name: known[name] for name in names})
 
 
 def write(folder: Path, kind: str, options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -70,11 +59,7 @@ def write(folder: Path, kind: str, options: Mapping[str, Any], arrays: Mapping[s
 
 
 def kind_of(folder: Path) -> str:
-    """Return the name of the detector that is saved there.
-
-    Raises:
-        NotFoundError: none is.
-    """
+    """Return the name of the detector that is saved there."""
     return str(options_of(folder)["kind"])
 
 

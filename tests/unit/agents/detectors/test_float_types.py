@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scanflow.errors import InvalidError
 from scanflow_agents.detectors import catalogue
 from scanflow_agents.detectors.ks import KS
-from scanflow_agents.detectors.port import Detector, Floats
+from scanflow_agents.detectors.port import Detector, Floats, Scores
 from scanflow_agents.detectors.samples import Reference
 
 NAMES = ("ks", "psi", "mmd")
@@ -21,6 +21,12 @@ NAMES = ("ks", "psi", "mmd")
 
 def made(name: str) -> Detector:
     return catalogue.make(name, generator=np.random.default_rng(3))
+
+
+def drifted_features(scores: Scores) -> list[int]:
+    assert scores.by_feature is not None
+    found: list[int] = np.flatnonzero(scores.by_feature > scores.threshold).tolist()
+    return found
 
 
 def measured(generator: np.random.Generator, count: int) -> Floats:
@@ -50,8 +56,8 @@ def of_low_rank_in_float32(generator: np.random.Generator, count: int) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("draw", [measured, of_low_rank])
 def test_a_batch_says_the_same_in_float32_as_in_float64(name: str, draw: Any) -> None:
-    fitted = made(name).fit(draw(np.random.default_rng(0), 1500))
-    batch = draw(np.random.default_rng(1), 500)
+    known, batch = draw(np.random.default_rng(0), 1500), draw(np.random.default_rng(1), 500)
+    fitted = made(name).fit(known)
 
     one, other = fitted.score(batch), fitted.score(batch.astype(np.float32))
 
@@ -59,15 +65,9 @@ def test_a_batch_says_the_same_in_float32_as_in_float64(name: str, draw: Any) ->
     assert len(other.outliers) <= 20
     assert (one.statistic, one.threshold, one.p_value) == (other.statistic, other.threshold, other.p_value)
     assert np.array_equal(one.values, other.values)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_so_does_a_reference(name: str) -> None:
-    known, batch = measured(np.random.default_rng(0), 800), measured(np.random.default_rng(1), 300)
-
-    one, other = made(name).fit(known).score(batch), made(name).fit(known.astype(np.float32)).score(batch)
-
-    assert (one.statistic, one.threshold) == (other.statistic, other.threshold)
+    if draw is measured:
+        other = made(name).fit(known.astype(np.float32)).score(batch)
+        assert (one.statistic, one.threshold) == (other.statistic, other.threshold)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,7 +106,7 @@ def test_a_small_column_counts_beside_one_a_thousand_million_times_as_large() ->
     fitted = KS().fit(reference)
 
     assert not fitted.score(batch.astype(np.float32)).drifted
-    assert fitted.drifted_features((batch + np.array([0.0, 1.0])).astype(np.float32)).tolist() == [1]
+    assert drifted_features(fitted.score((batch + np.array([0.0, 1.0])).astype(np.float32))) == [1]
 
 
 def test_small_directions_count_beside_one_a_hundred_million_times_as_large() -> None:
@@ -118,7 +118,7 @@ def test_small_directions_count_beside_one_a_hundred_million_times_as_large() ->
 
     assert not fitted.score(batch.astype(np.float32)).drifted
     batch[:, 1:] *= 2
-    assert len(fitted.drifted_features(batch.astype(np.float32))) > 15
+    assert len(drifted_features(fitted.score(batch.astype(np.float32)))) > 15
     assert made("mmd").fit(reference).score(batch.astype(np.float32)).drifted
 
 
