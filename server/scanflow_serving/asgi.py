@@ -31,42 +31,25 @@ _JSON: Final = "application/json"
 
 
 class Served(Protocol):
-    """What answers: :class:`scanflow_serving.routes.ServingApplication`."""
+    async def handle(self, request: Request) -> Response: ...
 
-    async def handle(self, request: Request) -> Response:
-        """Answer a request; never raises."""
-        ...
-
-    def refuse(self, problem: ProblemError) -> Response:
-        """Return the response to a request that is not looked at, counted."""
-        ...
+    def refuse(self, problem: ProblemError) -> Response: ...
 
 
-class _ClientLeftError(Exception):
-    """The connection was lost before the body was whole."""
+class _ClientLeftError(Exception): ...
 
 
 class HttpApi:
-    """Checks, reads and decodes requests, and writes responses."""
-
     def __init__(
         self, served: Served, *, max_request_bytes: int, hosts: Collection[str] = (), token: str | None = None
     ) -> None:
-        """Answer with what ``served`` returns.
-
-        Args:
-            served: Answers requests that were read whole.
-            max_request_bytes: Largest body, before and after decompression.
-            hosts: Names that ``Host`` may have, beside loopback's.
-            token: Bearer token that requests must have; None: none.
-        """
+        """``hosts``: what ``Host`` may be, beside loopback's names; ``token``: None, none is needed."""
         self._served = served
         self._most = max_request_bytes
         self._token = None if token is None else token.encode()
         self._refusal = lru_cache(256)(partial(_refusal, frozenset(one.lower() for one in hosts)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         raw = scope["headers"]
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
         whole = False
@@ -160,11 +143,6 @@ class HttpApi:
 
 
 def decompress(body: bytes | bytearray, most: int) -> bytearray:
-    """Return a gzip or deflate body decoded.
-
-    Raises:
-        ProblemError: 400, it is neither; 413, it would be larger than ``most`` bytes.
-    """
     # "deflate" is the zlib format, but some senders leave its header out.
     raw = len(body) > 1 and body[:2] != b"\x1f\x8b" and int.from_bytes(body[:2], "big") % 31 != 0
     left, found = bytes(body), bytearray()
@@ -183,7 +161,6 @@ def decompress(body: bytes | bytearray, most: int) -> bytearray:
 
 
 def compress(response: Response, coding: str) -> Response:
-    """Return a response with its body as ``gzip`` or ``deflate``."""
     encoder = zlib.compressobj(1, wbits=zlib.MAX_WBITS | (16 if coding == "gzip" else 0))
     parts = [response.body] if isinstance(response.body, bytes) else response.body
     body = b"".join([*(encoder.compress(part) for part in parts), encoder.flush()])
@@ -192,10 +169,7 @@ def compress(response: Response, coding: str) -> Response:
 
 
 async def _encoded(response: Response, accepted: str) -> Response:
-    """Return a response as its client asks for it.
-
-    Most clients say that they take compression; for tensors' bytes only those are meant that take nothing else.
-    """
+    """Most clients say that they take compression; for tensors' bytes only those are meant that take nothing else."""
     wanted = [one.strip().lower() for one in accepted.split(",")]
     coding = next((one for one in ("gzip", "deflate") if one in wanted), None)
     if coding is None or (response.content_type != _JSON and len(wanted) > 1):
@@ -207,7 +181,7 @@ async def _encoded(response: Response, accepted: str) -> Response:
 
 
 async def _write(response: Response, send: Send, unread: Receive | None) -> None:
-    """Write a response; ``unread``: the request was not read whole, so that the connection has to close."""
+    """``unread``: the request was not read whole, so that the connection has to close."""
     body = response.body
     parts = (body,) if isinstance(body, bytes) else [_flat(part) for part in body]
     length = sum(map(len, parts))

@@ -43,10 +43,7 @@ QUIET: Final = Traffic()
 
 
 def arrived(traffic: Traffic, since_last_s: float | None, *, max_delay_s: float) -> Traffic:
-    """Return what is known of the traffic once another request is here.
-
-    ``since_last_s``: since the one before it came, if that one is still here; None: there is nobody.
-    """
+    """``since_last_s``: since the request before it came, if that one is still here; None: there is nobody."""
     if since_last_s is None or since_last_s > max_delay_s:
         return Traffic(traffic.company * (1 - _WEIGHT), traffic.gap_s)
     gap = since_last_s if traffic.company == 0.0 else traffic.gap_s + _WEIGHT * (since_last_s - traffic.gap_s)
@@ -85,7 +82,6 @@ def rows_of(value: Any) -> tuple[int, object] | None:
 
 
 def stack(values: Sequence[Any]) -> Any:
-    """Return values of one kind as one, the rows of the first first."""
     if len(values) == 1:
         return values[0]
     if isinstance(values[0], dict):
@@ -126,8 +122,6 @@ def join(results: Sequence[Any]) -> Any:
 
 
 class _Entry:
-    """A request that waits for the node."""
-
     __slots__ = ("came", "future", "kind", "names", "rows", "value", "walk")
 
     def __init__(
@@ -144,8 +138,6 @@ class _Entry:
 
 
 class Batcher:
-    """What waits for one node, and its calls."""
-
     def __init__(
         self,
         step: GraphStep,
@@ -173,11 +165,6 @@ class Batcher:
         """Whether its results cannot be dealt out, so that each request needs a call of its own."""
 
     async def call(self, value: Any, names: Any, walk: Walk) -> Any:
-        """Return the node's result for one request, whoever shares the call.
-
-        Raises:
-            Problem: the component raised for this one request.
-        """
         now = monotonic()
         self._traffic = arrived(
             self._traffic, now - self._last if self._here else None, max_delay_s=self._batching.max_delay_s
@@ -197,7 +184,6 @@ class Batcher:
         return result
 
     def _look(self) -> None:
-        """Call the node for those that wait, or set an alarm for when to look again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -250,7 +236,6 @@ class Batcher:
         answered.add_done_callback(partial(self._done, batch))
 
     def _done(self, batch: list[_Entry], call: asyncio.Future[Any]) -> None:
-        """Hand out the results, and go on with those that came meanwhile."""
         self._running -= 1
         error = None if call.cancelled() else call.exception()
         answers = call.result() if error is None and not call.cancelled() else [(None, error)] * len(batch)

@@ -30,17 +30,12 @@ _NOWHERE: Final = Walk()
 
 
 class Server(Protocol):
-    """What calls need of the application."""
-
     engine: Engine
 
-    def retain(self, call: ServingCall) -> None:
-        """Decide, for a call that was read, whether its inputs are kept."""
+    def retain(self, call: ServingCall) -> None: ...
 
 
 class ServingCall(ABC):
-    """A request on its way through one revision."""
-
     __slots__ = (
         "began",
         "graph",
@@ -78,19 +73,13 @@ class ServingCall(ABC):
 
     @abstractmethod
     def read(self) -> None:
-        """Decode and check the request: set ``value``, ``names`` and ``walk``.
-
-        Raises:
-            ProblemError: it is wrong.
-        """
+        """Decode and check the request: set ``value``, ``names`` and ``walk``."""
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds that the client allows; None: what the service allows."""
         return None
 
     def copy_of_value(self) -> Any:
-        """Return a copy of what was sent, for a caller that may change it."""
         assert self.inputs is not None
         if len(self.inputs) == 1:
             return self.inputs[0].data.copy()
@@ -105,15 +94,9 @@ class ServingCall(ABC):
         """Return what was sent, as tensors."""
 
     def failure(self, problem: ProblemError) -> Any:
-        """Return the response where there is no outcome."""
         return problem.response()
 
     async def run(self, allowed_s: float) -> Any:
-        """Return the response, computed on the loop or by a worker.
-
-        Raises:
-            ProblemError: a component raised; or 504, it took longer than ``allowed_s``.
-        """
         engine = self.server.engine
         if not engine.busy and self.graph.inline and not self.unread:
             return self._work()
@@ -133,12 +116,10 @@ class ServingCall(ABC):
         ]
 
     def outputs(self) -> list[Tensor]:
-        """Return the outcome as tensors."""
         assert self.outcome is not None
         return as_outputs(self.outcome)
 
     def _work(self) -> Any:
-        """Go all the way, in this thread."""
         self.started = True
         if self.unread:
             self._read_late()
@@ -184,7 +165,6 @@ class InferCall(ServingCall):
         self.infer = infer
 
     def read(self) -> None:
-        """Compare what was sent with what is declared."""
         infer = self.infer
         assert infer is not None
         for step in self.graph.roots:
@@ -195,16 +175,13 @@ class InferCall(ServingCall):
 
     @property
     def timeout_s(self) -> float | None:
-        """What the request's parameters say."""
         return self.infer.timeout_s if self.infer is not None else None
 
     def sent(self) -> list[Tensor]:
-        """Return the inputs."""
         assert self.infer is not None
         return self.infer.inputs
 
     def respond(self, outcome: Outcome) -> InferResponse:
-        """Return the answer with the outputs that were asked for."""
         infer, end = self.infer, outcome.step
         assert infer is not None
         tensors = as_tensors(outcome.value, end.component.declared.outputs, end.who)
@@ -215,17 +192,13 @@ class InferCall(ServingCall):
         return InferResponse(self.label, self.version, tensors, id=infer.id, parameters=plain, revision=self.loaded.id)
 
     def answer(self, outcome: Outcome) -> Any:
-        """Return the answer as it is: gRPC writes it itself."""
         return self.respond(outcome)
 
     def failure(self, problem: ProblemError) -> Any:
-        """Return the problem: gRPC has its own words for it."""
         return problem
 
 
 class OipCall(InferCall):
-    """A request of the Open Inference Protocol over HTTP."""
-
     __slots__ = ("allow_nan", "headers", "request")
 
     def __init__(
@@ -246,7 +219,6 @@ class OipCall(InferCall):
         self.allow_nan = allow_nan
 
     def read(self) -> None:
-        """Decode the body, and compare what it holds with what is declared."""
         request = self.request
         headers = request.headers
         if oip.HEADER_LENGTH not in headers and headers.get("content-type", "").startswith(oip.OCTETS):
@@ -257,7 +229,6 @@ class OipCall(InferCall):
         super().read()
 
     def answer(self, outcome: Outcome) -> Response:
-        """Return the answer as JSON, JSON with binary data, or nothing but the bytes."""
         if oip.wants_raw(self.request.headers):
             body = raw_bytes(outcome.value, outcome.step.who)
             return Response(200, body if isinstance(body, bytes) else [body], oip.OCTETS, self.headers)
@@ -265,13 +236,10 @@ class OipCall(InferCall):
         return oip.encode(self.respond(outcome), self.infer, self.headers)
 
     def failure(self, problem: ProblemError) -> Response:
-        """Return the problem's document."""
         return with_headers(problem, self.headers)
 
 
 class SeldonCall(ServingCall):
-    """A prediction in Seldon's protocol."""
-
     __slots__ = ("allow_nan", "asked", "headers", "request")
 
     def __init__(
@@ -291,7 +259,6 @@ class SeldonCall(ServingCall):
         self.asked: Prediction
 
     def read(self) -> None:
-        """Decode the body."""
         self.asked = asked = seldon.decode(
             self.request.body, allow_nan=self.allow_nan, media=self.request.headers.get("content-type", "")
         )
@@ -299,27 +266,22 @@ class SeldonCall(ServingCall):
         self.value, self.names = asked.value, asked.names
 
     def copy_of_value(self) -> Any:
-        """Return the value that was sent, once more."""
         value = self.asked.value
         if isinstance(value, np.ndarray) and self.inputs is not None and value.dtype.kind in "biuf":
             return self.inputs[0].data.copy()  # the value itself may have been changed since
         return copy.deepcopy(value)
 
     def sent(self) -> list[Tensor]:
-        """Return the value that was sent."""
         return as_inputs(self.asked.value)
 
     def answer(self, outcome: Outcome) -> Response:
-        """Return the answer as Seldon writes it."""
         return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
 
     def failure(self, problem: ProblemError) -> Response:
-        """Return the problem's document."""
         return with_headers(problem, self.headers)
 
 
 def with_headers(problem: ProblemError, headers: tuple[tuple[str, str], ...]) -> Response:
-    """Return a problem's document, saying who met it."""
     response = problem.response()
     response.headers = (*headers, *response.headers)
     return response

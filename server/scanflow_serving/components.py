@@ -37,19 +37,15 @@ _FRAMES_READ: Final = 60
 
 
 class Predictor(Protocol):
-    """A model of the registry, opened."""
+    """A registered model, opened."""
 
     platform: str
     declared: NodeSignature
 
-    def predict(self, value: Any) -> Any:
-        """Return what the model says of an array or a dictionary of them."""
-        ...
+    def predict(self, value: Any) -> Any: ...
 
 
 class Component:
-    """What a node calls, and what is known of it."""
-
     def __init__(self, node: Node, call: Call, *, platform: str, subject: object = None) -> None:
         self.node = node
         self.name = node.name
@@ -72,24 +68,16 @@ class Component:
         self.class_names: list[str] | None = None
 
     def says(self, blocking: object) -> None:
-        """Take over what a class says in its attribute ``blocking``, if it says it."""
         if isinstance(blocking, bool):
             self.blocks = blocking
 
     @property
     def version(self) -> str:
-        """The version of the registered model; empty for a class."""
         return str(self.node.model.version) if self.node.model else ""
 
 
 def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.run) -> Component:
-    """Return the node, loaded and warmed up. Runs the user's code, and may take long.
-
-    ``threads``: most threads of a library that asks for a number.
-
-    Raises:
-        ScanflowError: it cannot be, and why: with the user's own frames where their code raised.
-    """
+    """Return the node, loaded and warmed up: runs the user's code, and may take long."""
     who = f"The node {node.name!r}"
     try:
         if node.model is not None:
@@ -171,7 +159,6 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
 
 
 def _construct(made: Callable[..., Any], node: Node, who: str) -> object:
-    """Return the user's object, having checked the parameters by name first."""
     if not inspect.isclass(made):
         raise InvalidError(
             f"{who}: {node.implementation!r} is no class. Write one with a method {CALLED[node.role]!r}."

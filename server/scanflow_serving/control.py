@@ -19,19 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 class Controlled(Protocol):
-    """What is controlled: :class:`scanflow_serving.routes.ServingApplication`."""
+    async def apply(self, desired: Desired) -> None: ...
 
-    async def apply(self, desired: Desired) -> None:
-        """Serve that from now on.
-
-        Raises:
-            ScanflowError: it cannot; nothing has changed.
-        """
-        ...
-
-    def state(self, *, metrics: bool = False, others: Any = None) -> dict[str, Any]:
-        """Return the instance's state."""
-        ...
+    def state(self, *, metrics: bool = False, others: Any = None) -> dict[str, Any]: ...
 
 
 class Control:
@@ -53,16 +43,10 @@ class Control:
         self._applying = asyncio.Lock()
 
     def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: there is no such folder.
-        """
         self._listener = seqpacket.listen(self._path)
         self._loop.add_reader(self._listener.fileno(), self._accept, self._listener)
 
     def close(self) -> None:
-        """Listen no more, and part with all peers."""
         for task in list(self._tasks):
             task.cancel()
         if self._listener is not None:

@@ -43,13 +43,11 @@ class TensorSpec:
         return f"{self.datatype} [{', '.join(map(str, self.shape))}]"
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether data of that shape is what is declared."""
         if len(shape) != len(self.shape):
             return False
         return all(wanted in {-1, size} for wanted, size in zip(self.shape, shape, strict=True))
 
     def zeros(self) -> NDArray[Any]:
-        """Return the smallest array that fits, filled with zeros or empty text."""
         shape = [1 if size < 0 else size for size in self.shape]
         if self.datatype == "BYTES":
             return np.full(shape, b"", dtype=object)
@@ -69,11 +67,7 @@ class NodeSignature:
     """The one input has no name of its own: a caller may call it as it likes."""
 
     def check(self, tensors: Sequence[Tensor]) -> None:
-        """Check what a caller sends.
-
-        Raises:
-            ProblemError: 400, naming what came and what is declared.
-        """
+        """Check what a caller sends: 400, naming what came and what is declared."""
         specs = self.inputs
         if not specs or (self.table and self._is_whole_table(tensors)):
             return
@@ -164,11 +158,7 @@ NOTHING: Final = NodeSignature()
 
 
 def declared_by(component: object, who: str) -> NodeSignature:
-    """Return what a user's class says in ``inputs`` and ``outputs``: lists of ``{"name", "datatype", "shape"}``.
-
-    Raises:
-        InvalidError: they say it wrongly.
-    """
+    """Return what a user's class says in ``inputs`` and ``outputs``: lists of ``{"name", "datatype", "shape"}``."""
     return NodeSignature(
         inputs=_specs(getattr(component, "inputs", None), f"{who}: inputs"),
         outputs=_specs(getattr(component, "outputs", None), f"{who}: outputs"),
@@ -176,11 +166,6 @@ def declared_by(component: object, who: str) -> NodeSignature:
 
 
 def declared_in_mlmodel(signature: Mapping[str, Any] | None, who: str) -> NodeSignature:
-    """Return what the signature in an ``MLmodel`` file says; nothing where there is none.
-
-    Raises:
-        InvalidError: it cannot be read.
-    """
     if not signature:
         return NOTHING
     inputs, table = _from_mlflow(signature.get("inputs"), "input", f"{who}: signature.inputs")

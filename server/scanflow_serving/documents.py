@@ -22,17 +22,14 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def as_json(document: object, headers: tuple[tuple[str, str], ...] = (), status: int = 200) -> Response:
-    """Return a document as an answer."""
     return Response(status, _encoder.encode(document), headers=headers)
 
 
 def server() -> dict[str, Any]:
-    """Return the server's metadata, as the Open Inference Protocol has it."""
     return {"name": "scanflow", "version": __version__, "extensions": _EXTENSIONS}
 
 
 def about(spec: InstanceSpec, models: Iterable[str]) -> dict[str, Any]:
-    """Return what is here, for a person who looks."""
     return {
         "service": spec.service,
         "application": spec.app,
@@ -60,7 +57,6 @@ def model(name: str, graph: Graph, versions: Iterable[str]) -> dict[str, Any]:
 
 
 def index(models: Mapping[str, Iterable[str]], *, ready: bool) -> list[dict[str, Any]]:
-    """Return the models there are, as the repository extension lists them."""
     state = "READY" if ready else "UNAVAILABLE"
     return [
         {"name": name, "version": version, "state": state, "reason": ""}
@@ -70,7 +66,6 @@ def index(models: Mapping[str, Iterable[str]], *, ready: bool) -> list[dict[str,
 
 
 def revisions(loaded: Iterable[Loaded]) -> list[dict[str, Any]]:
-    """Return what is loaded, for the supervisor."""
     return [
         {
             "id": one.id,
@@ -85,7 +80,6 @@ def revisions(loaded: Iterable[Loaded]) -> list[dict[str, Any]]:
 
 
 def this_process() -> dict[str, Any]:
-    """Return the threads of this process, counted, and the CPUs it may run on, as the kernel has them."""
     tasks = Path("/proc/self/task")
     return {
         "threads": len(os.listdir(tasks)) if tasks.is_dir() else 0,  # noqa: PTH208 - asked often, and only counted

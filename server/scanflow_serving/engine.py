@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 
 
 class ThreadCall:
-    """A call that a worker makes, and the future that waits for it."""
-
     __slots__ = ("abandoned", "began", "call", "error", "future", "result")
 
     def __init__(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
@@ -48,13 +46,10 @@ class Worker(threading.Thread):
         self._serve = serve
 
     def run(self) -> None:
-        """Work until told to stop."""
         self._serve(self)
 
 
 class Engine:
-    """A pool of workers, and the number of requests that wait or run."""
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -94,26 +89,18 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Jobs that no worker has taken yet."""
         return self._queue.qsize()
 
     @property
     def unhealthy(self) -> bool:
-        """Whether so many threads hang that the process had better be replaced."""
         return len(self.abandoned) >= MAX_ABANDONED
 
     def grow(self, threads: int) -> None:
-        """Add so many workers."""
         self.threads += threads
         for _ in range(threads):
             self._hire()
 
     def admit(self) -> None:
-        """Check that there is room for one more request.
-
-        Raises:
-            ProblemError: 429, the queue is full; 503, the engine has stopped.
-        """
         if self.in_flight >= self._most:
             raise ProblemError(
                 429,
@@ -136,7 +123,6 @@ class Engine:
             self._check()
 
     async def close(self, timeout_s: float = 2.0) -> None:
-        """Stop the workers once they have done what waits; those that hang are left behind."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -157,7 +143,6 @@ class Engine:
         worker.start()
 
     def _serve(self, worker: Worker) -> None:
-        """Do one job after the other, in a thread of their own."""
         take, finished, wake = self._queue.get, self._finished, self._loop.call_soon_threadsafe
         while not worker.abandoned:
             job = take()

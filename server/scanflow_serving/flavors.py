@@ -40,11 +40,7 @@ _ONNX: Final = {
 
 
 def open_model(files: ModelFiles, parameters: Mapping[str, Any], *, threads: int) -> Predictor:
-    """Return the model, opened and warmed up with zeros where it says what it takes.
-
-    Raises:
-        ScanflowError: the folder holds no model, its library is missing, or a parameter is not known.
-    """
+    """Return the model, opened and warmed up with zeros where it says what it takes."""
     who = f"The model {files.name!r}, version {files.version},"
     folder = Path(files.path)
     described = _read_mlmodel(folder, who)
@@ -106,7 +102,6 @@ def _keras_file(flavors: Mapping[str, Any], folder: Path) -> Path:
 
 
 def _put_code_on_path(folder: Path, flavors: Mapping[str, Any]) -> None:
-    """Let the model find the modules that were saved with it."""
     for said in flavors.values():
         code = said.get("code") if isinstance(said, dict) else None
         if code and str(folder / code) not in sys.path:
@@ -151,7 +146,7 @@ class _Keras:
         self._dtypes = [np.dtype(dtype) for _, dtype in specs]
 
     def predict(self, value: Any) -> Any:
-        """Return an array; a dictionary or a tuple of them where the model has several outputs."""
+        """The result is an array; a dictionary or a tuple of them where the model has several outputs."""
         if isinstance(value, dict):
             values = [value[name] for name in self._names] if self._names else list(value.values())
         else:
@@ -180,7 +175,6 @@ def _tensorflow(who: str) -> Any:
 
 
 def _keras_inputs(model: Any, declared: NodeSignature) -> tuple[list[str], list[tuple[tuple[int | None, ...], str]]]:
-    """Return the names, shapes and dtypes of a Keras model's inputs; none for one that was never built."""
     inputs = getattr(model, "inputs", None) or []
     names = [str(one.name) for one in inputs]
     if inputs:
@@ -222,8 +216,6 @@ def _from_tensorflow(result: Any) -> Any:
 
 
 class _Sklearn:
-    """A scikit-learn estimator or pipeline."""
-
     platform = "sklearn"
 
     def __init__(
@@ -240,7 +232,6 @@ class _Sklearn:
         self._as_frame = declared.table and self._needs_frame()
 
     def predict(self, value: Any) -> Any:
-        """Return what the estimator says of a table, given as one array or by its columns."""
         if self._as_frame:
             return self._predict(_frame(value, self.declared))
         return self._predict(_matrix(value, self.declared))
@@ -300,8 +291,6 @@ def _column(values: Any) -> NDArray[Any]:
 
 
 class _Onnx:
-    """An ONNX model in a session of ONNX Runtime, on the cores granted."""
-
     platform = "onnxruntime"
 
     def __init__(self, file: Path, declared: NodeSignature, who: str, *, threads: int) -> None:
@@ -325,7 +314,6 @@ class _Onnx:
         self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in self.declared.inputs}
 
     def predict(self, value: Any) -> Any:
-        """Return an array, or a dictionary of them where the model has several outputs."""
         values = value if isinstance(value, dict) else {self._inputs[0]: value}
         results = self._session.run(None, {name: self._fitting(name, one) for name, one in values.items()})
         return results[0] if len(results) == 1 else dict(zip(self._outputs, results, strict=True))
@@ -351,8 +339,6 @@ def _onnx_specs(said: Any, who: str) -> tuple[TensorSpec, ...]:
 
 
 class _Pyfunc:
-    """Whatever else MLflow can load, through MLflow itself."""
-
     platform = "pyfunc"
 
     def __init__(self, folder: Path, declared: NodeSignature, who: str) -> None:
@@ -364,7 +350,6 @@ class _Pyfunc:
         self._model = load_pyfunc(folder, who)
 
     def predict(self, value: Any) -> Any:
-        """Return what the model says of an array, a dictionary of them, or a table."""
         if self._table:
             return self._model(_frame(value, self.declared))
         return self._model(value)

@@ -25,8 +25,6 @@ ALL: Final = -1
 
 
 class GraphStep:
-    """One node at its place in a graph."""
-
     __slots__ = ("children", "combines", "component", "name", "node", "parents", "place", "routes", "who")
 
     def __init__(
@@ -52,8 +50,6 @@ class GraphStep:
 
 
 class Walk:
-    """What happens on one request's way through a graph."""
-
     __slots__ = ("checked", "failed", "meta", "metrics", "path", "routing", "spent", "tags")
 
     def __init__(self, meta: dict[str, Any] | None = None, *, checked: bool = False) -> None:
@@ -72,8 +68,6 @@ class Walk:
 
 
 class Outcome:
-    """A graph's answer."""
-
     __slots__ = ("names", "step", "value")
 
     def __init__(self, value: Any, names: Any, step: GraphStep) -> None:
@@ -88,11 +82,7 @@ Invoke = Callable[[GraphStep, Any, Any, Walk], Awaitable[Any]]
 
 
 def call_now(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
-    """Call a node's component in this thread.
-
-    Raises:
-        ProblemError: it raised, whatever that was.
-    """
+    """Call a node's component in this thread. What it raises, whatever that is, becomes a problem."""
     component = step.component
     begin = perf_counter()
     try:
@@ -119,7 +109,6 @@ def take_extras(step: GraphStep, walk: Walk) -> None:
 
 
 async def directly(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
-    """Call a node's component in this thread: how :func:`finish` walks."""
     return call_now(step, value, names, walk)
 
 
@@ -135,11 +124,7 @@ def finish(walking: Coroutine[Any, Any, _T]) -> _T:
 
 
 def in_order(nodes: Sequence[Node]) -> list[list[int]]:
-    """Return the places of the nodes level by level: each node comes after those whose result it takes.
-
-    Raises:
-        InvalidError: the graph cannot be walked; the message names the node.
-    """
+    """Return the places of the nodes level by level: each node comes after those whose result it takes."""
     names = [node.name for node in nodes]
     if not nodes:
         raise InvalidError("The graph has no nodes.")
@@ -185,8 +170,6 @@ def _check(node: Node, nodes: Sequence[Node]) -> None:
 
 
 class Graph:
-    """Nodes that were loaded, in the order in which a request goes through them."""
-
     def __init__(
         self, name: str, nodes: Sequence[Node], components: Sequence[Component], *, alone: bool = False
     ) -> None:
@@ -222,15 +205,9 @@ class Graph:
 
     @property
     def inline(self) -> bool:
-        """Whether it can be walked on the loop from end to end, since it neither waits nor blocks."""
         return not self.waits and not any(step.component.blocks for step in self.steps)
 
     async def walk(self, value: Any, names: Any, walk: Walk, invoke: Invoke = directly) -> Outcome:
-        """Take one request through the graph.
-
-        Raises:
-            ProblemError: a component raised, or what it gave does not fit.
-        """
         step = self._only
         if step is not None:
             if step.combines and not isinstance(value, list):
@@ -288,7 +265,6 @@ class Graph:
         return Outcome(result, named if named is not None else names if step.node.role == "TRANSFORMER" else [], step)
 
     def _branch(self, step: GraphStep, result: Any) -> int:
-        """Return which of a ROUTER's children it chose."""
         names = [self.steps[child].name for child in step.children]
         if isinstance(result, str) and result in names:
             return names.index(result)
@@ -304,7 +280,6 @@ class Graph:
 
 
 async def together(visits: Any) -> list[Any]:
-    """Run coroutines side by side; the first that fails ends the others."""
     tasks = [asyncio.ensure_future(one) for one in visits]
     try:
         return list(await asyncio.gather(*tasks))

@@ -63,33 +63,20 @@ _ALWAYS_OPEN: Final = frozenset({"ServerLive", "ServerReady"})
 
 
 class RequestHandler(Protocol):
-    """What answers: :class:`scanflow_serving.routes.ServingApplication`."""
+    async def handle(self, request: Request) -> Response: ...
 
-    async def handle(self, request: Request) -> Response:
-        """Answer an HTTP request."""
-        ...
+    async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse: ...
 
-    async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
-        """Answer an inference."""
-        ...
+    def ready(self) -> bool: ...
 
-    def ready(self) -> bool:
-        """Return whether requests can be answered."""
-        ...
-
-    def live(self) -> bool:
-        """Return whether the instance is well."""
-        ...
+    def live(self) -> bool: ...
 
 
 def status_of(problem: ProblemError) -> grpc.StatusCode:
-    """Return gRPC's status code for a problem."""
     return _STATUS.get(problem.status, grpc.StatusCode.INTERNAL)
 
 
 class GrpcApi:
-    """The gRPC server of one instance."""
-
     def __init__(
         self, core: RequestHandler, host: str, port: int, limits: Limits, *, service: str = "", token: str | None = None
     ) -> None:
@@ -104,11 +91,6 @@ class GrpcApi:
         self._reporting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            UnavailableError: another program has the port.
-        """
         most = self._limits.max_request_bytes + _MESSAGE_EXTRA
         options: list[tuple[str, int]] = [
             ("grpc.so_reuseport", 1),
@@ -149,7 +131,6 @@ class GrpcApi:
             await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
 
     async def _keep_reporting(self) -> None:
-        """Keep the health service's status up to date."""
         before: bool | None = None
         while True:
             ready = self._core.ready()
@@ -184,7 +165,6 @@ class GrpcApi:
         raw: bytes,
         context: Any,
     ) -> Any:
-        """Check, read and answer one call; a problem becomes its status."""
         try:
             if self._token is not None and name not in _ALWAYS_OPEN:
                 given = dict(context.invocation_metadata() or ()).get("authorization", "")
@@ -248,11 +228,6 @@ class GrpcApi:
 
 
 def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
-    """Return what a ``ModelInferRequest`` asks for.
-
-    Raises:
-        ProblemError: 400, it is not as the protocol says.
-    """
     if not request.inputs:
         raise invalid("The list 'inputs' is empty: there is nothing to infer from.")
     raws: Sequence[bytes] = request.raw_input_contents

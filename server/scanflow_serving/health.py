@@ -16,8 +16,6 @@ _log = logging.getLogger(__name__)
 
 
 class HealthChecks:
-    """Calls the ``health_status`` of all components, each in its turn, every few seconds."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._checked: list[Component] = []
@@ -40,13 +38,11 @@ class HealthChecks:
             self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Check no more."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     async def check(self) -> None:
-        """Call all of them once."""
         for component in self._checked:
             assert component.health is not None
             try:

@@ -71,7 +71,6 @@ class Connection(HttpToolsProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is being read or answered."""
         return (self.cycle is None or self.cycle.response_complete) and not self._reading_head
 
     @property
@@ -79,7 +78,6 @@ class Connection(HttpToolsProtocol):
         return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
         self._since = self._server.now
         if self.refused:
             return
@@ -96,7 +94,6 @@ class Connection(HttpToolsProtocol):
             self._refuse(ProblemError(431, f"The head of the request is longer than {MAX_HEAD_BYTES} bytes."))
 
     def on_headers_complete(self) -> None:
-        """Start the request; on a connection that is to close, the response says so."""
         super().on_headers_complete()
         server = self._server
         if self.closing or (server.age_s and server.now - self._opened > server.age_s):
@@ -111,7 +108,6 @@ class Connection(HttpToolsProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         super().connection_lost(exc)
         self._server.lost()
 
@@ -123,7 +119,6 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def expire(self, now: float, idle_s: float) -> None:
-        """Close the connection if its client is too slow, or idle for longer than ``idle_s``."""
         unsent = self.transport.get_write_buffer_size()
         if unsent and unsent != self._unsent:
             self._since = now
@@ -170,13 +165,7 @@ class HttpServer:
     """All connections of an instance. Everything here is called on the loop's thread."""
 
     def __init__(self, app: Any, *, age_s: float, drain_idle_s: float) -> None:
-        """Serve nothing yet; see :meth:`listen`.
-
-        Args:
-            app: The ASGI application.
-            age_s: The first response on a connection older than this is its last; 0: never.
-            drain_idle_s: How long a connection that is to close may stay without a request.
-        """
+        """``age_s``: the first response on a connection older than this is its last; 0: never."""
         self.loop = asyncio.get_running_loop()
         self.config = Config(
             app,
@@ -284,7 +273,6 @@ class HttpServer:
         return True
 
     def close(self) -> None:
-        """Close what is left."""
         self._timer.cancel()
         for key in list(self._listeners):
             self._stop_listening(key)
@@ -292,7 +280,6 @@ class HttpServer:
             connection.transport.abort()
 
     def lost(self) -> None:
-        """Note that a connection is closed."""
         self._fewer.set()
 
     # -- time

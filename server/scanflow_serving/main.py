@@ -38,7 +38,6 @@ _log = logging.getLogger(__name__)
 
 
 def main(folder: Path) -> int:
-    """Run an instance until it is told to end, and return its exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         spec = decode(InstanceSpec, (folder / "instance.json").read_bytes())
@@ -57,7 +56,6 @@ def main(folder: Path) -> int:
 
 
 async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
-    """Load, answer, and drain."""
     from scanflow_serving.asgi import HttpApi
     from scanflow_serving.control import Control
     from scanflow_serving.http_server import HttpServer
@@ -111,11 +109,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
 
 
 async def _start_grpc(application: ServingApplication, spec: InstanceSpec, token: str | None) -> GrpcApi | None:
-    """Return the gRPC server, listening; None: the service has none. Its library takes 10 MB, so it is imported late.
-
-    Raises:
-        UnavailableError: another program has the port.
-    """
+    """Its library takes 10 MB, so it is imported late."""
     if spec.grpc_port is None:
         return None
     from scanflow_serving.grpc_api import GrpcApi

@@ -14,14 +14,11 @@ Body = bytes | bytearray | memoryview
 
 
 class Request:
-    """One HTTP request with its whole body."""
-
     __slots__ = ("body", "headers", "method", "path", "query")
 
     def __init__(
         self, method: str, path: str, query: str = "", headers: dict[str, str] | None = None, body: Body = b""
     ) -> None:
-        """``path`` is decoded; names in ``headers`` are lower case."""
         self.method = method
         self.path = path
         self.query = query
@@ -47,7 +44,6 @@ class Response:
         self.headers = headers
 
     def content(self) -> bytes:
-        """Return the body as one."""
         return self.body if isinstance(self.body, bytes) else b"".join(self.body)
 
 
@@ -70,8 +66,6 @@ class Tensor:
 
 
 class RequestedOutput:
-    """An output that the caller names, and whether its bytes are to follow the JSON."""
-
     __slots__ = ("binary", "name")
 
     def __init__(self, name: str, *, binary: bool = False) -> None:
@@ -80,8 +74,6 @@ class RequestedOutput:
 
 
 class InferRequest:
-    """A request for an inference, whatever it came by."""
-
     __slots__ = ("binary_output", "id", "inputs", "outputs", "parameters", "timeout_s")
 
     def __init__(
@@ -94,7 +86,6 @@ class InferRequest:
         binary_output: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """``outputs`` None: all of them. ``timeout_s``: what the caller allows, of which the shorter counts."""
         self.inputs = inputs
         self.id = id
         self.outputs = outputs

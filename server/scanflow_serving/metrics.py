@@ -46,8 +46,6 @@ _FAMILIES: Final = {
 
 
 class _Number:
-    """A counter or a gauge."""
-
     __slots__ = ("value",)
 
     def __init__(self) -> None:
@@ -63,12 +61,10 @@ class _Histogram:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def samples(self, name: str, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Return it as the text format has it."""
         counts = list(accumulate(self._counts))
         for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):
             yield f"{name}_bucket", {**labels, "le": bound}, count
@@ -90,13 +86,10 @@ class NodeMetrics:
         """Counts how many rows one call had."""
 
     def failed(self) -> None:
-        """Count a call that raised."""
         self._failed.value += 1
 
 
 class RevisionMetrics:
-    """The metrics of one revision."""
-
     __slots__ = ("_metrics", "_responses", "_seconds", "revision")
 
     def __init__(self, metrics: Metrics, revision: str) -> None:
@@ -106,7 +99,6 @@ class RevisionMetrics:
         self._responses: dict[int, _Number] = {}
 
     def answered(self, status: int, seconds: float) -> None:
-        """Count a request, with its HTTP status and how long it took."""
         counter = self._responses.get(status)
         if counter is None:
             counter = self._metrics.number("scanflow_requests", revision=self.revision, code=str(status))
@@ -115,7 +107,6 @@ class RevisionMetrics:
         self._seconds.observe(seconds)
 
     def node(self, name: str) -> NodeMetrics:
-        """Return the metrics of one of its nodes."""
         labels, metrics = {"revision": self.revision, "node": name}, self._metrics
         return NodeMetrics(
             metrics.histogram("scanflow_node_seconds", BUCKETS, **labels),
@@ -125,8 +116,6 @@ class RevisionMetrics:
 
 
 class Metrics:
-    """The metrics of one instance."""
-
     def __init__(self, service: str) -> None:
         self._service = service
         self._families: dict[str, tuple[str, str]] = dict(_FAMILIES)
@@ -136,13 +125,11 @@ class Metrics:
         self._in_flight = self.number("scanflow_in_flight")
 
     def number(self, name: str, **labels: str) -> _Number:
-        """Return the counter or gauge of that name with these labels, the service's added."""
         found = self._series.setdefault((name, (("service", self._service), *labels.items())), _Number())
         assert isinstance(found, _Number)
         return found
 
     def histogram(self, name: str, bounds: Sequence[float], **labels: str) -> _Histogram:
-        """Return the histogram of that name with these labels, the service's added."""
         found = self._series.setdefault((name, (("service", self._service), *labels.items())), _Histogram(bounds))
         assert isinstance(found, _Histogram)
         return found
@@ -152,7 +139,7 @@ class Metrics:
         return RevisionMetrics(self, id)
 
     def refused(self, reason: str) -> None:
-        """Count a request that was refused: ``queue``, ``draining``."""
+        """``reason``: ``queue``, ``draining``."""
         self.number("scanflow_refused", reason=reason).value += 1
 
     def compared(self, revision: str, outcome: str) -> None:
@@ -186,19 +173,15 @@ class Metrics:
             number.value = value if kind == "gauge" else number.value + max(0.0, value)
 
     def in_flight(self, count: int) -> None:
-        """Set how many requests wait or run now."""
         self._in_flight.value = count
 
     def recorded(self, rows: int) -> None:
-        """Count predictions that were recorded."""
         self._recorded.value += rows
 
     def dropped(self, rows: int) -> None:
-        """Count predictions that were to be recorded and were not."""
         self._dropped.value += rows
 
     def samples(self) -> Samples:
-        """Return all samples of this instance."""
         found: list[tuple[str, dict[str, str], float]] = []
         for (name, given), series in tuple(self._series.items()):
             labels = dict(given)
@@ -210,11 +193,7 @@ class Metrics:
         return found
 
     def render(self, others: Samples) -> tuple[bytes, str]:
-        """Return the metrics of the whole service in the text format, and its content type.
-
-        Args:
-            others: The samples of its other instances together.
-        """
+        """``others``: the samples of the service's other instances together."""
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
         whole = CollectorRegistry()
@@ -223,13 +202,10 @@ class Metrics:
 
 
 class _Sum:
-    """A collector of ``prometheus_client``: the sums of an instance's samples and those of others."""
-
     def __init__(self, families: dict[str, tuple[str, str]], own: Samples, others: Samples) -> None:
         self._families, self._own, self._others = families, own, others
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metric families."""
         from prometheus_client import Metric
 
         sums: dict[tuple[str, ...], tuple[str, dict[str, str], float]] = {}

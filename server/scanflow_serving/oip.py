@@ -79,11 +79,7 @@ def decode(body: Body, headers: Mapping[str, str], *, allow_nan: bool) -> InferR
 
 
 def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> InferRequest:
-    """Return the request of a body that is the bytes of one tensor: UINT8, or what the one declared input says.
-
-    Raises:
-        ProblemError: 400, the node takes several inputs, or the size is wrong.
-    """
+    """Return the request of a body that is the bytes of one tensor: UINT8, or what the one declared input says."""
     data = _writable(body)
     if len(declared.inputs) > 1:
         raise invalid(
@@ -103,11 +99,6 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
 
 
 def pick_outputs(tensors: list[Tensor], wanted: Sequence[RequestedOutput] | None) -> list[Tensor]:
-    """Return the outputs that were asked for, in that order; all where none were named.
-
-    Raises:
-        ProblemError: 400, there is no such output.
-    """
     if not wanted:
         return tensors
     known = {tensor.name: tensor for tensor in tensors}
@@ -121,7 +112,6 @@ def pick_outputs(tensors: list[Tensor], wanted: Sequence[RequestedOutput] | None
 
 
 def encode(answer: InferResponse, request: InferRequest, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """Return the answer to a request: JSON, followed by the bytes of the outputs that were asked for in binary."""
     asked = {one.name: one.binary for one in request.outputs} if request.outputs else None
     parts: list[bytes | memoryview] = []
     outputs: list[_Output] = []
@@ -139,7 +129,6 @@ def encode(answer: InferResponse, request: InferRequest, headers: tuple[tuple[st
 
 
 def wants_raw(headers: Mapping[str, str]) -> bool:
-    """Whether the caller asks for the bytes of the one output, and nothing around them."""
     return OCTETS in headers.get("accept", "")
 
 

@@ -22,8 +22,6 @@ _SERVERS: Final = ("grpc", "event_engine", "lifeguard", "resolver", "libuv", "ti
 
 
 class Pinning:
-    """Pins threads to CPUs in turn. Does nothing without CPUs."""
-
     def __init__(self, cpus: Sequence[int], engine: Engine, excluded: set[int]) -> None:
         """Pin nothing yet; ``excluded``: ids of threads that do not compute, which others may add to."""
         self._cpus = tuple(cpus)

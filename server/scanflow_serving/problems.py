@@ -32,7 +32,6 @@ class ProblemError(Exception):
         headers: tuple[tuple[str, str], ...] = (),
         extra: dict[str, Any] | None = None,
     ) -> None:
-        """``extra`` holds further members of the document; ``headers`` further headers of the answer."""
         super().__init__(detail)
         self.status = status
         self.title = title or _phrase(status)
@@ -53,12 +52,10 @@ class ProblemError(Exception):
 
 
 def invalid(detail: str, **extra: Any) -> ProblemError:
-    """Return the problem of a request that cannot be read or does not fit: 400."""
     return ProblemError(400, detail, extra=extra)
 
 
 def not_found(kind: str, name: str, known: Iterable[str]) -> ProblemError:
-    """Return the problem of a name that is not known: 404, with the nearest one that is."""
     return ProblemError(404, f"There is no {kind} {_short(name)!r} here.{did_you_mean(name[:200], known)}")
 
 

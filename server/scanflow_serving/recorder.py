@@ -36,7 +36,6 @@ class Sampler:
         self._owed = 0.0
 
     def __call__(self, rows: int = 1) -> bool:
-        """Decide for a request of so many predictions; it is kept whole or not at all."""
         self._owed += self._fraction * rows
         if self._owed + 1e-9 < rows:
             return False
@@ -85,7 +84,6 @@ class Recorder:
         self._thread.start()
 
     def note(self, revision: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Keep one request's predictions, if it is their turn. The arrays must not be changed afterwards."""
         if self.wants(inputs):
             self.keep(revision, inputs, outputs)
 
@@ -115,7 +113,6 @@ class Recorder:
             self._full.set()
 
     def flush(self) -> None:
-        """Write what waits, now."""
         with self._lock:
             taken, self._waiting, self._rows, self._bytes = self._waiting, deque(), 0, 0
             self._full.clear()

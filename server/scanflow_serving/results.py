@@ -32,11 +32,6 @@ def as_tensors(value: Any, declared: Sequence[TensorSpec], who: str) -> list[Ten
 
 
 def as_array(value: Any, who: str) -> NDArray[Any]:
-    """Return a result as an array that has a datatype; one of text or bytes holds ``bytes`` objects.
-
-    Raises:
-        ProblemError: 500, it cannot be one.
-    """
     return _tensor("", value, who).data
 
 

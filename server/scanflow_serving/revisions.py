@@ -27,8 +27,6 @@ _log = logging.getLogger(__name__)
 
 
 class Weighted(Protocol):
-    """Something that takes a share of the requests."""
-
     id: str
     weight: float
 
@@ -52,7 +50,6 @@ class Chooser(Generic[_W]):
         self._only = self.choices[0] if len(self.choices) == 1 else None
 
     def pick(self) -> _W:
-        """Return whose turn it is."""
         if self._only is not None:
             return self._only
         earned = self._earned
@@ -71,8 +68,6 @@ def share_key(node: Node) -> bytes:
 
 
 class Loaded:
-    """A revision, ready to answer."""
-
     def __init__(self, revision: Revision, components: Sequence[Component], service: str, metrics: Metrics) -> None:
         self.id = revision.id
         self.revision = revision
@@ -94,7 +89,6 @@ class Loaded:
         """As a shadow: how its answers were, against those that callers got."""
 
     def bind(self, engine: Engine, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
-        """Set whose threads compute for it."""
         batchers = {
             step.name: Batcher(
                 step, step.node.batching, engine, loop, deadline_s=deadline_s, called=self.nodes[step.name].batch
@@ -105,7 +99,6 @@ class Loaded:
         self.invoke = _invoke_on_loop(engine, batchers)
 
     def count(self, walk: Walk) -> None:
-        """Count the calls that were made for one request."""
         nodes, failed = self.nodes, walk.failed
         for name, seconds in tuple(walk.spent):
             if name == failed:
@@ -142,8 +135,6 @@ def _invoke_on_loop(engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
 
 
 class Revisions:
-    """All that is loaded in an instance."""
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -175,11 +166,7 @@ class Revisions:
         self.shadows: list[Loaded] = []
 
     async def apply(self, desired: Desired) -> bool:
-        """Load and warm what is new, then switch; return whether anything was done. What fails changes nothing.
-
-        Raises:
-            ScanflowError: what is desired is wrong or cannot be loaded, and why.
-        """
+        """Load and warm what is new, then switch; return whether anything was done. What fails changes nothing."""
         async with self._lock:
             if desired.generation < self.generation:
                 return False
@@ -312,7 +299,6 @@ def _load_all(
     threads: int,
     run_async: Callable[[Any], Any],
 ) -> dict[str, list[Component]]:
-    """Load what there is not yet; in a thread of its own."""
     made: dict[tuple[bytes, bool], Component] = dict(have)
     found: dict[str, list[Component]] = {}
     for revision in fresh:

@@ -49,7 +49,6 @@ class RouteTarget:
         self.chooser = chooser
 
     def graph(self, loaded: Loaded) -> Graph:
-        """Return what a request goes through."""
         return loaded.graph if self.node is None else loaded.alone[self.node]
 
     def version(self, loaded: Loaded) -> str:
@@ -58,8 +57,6 @@ class RouteTarget:
 
 
 class ServingApplication:
-    """One instance: what it serves, and to whom."""
-
     def __init__(
         self, spec: InstanceSpec, *, loop: asyncio.AbstractEventLoop, on_unhealthy: Callable[[], None] | None = None
     ) -> None:
@@ -112,12 +109,10 @@ class ServingApplication:
     # -- what the program asks for
 
     def ready(self) -> bool:
-        """Whether requests can be answered, and should be sent here."""
         serving = self.revisions.chooser is not None
         return serving and not (self._closed or self.draining or self.engine.unhealthy or self.health.unwell)
 
     def live(self) -> bool:
-        """Whether the process is of use."""
         return not (self._closed or self.engine.unhealthy)
 
     def state(self, *, metrics: bool = False, others: Samples | None = None) -> dict[str, Any]:
@@ -145,11 +140,6 @@ class ServingApplication:
         }
 
     async def apply(self, desired: Desired) -> None:
-        """Load and warm what is new, switch to it, and unload the rest; what fails changes nothing.
-
-        Raises:
-            ScanflowError: what failed, and why.
-        """
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, _LOADING_SWITCH_S))
         try:
@@ -165,7 +155,6 @@ class ServingApplication:
             self.pinning.update()
 
     async def close(self) -> None:
-        """Stop the workers, and write what is still to be recorded."""
         if self._closed:
             return
         self._closed = True
@@ -196,11 +185,6 @@ class ServingApplication:
         return with_headers(problem, (self._instance,))
 
     async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
-        """Answer an inference that came by another way than HTTP.
-
-        Raises:
-            ProblemError: it cannot be answered.
-        """
         target = self._targets.get((model, version))
         if target is None:
             raise self._unknown(model, version)
@@ -254,7 +238,6 @@ class ServingApplication:
             raise
 
     async def _run(self, call: ServingCall, target: RouteTarget, allowed_s: float) -> Any:
-        """Return the response of a call, counted: read it, unless it is so large that a worker does, and run it."""
         loaded, engine, status = call.loaded, self.engine, 200
         call.shadowed = target.node is None and bool(self.revisions.shadows)
         loaded.in_flight += 1
@@ -288,7 +271,6 @@ class ServingApplication:
     # -- the table
 
     def _build_routes(self) -> None:
-        """Make the table of paths anew, from what is loaded."""
         table: dict[str, dict[str, Handler]] = {}
 
         def get(path: str, handler: Handler) -> None:
@@ -448,6 +430,5 @@ async def _not_ready(_request: Request) -> Response:
 
 
 def _defect(error: BaseException) -> ProblemError:
-    """Return the problem of an error that nobody foresaw."""
     _log.error("a request could not be answered", exc_info=error)
     return ProblemError(500, f"The answer could not be made: {type(error).__name__}: {error}")

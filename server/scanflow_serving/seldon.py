@@ -34,8 +34,6 @@ _writer: Final = msgspec.json.Encoder()
 
 
 class Prediction:
-    """A message of Seldon's: a value of one of its kinds, and meta data."""
-
     __slots__ = ("kind", "meta", "names", "value")
 
     def __init__(self, value: Any, names: list[str], meta: dict[str, Any], kind: str) -> None:
@@ -47,8 +45,6 @@ class Prediction:
 
 
 class Feedback:
-    """How good an answer turned out to be."""
-
     __slots__ = ("request", "reward", "routing", "tags", "truth")
 
     def __init__(
@@ -62,20 +58,11 @@ class Feedback:
 
 
 def decode(body: Body, *, allow_nan: bool, media: str = "") -> Prediction:
-    """Return the message that a body stands for: JSON, or a form (``media``) with a field ``json``.
-
-    Raises:
-        ProblemError: 400, it is none; the message says what is wrong with it.
-    """
+    """Return the message that a body stands for: JSON, or a form (``media``) with a field ``json``."""
     return _message(_parse(body, media, allow_nan=allow_nan), "The request", allow_nan=allow_nan)
 
 
 def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback:
-    """Return the feedback that a body stands for.
-
-    Raises:
-        ProblemError: 400, it is none.
-    """
     said = _parse(body, media, allow_nan=allow_nan)
     reward = said.get("reward", 0.0)
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or abs(reward) > sys.float_info.max:
@@ -102,11 +89,6 @@ def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback
 
 
 def encode(asked: Prediction, outcome: Outcome, walk: Walk, revision: str) -> bytes:
-    """Return the answer to a prediction as JSON.
-
-    Raises:
-        ProblemError: 500, the component returned what no message can hold.
-    """
     meta: dict[str, Any] = {
         "puid": asked.meta.get("puid") or uuid.uuid4().hex,
         "tags": {**walk.tags, REVISION_TAG: revision},

@@ -31,7 +31,6 @@ class Shadows:
         self.engine = Engine(loop, threads=0, queue=_WAITING, deadline_s=deadline_s, name="shadow")
 
     def show(self, call: ServingCall, revisions: Revisions) -> None:
-        """Let each shadow answer what was answered, later."""
         if not self.engine.workers:
             self.engine.grow(1)
         size = sum(one.data.nbytes for one in call.inputs or ())

@@ -46,7 +46,6 @@ _INDEX: Final = re.compile(r"\[(\d+)\]")
 
 
 def check_datatype(datatype: str, where: str) -> np.dtype[Any]:
-    """Return what holds the datatype in memory."""
     found = DATATYPES.get(datatype)
     if found is None:
         raise invalid(f"{where}: the datatype {datatype[:40]!r} is not known.{_known(datatype)}")
@@ -54,7 +53,6 @@ def check_datatype(datatype: str, where: str) -> np.dtype[Any]:
 
 
 def check_shape(shape: Sequence[int], where: str) -> int:
-    """Return how many elements a tensor of that shape has."""
     if len(shape) > MAX_DIMENSIONS:
         raise invalid(f"{where}: the shape has {len(shape)} dimensions, and {MAX_DIMENSIONS} is the most there can be.")
     count = 1
@@ -114,7 +112,6 @@ def from_python(name: str, datatype: str, shape: Sequence[int], data: object, *,
 def from_sequence(
     name: str, datatype: str, shape: Sequence[int], values: Iterable[Any], *, allow_nan: bool, where: str
 ) -> Tensor:
-    """Return a tensor from elements of its kind, in order: how gRPC has them."""
     dtype = check_datatype(datatype, where)
     count = check_shape(shape, where)
     flat = list(values)
@@ -271,7 +268,6 @@ def _takes(datatype: str) -> str:
 
 
 def _wrong_value(data: Body | msgspec.Raw, datatype: str, error: msgspec.ValidationError, where: str) -> ProblemError:
-    """Return what to say of an element that msgspec refused: which, where, and what is right."""
     _, _, path = str(error).rpartition(" - at `$")
     places = [int(place) for place in _INDEX.findall(path)]
     at = "".join(f"[{place}]" for place in places)

@@ -38,11 +38,6 @@ _NAMES: Final = {
 
 
 def decode(said: Any, where: str, *, allow_nan: bool) -> NDArray[Any]:
-    """Return the array of a TensorProto.
-
-    Raises:
-        Problem: 400, it is none.
-    """
     if not isinstance(said, dict):
         raise invalid(f"{where} should be an object with dtype, tensorShape and its values.")
     dtype = said.get("dtype", "DT_FLOAT")

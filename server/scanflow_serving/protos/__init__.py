@@ -30,12 +30,10 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 @cache
 def message(name: str) -> Any:
-    """Return the class of a message, such as ``ModelInferRequest``."""
     found = _pool().FindMessageTypeByName(f"inference.{name}")
     return message_factory.GetMessageClass(found)
 
 
 def methods() -> dict[str, tuple[Any, Any]]:
-    """Return the service's methods: for each the classes of its request and its response."""
     service = _pool().FindServiceByName(SERVICE)
     return {one.name: (message(one.input_type.name), message(one.output_type.name)) for one in service.methods}
