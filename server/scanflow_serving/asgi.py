@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from scanflow.http_security import Refusal, bearer_token, refuse_request
 from scanflow_serving.http_server import LINGER_S
-from scanflow_serving.messages import Request, Response
+from scanflow_serving.messages import Headers, Request, Response
 from scanflow_serving.problems import ProblemError
 
 Scope = MutableMapping[str, Any]
@@ -212,7 +212,7 @@ async def _linger(receive: Receive) -> None:
 
 
 @lru_cache(512)
-def _head(content_type: str, headers: tuple[tuple[str, str], ...]) -> list[tuple[bytes, bytes]]:
+def _head(content_type: str, headers: Headers) -> list[tuple[bytes, bytes]]:
     given = ((("content-type", content_type),) if content_type else ()) + headers
     return [(_clean(name), _clean(value)) for name, value in given]
 

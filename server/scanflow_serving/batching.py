@@ -15,11 +15,12 @@ from time import monotonic, perf_counter
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from scanflow.wire import BatchingOptions
 from scanflow_serving.components import raised
 from scanflow_serving.engine import Engine
-from scanflow_serving.graph import GraphStep, Walk, take_extras
+from scanflow_serving.graph import GraphStep, Walk, finish, take_extras
 
 _WEIGHT: Final = 0.2
 _LIKELY: Final = 0.4
@@ -121,39 +122,26 @@ def join(results: Sequence[Any]) -> Any:
     return np.concatenate([np.asarray(one) for one in results])
 
 
-class _Entry:
-    __slots__ = ("came", "future", "kind", "names", "rows", "value", "walk")
+class _Entry(Struct, eq=False):
+    """A request that waits for the node."""
 
-    def __init__(
-        self, value: Any, names: Any, walk: Walk, came: float, future: asyncio.Future[tuple[Any, Any]]
-    ) -> None:
-        found = rows_of(value)
-        self.value = value
-        self.names = names
-        self.walk = walk
-        self.came = came
-        self.rows = found[0] if found is not None else 1
-        self.kind: object = None if found is None else (found[1], tuple(names or ()))
-        self.future = future
+    value: Any
+    names: Any
+    walk: Walk
+    came: float
+    future: asyncio.Future[tuple[Any, Any]]
+    rows: int = 1
+    kind: object = None
 
 
 class Batcher:
-    def __init__(
-        self,
-        step: GraphStep,
-        batching: BatchingOptions,
-        engine: Engine,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        deadline_s: float,
-        called: Callable[[int], None] = lambda _rows: None,
-    ) -> None:
+    def __init__(self, step: GraphStep, engine: Engine, *, called: Callable[[int], None] = lambda _rows: None) -> None:
         """``called`` is told how many rows each call had, on the loop."""
+        assert step.node.batching is not None
         self._step = step
-        self._batching = batching
+        self._batching = step.node.batching
         self._engine = engine
-        self._loop = loop
-        self._deadline_s = deadline_s
+        self._loop = engine.loop
         self._called = called
         self._waiting: list[_Entry] = []
         self._running = 0
@@ -172,6 +160,8 @@ class Batcher:
         self._last = now
         self._here += 1
         entry = _Entry(value, names, walk, now, self._loop.create_future())
+        if found := rows_of(value):
+            entry.rows, entry.kind = found[0], (found[1], tuple(names or ()))
         self._waiting.append(entry)
         try:
             self._look()
@@ -224,15 +214,15 @@ class Batcher:
     def _send(self, batch: list[_Entry]) -> None:
         self._running += 1
         self._called(sum(entry.rows for entry in batch))
-        component, call = self._step.component, partial(self._call, batch)
+        component = self._step.component
         answered: asyncio.Future[Any]
         if component.is_async:
-            answered = self._loop.create_task(asyncio.wait_for(self._call_async(batch), self._deadline_s))
+            answered = self._loop.create_task(asyncio.wait_for(self._call(batch), self._engine.deadline_s))
         elif component.blocks or self._engine.busy:
-            answered = self._engine.run(call)
+            answered = self._engine.run(lambda: finish(self._call(batch)))
         else:
             answered = self._loop.create_future()
-            answered.set_result(call())
+            answered.set_result(finish(self._call(batch)))
         answered.add_done_callback(partial(self._done, batch))
 
     def _done(self, batch: list[_Entry], call: asyncio.Future[Any]) -> None:
@@ -244,52 +234,41 @@ class Batcher:
                 entry.future.set_result(answer)
         self._look()
 
-    def _call(self, batch: Sequence[_Entry]) -> list[tuple[Any, BaseException | None]]:
-        """Answer all in one call, or each in one of its own if that fails; in a worker thread."""
+    async def _call(self, batch: Sequence[_Entry]) -> list[tuple[Any, BaseException | None]]:
+        """Answer all in one call, or each in its own if that fails. Only asynchronous components make it wait."""
         begin = perf_counter()
         try:
-            results = split(self._call_rows(batch), [entry.rows for entry in batch])
+            results = split(await self._call_rows(batch), [entry.rows for entry in batch])
             self._note(batch, begin)
-        except BaseException as error:  # noqa: BLE001 - a component may raise anything
+        except BaseException as error:  # a component may raise anything
+            if self._step.component.is_async and isinstance(error, asyncio.CancelledError):
+                raise
             if len(batch) == 1:
-                return [(None, self._failed(batch[0], begin, error))]
-            self._tell_if_unsplittable(error)
-            return [(None, None) if entry.future.done() else self._call([entry])[0] for entry in batch]
+                batch[0].walk.spent.append((self._step.name, perf_counter() - begin))
+                return [(None, raised(self._step.who, error))]
+            if isinstance(error, ValueError) and str(error).endswith(_NOT_ROWS) and not self._alone:
+                self._alone = True
+                _log.warning("%s: %s; its requests are no longer batched", self._step.who, error)
+            return [(None, None) if entry.future.done() else (await self._call([entry]))[0] for entry in batch]
         return [(result, None) for result in results]
 
-    async def _call_async(self, batch: Sequence[_Entry]) -> list[tuple[Any, BaseException | None]]:
-        """As :meth:`_call`, of a component that runs on the loop."""
-        begin = perf_counter()
-        try:
-            value = stack([entry.value for entry in batch])
-            meta = batch[0].walk.meta if len(batch) == 1 else {}
-            result = await self._step.component.call(value, batch[0].names, meta)
-            results = split(result, [entry.rows for entry in batch])
-            self._note(batch, begin)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a component may raise anything
-            if len(batch) == 1:
-                return [(None, self._failed(batch[0], begin, error))]
-            self._tell_if_unsplittable(error)
-            return [(None, None) if entry.future.done() else (await self._call_async([entry]))[0] for entry in batch]
-        return [(result, None) for result in results]
-
-    def _call_rows(self, batch: Sequence[_Entry]) -> Any:
+    async def _call_rows(self, batch: Sequence[_Entry]) -> Any:
         """Call the component, more than once for a single request that has more rows than one call may have."""
-        call, names, most = self._step.component.call, batch[0].names, self._batching.max_size
+        component, names, most = self._step.component, batch[0].names, self._batching.max_size
         meta = batch[0].walk.meta if len(batch) == 1 else {}
         value = stack([entry.value for entry in batch])
-        if len(batch) > 1 or batch[0].kind is None or batch[0].rows <= most:
-            return call(value, names, meta)
-        pieces = []
-        for begin in range(0, batch[0].rows, most):
+        pieces = [value]
+        if len(batch) == 1 and batch[0].kind is not None and batch[0].rows > most:
+            begins = range(0, batch[0].rows, most)
             if isinstance(value, dict):
-                piece: Any = {name: one[begin : begin + most] for name, one in value.items()}
+                pieces = [{name: one[begin : begin + most] for name, one in value.items()} for begin in begins]
             else:
-                piece = value[begin : begin + most]
-            pieces.append(call(piece, names, meta))
-        return join(pieces)
+                pieces = [value[begin : begin + most] for begin in begins]
+        results = []
+        for piece in pieces:
+            result = component.call(piece, names, meta)
+            results.append(await result if component.is_async else result)
+        return results[0] if len(results) == 1 else join(results)
 
     def _note(self, batch: Sequence[_Entry], begin: float) -> None:
         """Note what a call cost with the first of its requests, and what the component says of it with all."""
@@ -301,12 +280,3 @@ class Batcher:
         batch[0].walk.metrics += said.metrics
         for entry in batch:
             entry.walk.tags.update(said.tags)
-
-    def _failed(self, entry: _Entry, begin: float, error: BaseException) -> BaseException:
-        entry.walk.spent.append((self._step.name, perf_counter() - begin))
-        return raised(self._step.who, error)
-
-    def _tell_if_unsplittable(self, error: BaseException) -> None:
-        if isinstance(error, ValueError) and str(error).endswith(_NOT_ROWS) and not self._alone:
-            self._alone = True
-            _log.warning("%s: %s; its requests are no longer batched", self._step.who, error)

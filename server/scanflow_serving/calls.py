@@ -4,97 +4,86 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
 from scanflow_serving import oip, seldon
 from scanflow_serving.declared import TensorSpec
-from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph, Outcome, Walk, finish
-from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
+from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.results import as_tensors, raw_bytes
-from scanflow_serving.revisions import Loaded
+from scanflow_serving.revisions import Chooser, Loaded
 from scanflow_serving.seldon import Prediction
+
+if TYPE_CHECKING:
+    from scanflow_serving.routes import ServingApplication
 
 LARGE: Final = 256 * 1024
 """Bodies above this size are read in a worker thread, so that nobody waits behind them."""
 
-_NOWHERE: Final = Walk()
-"""The way of a request that was not read yet."""
+
+class RouteTarget(msgspec.Struct, eq=False):
+    """A name that requests are sent to: the whole graph, or one node; with or without a version."""
+
+    name: str
+    node: str | None
+    chooser: Chooser[Loaded]
+
+    def graph(self, loaded: Loaded) -> Graph:
+        return loaded.graph if self.node is None else loaded.alone[self.node]
+
+    def version(self, loaded: Loaded) -> str:
+        """Return the version that answers: a registered model's own, else the revision."""
+        return (loaded.components[self.node].version if self.node else "") or loaded.id
 
 
-class Server(Protocol):
-    engine: Engine
+class ServingCall(msgspec.Struct, eq=False):
+    server: ServingApplication
+    loaded: Loaded
+    target: RouteTarget
+    graph: Graph
+    request: Request
+    headers: Headers
+    began: float = msgspec.field(default_factory=monotonic)
+    walk: Walk = msgspec.field(default_factory=Walk)
+    value: Any = None
+    names: Any = []
+    inputs: list[Tensor] | None = None
+    """What was sent, where it is to be kept."""
 
-    def retain(self, call: ServingCall) -> None: ...
+    timeout_s: float | None = None
+    """What the client allows; None: what the service allows."""
 
+    outcome: Outcome | None = None
+    started: bool = False
+    unread: bool = False
+    recorded: bool = False
+    shadowed: bool = False
 
-class ServingCall(ABC):
-    __slots__ = (
-        "began",
-        "graph",
-        "inputs",
-        "loaded",
-        "names",
-        "outcome",
-        "recorded",
-        "server",
-        "shadowed",
-        "started",
-        "unread",
-        "value",
-        "walk",
-    )
-
-    def __init__(self, server: Server, loaded: Loaded, graph: Graph) -> None:
-        self.began = monotonic()
-        """When it came, on the monotonic clock."""
-
-        self.server = server
-        self.loaded = loaded
-        self.graph = graph
-        self.walk = _NOWHERE
-        self.value: Any = None
-        self.names: Any = []
-        self.inputs: list[Tensor] | None = None
-        """What was sent, where it is to be kept."""
-
-        self.outcome: Outcome | None = None
-        self.started = False
-        self.unread = False
-        self.recorded = False
-        self.shadowed = False
-
-    @abstractmethod
     def read(self) -> None:
-        """Decode and check the request: set ``value``, ``names`` and ``walk``."""
+        """Decode and check the request: set ``value``, ``names`` and the walk's ``meta``."""
+        raise NotImplementedError
 
-    @property
-    def timeout_s(self) -> float | None:
-        return None
+    def sent(self) -> list[Tensor]:
+        """Return what was sent, as tensors."""
+        raise NotImplementedError
+
+    def answer(self, outcome: Outcome) -> Any:
+        raise NotImplementedError
+
+    def failure(self, problem: ProblemError) -> Any:
+        return with_headers(problem, self.headers)
 
     def copy_of_value(self) -> Any:
         assert self.inputs is not None
         if len(self.inputs) == 1:
             return self.inputs[0].data.copy()
         return {one.name: one.data.copy() for one in self.inputs}
-
-    @abstractmethod
-    def answer(self, outcome: Outcome) -> Any:
-        """Return the response."""
-
-    @abstractmethod
-    def sent(self) -> list[Tensor]:
-        """Return what was sent, as tensors."""
-
-    def failure(self, problem: ProblemError) -> Any:
-        return problem.response()
 
     async def run(self, allowed_s: float) -> Any:
         engine = self.server.engine
@@ -144,42 +133,35 @@ class ServingCall(ABC):
         self.server.retain(self)
 
 
-class InferCall(ServingCall):
-    """A request of the Open Inference Protocol that was read already: gRPC's."""
+class OipCall(ServingCall):
+    """A request of the Open Inference Protocol."""
 
-    __slots__ = ("infer", "label", "version")
-
-    def __init__(
-        self,
-        server: Server,
-        loaded: Loaded,
-        graph: Graph,
-        *,
-        label: str,
-        version: str,
-        infer: InferRequest | None = None,
-    ) -> None:
-        super().__init__(server, loaded, graph)
-        self.label = label
-        self.version = version
-        self.infer = infer
+    infer: InferRequest | None = None
 
     def read(self) -> None:
+        if self.infer is None:
+            self.infer = self._decode()
         infer = self.infer
-        assert infer is not None
         for step in self.graph.roots:
             if step.component.declared.inputs:
                 step.component.declared.check(infer.inputs)
-        self.walk = Walk({"puid": infer.id} if infer.id else {}, checked=True)
+        if infer.id:
+            self.walk.meta = {"puid": infer.id}
+        self.walk.checked = True
+        self.timeout_s = infer.timeout_s
         self.value = infer.inputs[0].data if len(infer.inputs) == 1 else {one.name: one.data for one in infer.inputs}
-
-    @property
-    def timeout_s(self) -> float | None:
-        return self.infer.timeout_s if self.infer is not None else None
 
     def sent(self) -> list[Tensor]:
         assert self.infer is not None
         return self.infer.inputs
+
+    def answer(self, outcome: Outcome) -> Any:
+        """Return the response as JSON, JSON with binary data, or nothing but the bytes."""
+        if oip.wants_raw(self.request.headers):
+            body = raw_bytes(outcome.value, outcome.step.who)
+            return Response(200, body if isinstance(body, bytes) else [body], oip.OCTETS, self.headers)
+        assert self.infer is not None
+        return oip.encode(self.respond(outcome), self.infer, self.headers)
 
     def respond(self, outcome: Outcome) -> InferResponse:
         infer, end = self.infer, outcome.step
@@ -187,9 +169,18 @@ class InferCall(ServingCall):
         tensors = as_tensors(outcome.value, end.component.declared.outputs, end.who)
         if infer.outputs:
             tensors = oip.pick_outputs(tensors, infer.outputs)
-        tags = self.walk.tags
-        plain = {name: one for name, one in tags.items() if isinstance(one, (str, int, float))} if tags else None
-        return InferResponse(self.label, self.version, tensors, id=infer.id, parameters=plain, revision=self.loaded.id)
+        plain = {name: one for name, one in self.walk.tags.items() if isinstance(one, (str, int, float))}
+        return InferResponse(self.target.name, self.target.version(self.loaded), tensors, infer.id, plain)
+
+    def _decode(self) -> InferRequest:
+        request, headers, allow_nan = self.request, self.request.headers, self.server.limits.allow_nan
+        if oip.HEADER_LENGTH not in headers and headers.get("content-type", "").startswith(oip.OCTETS):
+            return oip.decode_raw(request.body, self.graph.roots[0].component.declared, allow_nan=allow_nan)
+        return oip.decode(request.body, headers, allow_nan=allow_nan)
+
+
+class GrpcCall(OipCall):
+    """A request that gRPC has read, and whose answer or problem it words itself."""
 
     def answer(self, outcome: Outcome) -> Any:
         return self.respond(outcome)
@@ -198,90 +189,34 @@ class InferCall(ServingCall):
         return problem
 
 
-class OipCall(InferCall):
-    __slots__ = ("allow_nan", "headers", "request")
-
-    def __init__(
-        self,
-        server: Server,
-        loaded: Loaded,
-        graph: Graph,
-        request: Request,
-        *,
-        label: str,
-        version: str,
-        headers: tuple[tuple[str, str], ...],
-        allow_nan: bool,
-    ) -> None:
-        super().__init__(server, loaded, graph, label=label, version=version)
-        self.request = request
-        self.headers = headers
-        self.allow_nan = allow_nan
-
-    def read(self) -> None:
-        request = self.request
-        headers = request.headers
-        if oip.HEADER_LENGTH not in headers and headers.get("content-type", "").startswith(oip.OCTETS):
-            declared = self.graph.roots[0].component.declared
-            self.infer = oip.decode_raw(request.body, declared, allow_nan=self.allow_nan)
-        else:
-            self.infer = oip.decode(request.body, headers, allow_nan=self.allow_nan)
-        super().read()
-
-    def answer(self, outcome: Outcome) -> Response:
-        if oip.wants_raw(self.request.headers):
-            body = raw_bytes(outcome.value, outcome.step.who)
-            return Response(200, body if isinstance(body, bytes) else [body], oip.OCTETS, self.headers)
-        assert self.infer is not None
-        return oip.encode(self.respond(outcome), self.infer, self.headers)
-
-    def failure(self, problem: ProblemError) -> Response:
-        return with_headers(problem, self.headers)
-
-
 class SeldonCall(ServingCall):
-    __slots__ = ("allow_nan", "asked", "headers", "request")
+    """A prediction in Seldon's protocol."""
 
-    def __init__(
-        self,
-        server: Server,
-        loaded: Loaded,
-        graph: Graph,
-        request: Request,
-        *,
-        headers: tuple[tuple[str, str], ...],
-        allow_nan: bool,
-    ) -> None:
-        super().__init__(server, loaded, graph)
-        self.request = request
-        self.headers = headers
-        self.allow_nan = allow_nan
-        self.asked: Prediction
+    asked: Prediction | None = None
 
     def read(self) -> None:
-        self.asked = asked = seldon.decode(
-            self.request.body, allow_nan=self.allow_nan, media=self.request.headers.get("content-type", "")
-        )
-        self.walk = Walk(asked.meta)
+        media = self.request.headers.get("content-type", "")
+        self.asked = asked = seldon.decode(self.request.body, allow_nan=self.server.limits.allow_nan, media=media)
+        self.walk.meta = asked.meta
         self.value, self.names = asked.value, asked.names
 
+    def sent(self) -> list[Tensor]:
+        assert self.asked is not None
+        return as_inputs(self.asked.value)
+
+    def answer(self, outcome: Outcome) -> Any:
+        assert self.asked is not None
+        return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
+
     def copy_of_value(self) -> Any:
+        assert self.asked is not None
         value = self.asked.value
         if isinstance(value, np.ndarray) and self.inputs is not None and value.dtype.kind in "biuf":
             return self.inputs[0].data.copy()  # the value itself may have been changed since
         return copy.deepcopy(value)
 
-    def sent(self) -> list[Tensor]:
-        return as_inputs(self.asked.value)
 
-    def answer(self, outcome: Outcome) -> Response:
-        return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
-
-    def failure(self, problem: ProblemError) -> Response:
-        return with_headers(problem, self.headers)
-
-
-def with_headers(problem: ProblemError, headers: tuple[tuple[str, str], ...]) -> Response:
+def with_headers(problem: ProblemError, headers: Headers) -> Response:
     response = problem.response()
     response.headers = (*headers, *response.headers)
     return response

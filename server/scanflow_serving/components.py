@@ -13,7 +13,7 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.tracebacks import read_text
 from scanflow.wire import Node
-from scanflow_serving.declared import NodeSignature, declared_by
+from scanflow_serving.declared import NOTHING, NodeSignature, declared_by
 from scanflow_serving.problems import ProblemError
 
 Call = Callable[[Any, Any, dict[str, Any]], Any]
@@ -46,30 +46,37 @@ class Predictor(Protocol):
 
 
 class Component:
-    def __init__(self, node: Node, call: Call, *, platform: str, subject: object = None) -> None:
+    """What a node calls, and what is known of it; ``subject`` is the user's object."""
+
+    def __init__(
+        self,
+        node: Node,
+        call: Call,
+        *,
+        platform: str = "python",
+        declared: NodeSignature = NOTHING,
+        is_async: bool = False,
+        subject: object = None,
+    ) -> None:
         self.node = node
         self.name = node.name
         self.call = call
         self.platform = platform
         """For the model's metadata: ``python``, ``tensorflow``, ``sklearn``, ``onnxruntime``, ``pyfunc``."""
 
-        self.declared = NodeSignature()
-        self.is_async = False
-        self.blocks = True
+        self.declared = declared
+        self.is_async = is_async
+        self.blocks = getattr(subject, "blocking", None) is not False
         """Whether a call may take long, and so needs a thread; else it is made on the loop."""
 
         self.subject = subject
-        """The user's object."""
-
-        self.tags: Callable[[], Any] | None = _method(subject, "tags")
-        self.metrics: Callable[[], Any] | None = _method(subject, "metrics")
-        self.health: Callable[[], Any] | None = _method(subject, "health_status")
-        self.feedback: Callable[..., Any] | None = None
-        self.class_names: list[str] | None = None
-
-    def says(self, blocking: object) -> None:
-        if isinstance(blocking, bool):
-            self.blocks = blocking
+        self.tags = _method(subject, "tags")
+        self.metrics = _method(subject, "metrics")
+        self.health = _method(subject, "health_status")
+        self.feedback = _method(subject, "send_feedback")
+        named = getattr(subject, "class_names", None)
+        named = named() if callable(named) else named
+        self.class_names = None if named is None else [str(name) for name in named]
 
     @property
     def version(self) -> str:
@@ -114,7 +121,7 @@ def _frames_and_cause(error: BaseException) -> tuple[tuple[str, ...], str]:
     return frames, cause or type(error).__name__
 
 
-def _method(subject: object, name: str) -> Callable[[], Any] | None:
+def _method(subject: object, name: str) -> Callable[..., Any] | None:
     found = getattr(subject, name, None)
     return found if callable(found) else None
 
@@ -125,37 +132,34 @@ def _from_registry(node: Node, threads: int) -> Component:
     assert node.model is not None
     predictor = open_model(node.model, node.parameters, threads=threads)
     predict = predictor.predict
-    component = Component(node, lambda value, _names, _meta: predict(value), platform=predictor.platform)
-    component.declared = predictor.declared
-    return component
+    return Component(
+        node, lambda value, _names, _meta: predict(value), platform=predictor.platform, declared=predictor.declared
+    )
 
 
 def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
     assert node.implementation is not None
     made = load_function(node.implementation, Path(node.file) if node.file else None)
     subject = _construct(made, node, who)
-    if callable(load := getattr(subject, "load", None)):
-        _finish(load(), run_async)
+
+    def run_once(name: str) -> None:
+        if callable(method := getattr(subject, name, None)) and inspect.iscoroutine(result := method()):
+            run_async(result)
+
+    run_once("load")
     name = CALLED[node.role]
     method = getattr(subject, name, None)
     if not callable(method):
-        there = [CALLED[role] for role in CALLED if callable(getattr(subject, CALLED[role], None))]
+        there = [one for one in CALLED.values() if callable(getattr(subject, one, None))]
         others = f" It has {', '.join(there)}: check the role." if there else ""
         raise InvalidError(
             f"{who} is a {node.role}, so {node.implementation!r} needs a method {name!r}, which it has not.{others}"
         )
-    component = Component(node, _adapted(method, f"{node.implementation}.{name}"), platform="python", subject=subject)
-    component.is_async = _is_async(method)
-    component.says(getattr(subject, "blocking", None))
-    component.declared = declared_by(subject, who)
-    if callable(feedback := getattr(subject, "send_feedback", None)):
-        component.feedback = feedback
-    if callable(warm_up := getattr(subject, "warm_up", None)):
-        _finish(warm_up(), run_async)
-    if component.health is not None:
-        _finish(component.health(), run_async)
-    component.class_names = _class_names(subject)
-    return component
+    call, declared = _adapted(method, f"{node.implementation}.{name}"), declared_by(subject, who)
+    run_once("warm_up")
+    run_once("health_status")
+    is_async = any(map(inspect.iscoroutinefunction, (method, getattr(method, "__call__", None))))  # noqa: B004
+    return Component(node, call, declared=declared, is_async=is_async, subject=subject)
 
 
 def _construct(made: Callable[..., Any], node: Node, who: str) -> object:
@@ -212,17 +216,3 @@ def _adapted(method: Callable[..., Any], what: str) -> Call:
     if by_keyword:
         return lambda value, _names, meta: method(value, meta=meta)
     return lambda value, _names, _meta: method(value)
-
-
-def _is_async(method: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004
-
-
-def _finish(result: Any, run_async: RunAsync) -> Any:
-    return run_async(result) if inspect.iscoroutine(result) else result
-
-
-def _class_names(subject: object) -> list[str] | None:
-    found = getattr(subject, "class_names", None)
-    found = found() if callable(found) else found
-    return None if found is None else [str(name) for name in found]

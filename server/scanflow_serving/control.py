@@ -6,22 +6,19 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage, Desired, decode
 from scanflow_serving.http_server import HttpServer
 
+if TYPE_CHECKING:
+    from scanflow_serving.routes import ServingApplication
+
 _log = logging.getLogger(__name__)
-
-
-class Controlled(Protocol):
-    async def apply(self, desired: Desired) -> None: ...
-
-    def state(self, *, metrics: bool = False, others: Any = None) -> dict[str, Any]: ...
 
 
 class Control:
@@ -31,7 +28,7 @@ class Control:
         self,
         loop: asyncio.AbstractEventLoop,
         path: Path,
-        application: Controlled,
+        application: ServingApplication,
         http: HttpServer,
         drain: Callable[[], None],
     ) -> None:
@@ -101,7 +98,9 @@ class Control:
         body: dict[str, Any] = {}
         match message.kind:
             case "apply":
-                self._later(self._apply(peer, message))
+                task = self._loop.create_task(self._apply(peer, message))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
                 return
             case "state":
                 others = message.body.get("others")
@@ -141,11 +140,6 @@ class Control:
                 self._reply(peer, message, {"error": f"{type(error).__name__}: {error}"})
             else:
                 self._reply(peer, message, {"generation": desired.generation})
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _reply(self, peer: socket.socket, message: ControlMessage, body: dict[str, Any]) -> None:
         if peer not in self._peers:

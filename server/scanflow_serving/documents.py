@@ -14,14 +14,14 @@ from scanflow import __version__
 from scanflow.wire import InstanceSpec
 from scanflow_serving.declared import TensorSpec
 from scanflow_serving.graph import Graph
-from scanflow_serving.messages import Response
+from scanflow_serving.messages import Headers, Response
 from scanflow_serving.revisions import Loaded
 
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
 _encoder: Final = msgspec.json.Encoder()
 
 
-def as_json(document: object, headers: tuple[tuple[str, str], ...] = (), status: int = 200) -> Response:
+def as_json(document: object, headers: Headers = (), status: int = 200) -> Response:
     return Response(status, _encoder.encode(document), headers=headers)
 
 
@@ -46,11 +46,10 @@ def model(name: str, graph: Graph, versions: Iterable[str]) -> dict[str, Any]:
     inputs: dict[str, TensorSpec] = {}
     for step in graph.roots:
         inputs |= {spec.name: spec for spec in step.component.declared.inputs}
-    only = graph.steps[0].component.platform if len(graph.steps) == 1 else ""
     return {
         "name": name,
         "versions": list(versions),
-        "platform": f"{only}" if only else "scanflow_graph",
+        "platform": graph.steps[0].component.platform if len(graph.steps) == 1 else "scanflow_graph",
         "inputs": [_described(spec) for spec in inputs.values()],
         "outputs": [_described(spec) for spec in graph.ends[0].component.declared.outputs],
     }

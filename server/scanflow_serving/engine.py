@@ -15,6 +15,8 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final
 
+from msgspec import Struct
+
 from scanflow_serving.problems import ProblemError
 
 MAX_ABANDONED: Final = 4
@@ -24,29 +26,20 @@ _SMOOTHING: Final = 0.1
 _log = logging.getLogger(__name__)
 
 
-class ThreadCall:
-    __slots__ = ("abandoned", "began", "call", "error", "future", "result")
-
-    def __init__(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        self.call = call
-        self.future = future
-        self.began = 0.0
-        self.abandoned = False
-        self.result: Any = None
-        self.error: BaseException | None = None
+class ThreadCall(Struct, eq=False):
+    call: Callable[[], Any]
+    future: asyncio.Future[Any]
+    began: float = 0.0
+    abandoned: bool = False
+    result: Any = None
+    error: BaseException | None = None
 
 
 class Worker(threading.Thread):
     """A thread that does one job after the other. One that hangs is abandoned, and another replaces it."""
 
-    def __init__(self, name: str, serve: Callable[[Worker], None]) -> None:
-        super().__init__(name=name, daemon=True)
-        self.job: ThreadCall | None = None
-        self.abandoned = False
-        self._serve = serve
-
-    def run(self) -> None:
-        self._serve(self)
+    job: ThreadCall | None = None
+    abandoned = False
 
 
 class Engine:
@@ -62,7 +55,7 @@ class Engine:
     ) -> None:
         """``queue``: most requests at a time; ``deadline_s``: longest that a call may take before its thread is
         abandoned."""
-        self._loop = loop
+        self.loop = loop
         self._name = name
         self.deadline_s = deadline_s
         self._most = queue
@@ -112,7 +105,7 @@ class Engine:
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         """Let a worker make a call; return what to wait for. A call whose future is cancelled is not begun."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[Any] = self.loop.create_future()
         self.busy += 1
         self._queue.put(ThreadCall(call, future))
         return future
@@ -128,7 +121,7 @@ class Engine:
             self._timer.cancel()
         if not self.workers:
             return
-        self._gone = self._loop.create_future()
+        self._gone = self.loop.create_future()
         for _ in self.workers:
             self._queue.put(None)
         try:
@@ -138,12 +131,13 @@ class Engine:
 
     def _hire(self) -> None:
         self._number += 1
-        worker = Worker(f"scanflow-{self._name}-{self._number}", self._serve)
+        name = f"scanflow-{self._name}-{self._number}"
+        worker = Worker(name=name, target=lambda: self._serve(worker), daemon=True)
         self.workers.append(worker)
         worker.start()
 
     def _serve(self, worker: Worker) -> None:
-        take, finished, wake = self._queue.get, self._finished, self._loop.call_soon_threadsafe
+        take, finished, wake = self._queue.get, self._finished, self.loop.call_soon_threadsafe
         while not worker.abandoned:
             job = take()
             if job is None:
@@ -217,4 +211,4 @@ class Engine:
             self._on_unhealthy()
         if not self._closed and len(running) > len(stuck):
             due = min(job.began for worker, job in running if not worker.abandoned) + self.deadline_s
-            self._timer = self._loop.call_later(max(0.001, due - now), self._check)
+            self._timer = self.loop.call_later(max(0.001, due - now), self._check)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from scanflow.errors import InternalError, InvalidError, did_you_mean
 from scanflow.wire import Node
@@ -49,32 +51,28 @@ class GraphStep:
         self.who = f"The node {component.name!r}"
 
 
-class Walk:
-    __slots__ = ("checked", "failed", "meta", "metrics", "path", "routing", "spent", "tags")
+class Walk(Struct, eq=False):
+    """What happens on one request's way through a graph."""
 
-    def __init__(self, meta: dict[str, Any] | None = None, *, checked: bool = False) -> None:
-        self.meta: dict[str, Any] = {} if meta is None else meta
-        self.checked = checked
-        """The request was compared with what is declared; only what nodes give each other is left to look at."""
+    meta: dict[str, Any] = {}
+    checked: bool = False
+    """The request was compared with what is declared; only what nodes give each other is left to look at."""
 
-        self.spent: list[tuple[str, float]] = []
-        """Each call that was made, and its seconds."""
+    spent: list[tuple[str, float]] = []
+    """Each call that was made, and its seconds."""
 
-        self.failed: str | None = None
-        self.routing: dict[str, int] = {}
-        self.path: list[str] = []
-        self.tags: dict[str, Any] = {}
-        self.metrics: list[tuple[str, Any]] = []
+    failed: str | None = None
+    routing: dict[str, int] = {}
+    path: list[str] = []
+    tags: dict[str, Any] = {}
+    metrics: list[tuple[str, Any]] = []
 
 
-class Outcome:
-    __slots__ = ("names", "step", "value")
-
-    def __init__(self, value: Any, names: Any, step: GraphStep) -> None:
-        self.value = value
-        self.names = names
-        self.step = step
-        """The node that gave it."""
+class Outcome(Struct, eq=False):
+    value: Any
+    names: Any
+    step: GraphStep
+    """The node that gave it."""
 
 
 Invoke = Callable[[GraphStep, Any, Any, Walk], Awaitable[Any]]
@@ -132,20 +130,16 @@ def in_order(nodes: Sequence[Node]) -> list[list[int]]:
         raise InvalidError(f"The graph has two nodes {twice!r}.")
     for node in nodes:
         _check(node, nodes)
+    sorter = TopologicalSorter({node.name: node.parents for node in nodes})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = ", ".join(name for name in names if name in error.args[1])
+        raise InvalidError(f"The nodes {cycle} take each other's results.") from None
     levels: list[list[int]] = []
-    done: set[str] = set()
-    while len(done) < len(nodes):
-        level = [
-            place
-            for place, node in enumerate(nodes)
-            if node.name not in done and all(one in done for one in node.parents)
-        ]
-        if not level:
-            raise InvalidError(
-                f"The nodes {', '.join(name for name in names if name not in done)} take each other's results."
-            )
-        levels.append(level)
-        done |= {names[place] for place in level}
+    while level := sorter.get_ready():
+        levels.append(sorted(map(names.index, level)))
+        sorter.done(*level)
     return levels
 
 
@@ -170,11 +164,8 @@ def _check(node: Node, nodes: Sequence[Node]) -> None:
 
 
 class Graph:
-    def __init__(
-        self, name: str, nodes: Sequence[Node], components: Sequence[Component], *, alone: bool = False
-    ) -> None:
+    def __init__(self, nodes: Sequence[Node], components: Sequence[Component], *, alone: bool = False) -> None:
         """``alone``: a single node, apart from its graph: it takes the request whatever its parents are."""
-        self.name = name
         places = {node.name: place for place, node in enumerate(nodes)}
         self._levels: list[list[GraphStep]]
         if alone:
@@ -198,14 +189,13 @@ class Graph:
         self.waits = any(step.component.is_async or step.node.batching for step in self.steps)
         """Whether it must be walked on the loop."""
 
+        self.inline = not self.waits and not any(step.component.blocks for step in self.steps)
+        """Whether it can be walked on the loop from end to end, since it neither waits nor blocks."""
+
         self._only = self.steps[0] if len(self.steps) == 1 else None
         if not alone and self._only is None and len(self.ends) > 1 and not any(step.routes for step in self.steps):
             names = " and ".join(repr(step.name) for step in self.ends)
             raise InvalidError(f"{names} would both answer the same request. Join them with a COMBINER.")
-
-    @property
-    def inline(self) -> bool:
-        return not self.waits and not any(step.component.blocks for step in self.steps)
 
     async def walk(self, value: Any, names: Any, walk: Walk, invoke: Invoke = directly) -> Outcome:
         step = self._only
@@ -268,11 +258,11 @@ class Graph:
         names = [self.steps[child].name for child in step.children]
         if isinstance(result, str) and result in names:
             return names.index(result)
-        array = result if isinstance(result, int) else np.asarray(result) if not isinstance(result, str) else None
-        if array is not None and not isinstance(array, (int, bool)) and array.size == 1 and array.dtype.kind in "iu":
-            array = int(array.reshape(-1)[0])  # Seldon's routers may give [[1]]
-        if isinstance(array, int) and not isinstance(array, bool) and ALL <= array < len(names):
-            return array
+        array = np.asarray(result)
+        if array.size == 1 and array.dtype.kind in "iu":  # Seldon's routers may give [[1]]
+            branch = int(array.reshape(-1)[0])
+            if ALL <= branch < len(names):
+                return branch
         walked = ", ".join(f"{place} or {name!r}" for place, name in enumerate(names))
         raise ProblemError(
             500, f"{step.who} chose {result!r:.80}, which is no branch of it. Known: {walked}, and -1 for all."

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import grpc
 import grpc.aio
-import numpy as np
+from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -26,7 +26,7 @@ from scanflow_serving.messages import InferRequest, InferResponse, Request, Requ
 from scanflow_serving.oip import timeout_of
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.protos import SERVICE, message, methods
-from scanflow_serving.tensors import DATATYPES, from_binary, from_python, to_binary
+from scanflow_serving.tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
 
 _CONTENTS: Final = {
     "BOOL": "bool_contents",
@@ -195,36 +195,24 @@ class GrpcApi:
         return message("ModelReadyResponse")(ready=answer.status == 200)
 
     async def _server_metadata(self, _request: Any, _context: Any) -> Any:
-        found = await self._document("/v2")
-        return message("ServerMetadataResponse")(
-            name=found["name"], version=found.get("version", ""), extensions=found.get("extensions", [])
-        )
+        return await self._document("/v2", "ServerMetadataResponse")
 
     async def _model_metadata(self, request: Any, _context: Any) -> Any:
-        found = await self._document(_path(request.name, request.version))
-        return message("ModelMetadataResponse")(
-            name=found["name"],
-            versions=found.get("versions", []),
-            platform=found.get("platform", ""),
-            inputs=[_described(one) for one in found.get("inputs", [])],
-            outputs=[_described(one) for one in found.get("outputs", [])],
-        )
+        return await self._document(_path(request.name, request.version), "ModelMetadataResponse")
 
     async def _model_infer(self, request: Any, context: Any) -> Any:
         read = read_request(request, allow_nan=self._limits.allow_nan)
         allowed = self._limits.deadline_s
-        left = context.time_remaining()
-        if left is not None:
+        if (left := context.time_remaining()) is not None:
             allowed = min(allowed, left)
         answer = await self._core.infer(request.model_name, request.model_version, read, allowed)
         return write_response(answer, raw=bool(request.raw_input_contents))
 
-    async def _document(self, path: str) -> dict[str, Any]:
+    async def _document(self, path: str, kind: str) -> Any:
         answer = await self._core.handle(Request("GET", path))
         if answer.status != 200:
             raise ProblemError(answer.status, _detail(answer))
-        found: dict[str, Any] = json.loads(answer.content())
-        return found
+        return ParseDict(json.loads(answer.content()), message(kind)(), ignore_unknown_fields=True)
 
 
 def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
@@ -276,8 +264,8 @@ def _read_tensor(one: Any, raw: bytes | None, *, allow_nan: bool) -> Tensor:
         raise invalid(f"{where}: {one.datatype} can be sent as raw_input_contents only.")
     values = list(getattr(one.contents, place)) if place else []
     tensor = from_python(one.name, one.datatype, shape, values, where=where)
-    if not allow_nan and tensor.data.dtype.kind == "f" and not np.isfinite(tensor.data).all():
-        raise invalid(f"{where} holds NaN or infinity; this service takes finite numbers only.")
+    if not allow_nan and tensor.data.dtype.kind == "f":
+        check_finite(tensor.data, where)
     return tensor
 
 
@@ -296,11 +284,6 @@ def _set_parameter(parameter: Any, value: Any) -> None:
             parameter.double_param = value
         case _:
             parameter.string_param = value if isinstance(value, str) else json.dumps(value)
-
-
-def _described(tensor: Mapping[str, Any]) -> Any:
-    described = message("ModelMetadataResponse").TensorMetadata
-    return described(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
 
 
 def _path(model: str, version: str) -> str:

@@ -63,15 +63,9 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
 
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
-    codes = [0]
-
-    def unhealthy() -> None:
-        codes[0] = UNHEALTHY
-        over.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
-    application = ServingApplication(spec, loop=loop, on_unhealthy=unhealthy)
+    application = ServingApplication(spec, loop=loop, on_unhealthy=over.set)
     limits = spec.limits
     hosts = (spec.host, *os.environ.get("SCANFLOW_ALLOWED_HOSTS", "").replace(",", " ").split())
     api = HttpApi(application, max_request_bytes=limits.max_request_bytes, hosts=hosts, token=token)
@@ -94,6 +88,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
     _log.info("ready: %s of %s", spec.instance, spec.service)
 
     await over.wait()
+    code = UNHEALTHY if application.engine.unhealthy else 0
     application.draining = True
     within_s = limits.deadline_s + _GRACE_S
     stopping = None if grpc is None else loop.create_task(grpc.stop())
@@ -105,7 +100,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
     http.close()
     control.close()
     await application.close()
-    return codes[0]
+    return code
 
 
 async def _start_grpc(application: ServingApplication, spec: InstanceSpec, token: str | None) -> GrpcApi | None:

@@ -10,7 +10,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -45,11 +47,10 @@ _FAMILIES: Final = {
 """Kind and documentation of each metric family."""
 
 
-class _Number:
-    __slots__ = ("value",)
+class _Number(Struct, eq=False):
+    """A counter or a gauge."""
 
-    def __init__(self) -> None:
-        self.value = 0.0
+    value: float = 0.0
 
 
 class _Histogram:
@@ -72,28 +73,17 @@ class _Histogram:
         yield f"{name}_sum", labels, self._sum
 
 
-class NodeMetrics:
-    """The metrics of one node of one revision."""
-
-    __slots__ = ("_failed", "batch", "worked")
-
-    def __init__(self, seconds: _Histogram, failed: _Number, rows: _Histogram) -> None:
-        self._failed = failed
-        self.worked = seconds.observe
-        """Counts a call that ended well, with its seconds."""
-
-        self.batch = rows.observe
-        """Counts how many rows one call had."""
-
-    def failed(self) -> None:
-        self._failed.value += 1
+class NodeMetrics(NamedTuple):
+    seconds: _Histogram
+    failed: _Number
+    rows: _Histogram
 
 
 class RevisionMetrics:
-    __slots__ = ("_metrics", "_responses", "_seconds", "revision")
+    """``revision`` is empty for requests that never came to one."""
 
     def __init__(self, metrics: Metrics, revision: str) -> None:
-        self.revision = revision
+        self._revision = revision
         self._metrics = metrics
         self._seconds = metrics.histogram("scanflow_request_seconds", BUCKETS, revision=revision)
         self._responses: dict[int, _Number] = {}
@@ -101,13 +91,13 @@ class RevisionMetrics:
     def answered(self, status: int, seconds: float) -> None:
         counter = self._responses.get(status)
         if counter is None:
-            counter = self._metrics.number("scanflow_requests", revision=self.revision, code=str(status))
+            counter = self._metrics.number("scanflow_requests", revision=self._revision, code=str(status))
             self._responses[status] = counter
         counter.value += 1
         self._seconds.observe(seconds)
 
     def node(self, name: str) -> NodeMetrics:
-        labels, metrics = {"revision": self.revision, "node": name}, self._metrics
+        labels, metrics = {"revision": self._revision, "node": name}, self._metrics
         return NodeMetrics(
             metrics.histogram("scanflow_node_seconds", BUCKETS, **labels),
             metrics.number("scanflow_node_errors", **labels),
@@ -120,9 +110,8 @@ class Metrics:
         self._service = service
         self._families: dict[str, tuple[str, str]] = dict(_FAMILIES)
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], _Number | _Histogram] = {}
-        self._recorded = self.number("scanflow_recorded")
-        self._dropped = self.number("scanflow_dropped")
-        self._in_flight = self.number("scanflow_in_flight")
+        for name in ("scanflow_recorded", "scanflow_dropped", "scanflow_in_flight"):
+            self.number(name)
 
     def number(self, name: str, **labels: str) -> _Number:
         found = self._series.setdefault((name, (("service", self._service), *labels.items())), _Number())
@@ -134,17 +123,8 @@ class Metrics:
         assert isinstance(found, _Histogram)
         return found
 
-    def revision(self, id: str) -> RevisionMetrics:
-        """Return the metrics of a revision; ``""`` for requests that never came to one."""
-        return RevisionMetrics(self, id)
-
-    def refused(self, reason: str) -> None:
-        """``reason``: ``queue``, ``draining``."""
-        self.number("scanflow_refused", reason=reason).value += 1
-
-    def compared(self, revision: str, outcome: str) -> None:
-        """Count a shadow's response: ``equal``, ``different``, ``failed``, or ``dropped`` where it was too busy."""
-        self.number("scanflow_shadow", revision=revision, outcome=outcome).value += 1
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        self.number(name, **labels).value += amount
 
     def custom(self, revision: str, metrics: Iterable[tuple[str, Any]]) -> None:
         """Count what components report in Seldon's ``metrics()``: ``{"type", "key", "value"}`` of each node.
@@ -172,15 +152,6 @@ class Metrics:
             number = self.number(name, revision=revision, node=node)
             number.value = value if kind == "gauge" else number.value + max(0.0, value)
 
-    def in_flight(self, count: int) -> None:
-        self._in_flight.value = count
-
-    def recorded(self, rows: int) -> None:
-        self._recorded.value += rows
-
-    def dropped(self, rows: int) -> None:
-        self._dropped.value += rows
-
     def samples(self) -> Samples:
         found: list[tuple[str, dict[str, str], float]] = []
         for (name, given), series in tuple(self._series.items()):
@@ -201,25 +172,28 @@ class Metrics:
         return generate_latest(whole), CONTENT_TYPE_LATEST
 
 
-class _Sum:
-    def __init__(self, families: dict[str, tuple[str, str]], own: Samples, others: Samples) -> None:
-        self._families, self._own, self._others = families, own, others
+class _Sum(Struct, eq=False):
+    """A collector of ``prometheus_client``: the sums of an instance's samples and those of others."""
+
+    families: dict[str, tuple[str, str]]
+    own: Samples
+    others: Samples
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client import Metric
 
         sums: dict[tuple[str, ...], tuple[str, dict[str, str], float]] = {}
-        for name, labels, value in (*self._own, *self._others):
+        for name, labels, value in (*self.own, *self.others):
             key = (name, *(f"{label}={labels[label]}" for label in sorted(labels)))
             before = sums.get(key)
             if before is None:
                 sums[key] = name, labels, value
-            elif not (name.startswith(_CUSTOM) and self._families.get(name, ("", ""))[0] == "gauge"):
+            elif not (name.startswith(_CUSTOM) and self.families.get(name, ("", ""))[0] == "gauge"):
                 sums[key] = name, labels, before[2] + value
         found: dict[str, Metric] = {}
         for name, labels, value in sums.values():
             family = next((name[: -len(one)] for one in _SUFFIXES if name.endswith(one)), name)
-            kind, words = self._families.get(family, ("untyped", "Of another instance."))
+            kind, words = self.families.get(family, ("untyped", "Of another instance."))
             family = name if kind == "untyped" else family
             found.setdefault(family, Metric(family, words, kind)).add_sample(name, labels, value)
         yield from found.values()

@@ -10,7 +10,7 @@ import msgspec
 
 from scanflow.errors import did_you_mean
 from scanflow_serving.declared import NodeSignature
-from scanflow_serving.messages import Body, InferRequest, InferResponse, RequestedOutput, Response, Tensor
+from scanflow_serving.messages import Body, Headers, InferRequest, InferResponse, RequestedOutput, Response, Tensor
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import from_binary, from_json, from_python, to_binary, to_list
 
@@ -111,7 +111,7 @@ def pick_outputs(tensors: list[Tensor], wanted: Sequence[RequestedOutput] | None
     return [known[one.name] for one in wanted]
 
 
-def encode(answer: InferResponse, request: InferRequest, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+def encode(answer: InferResponse, request: InferRequest, headers: Headers = ()) -> Response:
     asked = {one.name: one.binary for one in request.outputs} if request.outputs else None
     parts: list[bytes | memoryview] = []
     outputs: list[_Output] = []
@@ -164,7 +164,7 @@ def _request(read: _Request, tensors: list[Tensor], rest: memoryview | None, use
         raise invalid(f"After the inputs' binary data there are {len(rest) - used} more bytes in the body.")
     if len(tensors) > 1 and len({tensor.name for tensor in tensors}) < len(tensors):
         raise invalid("Two inputs have the same name.")
-    parameters = read.parameters
+    parameters = read.parameters or {}
     request = InferRequest(tensors, id=read.id or "", parameters=parameters)
     if parameters:
         request.binary_output = parameters.get("binary_data_output") is True

@@ -12,11 +12,12 @@ import msgspec
 
 from scanflow.errors import did_you_mean
 from scanflow.problems import PROBLEM_JSON, problem_document
-from scanflow_serving.messages import Response
+from scanflow_serving.messages import Headers, Response
 
 __all__ = ["PROBLEM_JSON", "ProblemError", "invalid", "not_found"]
 
 _MAX_SHOWN = 2000
+_PHRASES = {one.value: one.phrase for one in HTTPStatus}
 
 
 class ProblemError(Exception):
@@ -29,12 +30,12 @@ class ProblemError(Exception):
         *,
         title: str | None = None,
         retry_after_s: float | None = None,
-        headers: tuple[tuple[str, str], ...] = (),
+        headers: Headers = (),
         extra: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.title = title or _phrase(status)
+        self.title = title or _PHRASES.get(status, "Error")
         self.detail = detail if len(detail) <= _MAX_SHOWN else detail[: _MAX_SHOWN - 1] + "…"
         self.retry_after_s = retry_after_s
         self.headers = headers
@@ -56,7 +57,8 @@ def invalid(detail: str, **extra: Any) -> ProblemError:
 
 
 def not_found(kind: str, name: str, known: Iterable[str]) -> ProblemError:
-    return ProblemError(404, f"There is no {kind} {_short(name)!r} here.{did_you_mean(name[:200], known)}")
+    short = name if len(name) <= 80 else name[:79] + "…"
+    return ProblemError(404, f"There is no {kind} {short!r} here.{did_you_mean(name[:200], known)}")
 
 
 def _encode(document: dict[str, Any]) -> bytes:
@@ -64,14 +66,3 @@ def _encode(document: dict[str, Any]) -> bytes:
         return msgspec.json.encode(document)
     except UnicodeEncodeError:  # words of a user's exception that are no text: Python's own encoder writes them as \\u
         return json.dumps(document, default=repr).encode()
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"

@@ -57,21 +57,19 @@ class _Prediction:
 
 
 class Recorder:
-    """Keeps predictions of one instance. :meth:`note` may be called from any thread, takes microseconds, and never
-    raises because of a full disk."""
+    """Keeps predictions of one instance: from any thread, within microseconds, and whether or not the disk is full."""
 
     def __init__(
         self,
         recording: Recording,
         *,
-        recorded: Callable[[int], None] = lambda _rows: None,
-        dropped: Callable[[int], None] = lambda _rows: None,
+        count: Callable[[str, int], None] = lambda _name, _rows: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``recorded`` and ``dropped`` are told how many predictions were written, or could not be kept."""
+        """``count`` is told how many predictions were written, or could not be kept, by the metric's name."""
         self._recording = recording
         self._folder = Path(recording.folder)
-        self._recorded, self._dropped, self._clock = recorded, dropped, clock
+        self._count, self._clock = count, clock
         self._wanted = Sampler(recording.fraction)
         self._waiting: deque[_Prediction] = deque()
         self._rows = 0
@@ -82,10 +80,6 @@ class Recorder:
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)
         self._thread.start()
-
-    def note(self, revision: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        if self.wants(inputs):
-            self.keep(revision, inputs, outputs)
 
     def wants(self, inputs: Sequence[Tensor]) -> bool:
         """Whether it is these predictions' turn to be kept; each request asks once."""
@@ -108,7 +102,7 @@ class Recorder:
                 self._bytes += size
             enough = self._rows >= self._recording.rows or self._bytes >= _MOST_WAITING_BYTES // 2
         if late:
-            self._dropped(rows)
+            self._count("scanflow_dropped", rows)
         if enough:
             self._full.set()
 
@@ -139,7 +133,7 @@ class Recorder:
         try:
             private_folder(self._folder)
             if _bytes_in(self._folder) + _bytes_of(alike) > self._recording.max_bytes:
-                self._dropped(rows)
+                self._count("scanflow_dropped", rows)
                 return
             name = f"{int(self._clock() * 1000)}-{os.getpid()}-{next(self._numbers)}"
             draft = self._folder / f"{name}.part"
@@ -147,9 +141,9 @@ class Recorder:
                 np.savez(file, **_columns(alike))  # type: ignore[arg-type]  # its own keyword is no array
             draft.rename(self._folder / f"{name}.npz")
         except (OSError, ValueError):  # a full disk: the prediction was answered, and that is what matters
-            self._dropped(rows)
+            self._count("scanflow_dropped", rows)
         else:
-            self._recorded(rows)
+            self._count("scanflow_recorded", rows)
 
 
 def _rows(inputs: Sequence[Tensor]) -> int:

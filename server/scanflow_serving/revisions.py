@@ -4,10 +4,11 @@ next. What is the same in two of them is loaded once."""
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -18,7 +19,7 @@ from scanflow_serving.batching import Batcher
 from scanflow_serving.components import Component, load_component, raised
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph, GraphStep, Invoke, Walk, call_now, in_order, take_extras
-from scanflow_serving.metrics import Metrics
+from scanflow_serving.metrics import Metrics, RevisionMetrics
 
 LOAD_S: Final = 600.0
 """Longest that loading and warming up may take."""
@@ -68,7 +69,7 @@ def share_key(node: Node) -> bytes:
 
 
 class Loaded:
-    def __init__(self, revision: Revision, components: Sequence[Component], service: str, metrics: Metrics) -> None:
+    def __init__(self, revision: Revision, components: Sequence[Component], metrics: Metrics) -> None:
         self.id = revision.id
         self.revision = revision
         self.weight = revision.weight
@@ -77,22 +78,20 @@ class Loaded:
         self.in_flight = 0
         self.answered = 0
         self.retired = False
-        self.meter = metrics.revision(revision.id)
+        self.meter = RevisionMetrics(metrics, revision.id)
         self.nodes = {node.name: self.meter.node(node.name) for node in revision.nodes}
-        self.graph = Graph(service, revision.nodes, components)
+        self.graph = Graph(revision.nodes, components)
         self.alone = {
-            node.name: Graph(node.name, [node], [component], alone=True)
+            node.name: Graph([node], [component], alone=True)
             for node, component in zip(revision.nodes, components, strict=True)
         }
         self.invoke: Invoke
         self.compared: dict[str, int] = {"equal": 0, "different": 0, "failed": 0, "dropped": 0}
         """As a shadow: how its answers were, against those that callers got."""
 
-    def bind(self, engine: Engine, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+    def bind(self, engine: Engine) -> None:
         batchers = {
-            step.name: Batcher(
-                step, step.node.batching, engine, loop, deadline_s=deadline_s, called=self.nodes[step.name].batch
-            )
+            step.name: Batcher(step, engine, called=self.nodes[step.name].rows.observe)
             for step in self.graph.steps
             if step.node.batching is not None
         }
@@ -102,9 +101,9 @@ class Loaded:
         nodes, failed = self.nodes, walk.failed
         for name, seconds in tuple(walk.spent):
             if name == failed:
-                nodes[name].failed()
+                nodes[name].failed.value += 1
             else:
-                nodes[name].worked(seconds)
+                nodes[name].seconds.observe(seconds)
 
 
 def _invoke_on_loop(engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
@@ -135,25 +134,12 @@ def _invoke_on_loop(engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
 
 
 class Revisions:
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        engine: Engine,
-        shadows: Engine,
-        metrics: Metrics,
-        *,
-        service: str,
-        threads: int,
-        deadline_s: float,
-    ) -> None:
+    def __init__(self, engine: Engine, shadows: Engine, metrics: Metrics, *, threads: int) -> None:
         """``shadows`` does the work of shadow revisions, so that no caller waits for one."""
-        self._loop = loop
         self._engine = engine
         self._shadow_engine = shadows
         self._metrics = metrics
-        self._service = service
         self._threads = threads
-        self._deadline_s = deadline_s
         self._lock = asyncio.Lock()
         self._emptied = asyncio.Event()
         self.generation = -1
@@ -184,30 +170,34 @@ class Revisions:
 
     async def _load(self, fresh: Sequence[Revision], desired: Desired) -> dict[str, Loaded]:
         """Load in a thread of its own, which may take long and holds nobody up."""
-        have = self._shareable(desired)
-        future: asyncio.Future[dict[str, list[Component]]] = self._loop.create_future()
+        components = self._shareable(desired)
+        loading: concurrent.futures.Future[None] = concurrent.futures.Future()
+        loading.set_running_or_notify_cancel()
 
         def work() -> None:
             self.loaders.add(threading.get_native_id())
             try:
-                done: Any = _load_all(fresh, have, threads=self._threads, run_async=self._run_async)
-                tell: Callable[..., None] = _set_result
+                for revision in fresh:
+                    for node in revision.nodes:
+                        if (key := (share_key(node), revision.shadow)) not in components:
+                            components[key] = load_component(node, threads=self._threads, run_async=self._run_async)
+                loading.set_result(None)
             except BaseException as error:  # noqa: BLE001 - it is told to whoever asked
-                done, tell = error, _set_error
-            try:
-                self._loop.call_soon_threadsafe(tell, future, done)
-            except RuntimeError:  # the loop has ended meanwhile
-                _log.debug("loaded too late")
+                known = isinstance(error, Exception)
+                loading.set_exception(error if known else UsageError(f"It ended with {error!r}."))
 
         threading.Thread(target=work, name="scanflow-loader", daemon=True).start()
         try:
-            components = await asyncio.wait_for(future, LOAD_S)
+            await asyncio.wait_for(asyncio.wrap_future(loading), LOAD_S)
         except TimeoutError as error:
             raise UnavailableError(f"Loading took longer than {LOAD_S:g} s and was given up.") from error
-        return {one.id: Loaded(one, components[one.id], self._service, self._metrics) for one in fresh}
+        return {
+            one.id: Loaded(one, [components[share_key(node), one.shadow] for node in one.nodes], self._metrics)
+            for one in fresh
+        }
 
     def _run_async(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LOAD_S)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._engine.loop).result(LOAD_S)
 
     def _shareable(self, desired: Desired) -> dict[tuple[bytes, bool], Component]:
         """Return the components there are, by what they are and whether only a shadow uses them."""
@@ -223,13 +213,13 @@ class Revisions:
         asked = [self.loaded[one.id] for one in desired.revisions if not one.shadow and self._has(one)]
         promoted = [one for one in asked if one.shadow]
         self.shadows = [one for one in self.shadows if one not in promoted]
-        give_up = self._loop.time() + self._deadline_s
-        while any(one.in_flight for one in promoted) and (left_s := give_up - self._loop.time()) > 0:
-            self._emptied.clear()
-            try:
-                await asyncio.wait_for(self._emptied.wait(), left_s)
-            except TimeoutError:
-                break
+        try:
+            async with asyncio.timeout(self._engine.deadline_s):
+                while any(one.in_flight for one in promoted):
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            _log.warning("A shadow that is to answer is still called.")
 
     def _switch(self, desired: Desired, made: dict[str, Loaded]) -> None:
         before = self.loaded
@@ -239,7 +229,7 @@ class Revisions:
             loaded.weight = revision.weight
             if revision.id in made or loaded.shadow != revision.shadow:
                 loaded.shadow = revision.shadow
-                loaded.bind(self._shadow_engine if revision.shadow else self._engine, self._loop, self._deadline_s)
+                loaded.bind(self._shadow_engine if revision.shadow else self._engine)
             loaded.revision = revision
             self.loaded[revision.id] = loaded
         serving = [one for one in self.loaded.values() if not one.shadow]
@@ -248,33 +238,19 @@ class Revisions:
         self.generation = desired.generation
         for old in before.values():
             if self.loaded.get(old.id) is not old:
-                self._retire(old)
-
-    def _retire(self, loaded: Loaded) -> None:
-        loaded.retired = True
-        self.retiring.append(loaded)
-        self.left(loaded, 0)
+                old.retired = True
+                self.retiring.append(old)
+                self.left(old, 0)
 
     def left(self, loaded: Loaded, count: int = 1) -> None:
         """Note that a request is through with a revision; one that was replaced goes with its last."""
         loaded.in_flight -= count
         if loaded.in_flight:
             return
-        if not self._emptied.is_set():
-            self._emptied.set()
+        self._emptied.set()
         if loaded.retired and loaded in self.retiring:
             self.retiring.remove(loaded)
             gc.unfreeze()  # its models may be part of cycles that were set apart when the instance began
-
-
-def _set_result(future: asyncio.Future[Any], done: Any) -> None:
-    if not future.done():
-        future.set_result(done)
-
-
-def _set_error(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error if isinstance(error, Exception) else UsageError(f"It ended with {error!r}."))
 
 
 def _check(desired: Desired) -> None:
@@ -290,22 +266,3 @@ def _check(desired: Desired) -> None:
         raise InvalidError("All revisions have the weight 0: nobody would answer.")
     for revision in desired.revisions:
         in_order(revision.nodes)
-
-
-def _load_all(
-    fresh: Sequence[Revision],
-    have: dict[tuple[bytes, bool], Component],
-    *,
-    threads: int,
-    run_async: Callable[[Any], Any],
-) -> dict[str, list[Component]]:
-    made: dict[tuple[bytes, bool], Component] = dict(have)
-    found: dict[str, list[Component]] = {}
-    for revision in fresh:
-        found[revision.id] = []
-        for node in revision.nodes:
-            key = (share_key(node), revision.shadow)
-            if key not in made:
-                made[key] = load_component(node, threads=threads, run_async=run_async)
-            found[revision.id].append(made[key])
-    return found

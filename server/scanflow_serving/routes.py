@@ -12,18 +12,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from scanflow.errors import ScanflowError
 from scanflow.wire import Desired, InstanceSpec
 from scanflow_serving import documents, seldon
-from scanflow_serving.calls import LARGE, InferCall, OipCall, SeldonCall, ServingCall, with_headers
+from scanflow_serving.calls import LARGE, GrpcCall, OipCall, RouteTarget, SeldonCall, ServingCall, with_headers
 from scanflow_serving.engine import Engine
-from scanflow_serving.graph import Graph
 from scanflow_serving.health import HealthChecks
-from scanflow_serving.messages import InferRequest, InferResponse, Request, Response
-from scanflow_serving.metrics import Metrics, Samples
+from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response
+from scanflow_serving.metrics import Metrics, RevisionMetrics, Samples
 from scanflow_serving.pinning import Pinning
 from scanflow_serving.problems import ProblemError, not_found
 from scanflow_serving.recorder import Recorder
@@ -34,26 +33,11 @@ _MODELS: Final = "/v2/models/"
 _LOADING_SWITCH_S: Final = 0.0002
 """While a model is loaded its thread gives way to requests this soon; Python's own default is 5 ms."""
 
+_READ_BY_GRPC: Final = Request("POST", "")
+
 _log = logging.getLogger(__name__)
+_Call = TypeVar("_Call", bound=ServingCall)
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-class RouteTarget:
-    """A name that requests are sent to: the whole graph, or one node; with or without a version."""
-
-    __slots__ = ("chooser", "name", "node")
-
-    def __init__(self, name: str, node: str | None, chooser: Chooser[Loaded]) -> None:
-        self.name = name
-        self.node = node
-        self.chooser = chooser
-
-    def graph(self, loaded: Loaded) -> Graph:
-        return loaded.graph if self.node is None else loaded.alone[self.node]
-
-    def version(self, loaded: Loaded) -> str:
-        """Return the version that answers: a registered model's own, else the revision."""
-        return (loaded.components[self.node].version if self.node else "") or loaded.id
 
 
 class ServingApplication:
@@ -64,7 +48,7 @@ class ServingApplication:
         limits = spec.limits
         self._spec = spec
         self._loop = loop
-        self._limits = limits
+        self.limits = limits
         self.metrics = Metrics(spec.service)
         self._others: Samples = ()
         self.engine = Engine(
@@ -75,23 +59,15 @@ class ServingApplication:
             on_unhealthy=on_unhealthy,
         )
         self.shadows = Shadows(loop, self.metrics, deadline_s=limits.deadline_s)
-        self.revisions = Revisions(
-            loop,
-            self.engine,
-            self.shadows.engine,
-            self.metrics,
-            service=spec.service,
-            threads=documents.threads_of(spec),
-            deadline_s=limits.deadline_s,
-        )
+        self.revisions = Revisions(self.engine, self.shadows.engine, self.metrics, threads=documents.threads_of(spec))
         self.recorder = (
-            Recorder(spec.recording, recorded=self.metrics.recorded, dropped=self.metrics.dropped)
+            Recorder(spec.recording, count=self.metrics.count)
             if spec.recording is not None and spec.recording.fraction > 0
             else None
         )
         self._instance = ("x-scanflow-instance", spec.instance)
-        self._headers: dict[str, tuple[tuple[str, str], ...]] = {"": (self._instance,)}
-        self._unrouted = self.metrics.revision("")
+        self._headers: dict[str, Headers] = {"": (self._instance,)}
+        self._unrouted = RevisionMetrics(self.metrics, "")
         self.health = HealthChecks(self.engine)
         self.pinning = Pinning(spec.cpus if spec.pin_threads else (), self.engine, self.revisions.loaders)
         self.pinning.exclude()
@@ -124,7 +100,7 @@ class ServingApplication:
         """
         if others is not None:
             self._others = others
-        self.metrics.in_flight(self.engine.in_flight)
+        self.metrics.number("scanflow_in_flight").value = self.engine.in_flight
         return {
             "generation": self.revisions.generation,
             "revisions": documents.revisions([*self.revisions.loaded.values(), *self.revisions.retiring]),
@@ -188,11 +164,9 @@ class ServingApplication:
         target = self._targets.get((model, version))
         if target is None:
             raise self._unknown(model, version)
-        self._admit()
-        loaded = target.chooser.pick()
-        label, number = target.name, target.version(loaded)
-        call = InferCall(self, loaded, target.graph(loaded), label=label, version=number, infer=request)
-        result = await self._run(call, target, deadline_s)
+        call = self._begin(GrpcCall, target, _READ_BY_GRPC)
+        call.infer = request
+        result = await self._run(call, deadline_s)
         if isinstance(result, ProblemError):
             raise result
         found: InferResponse = result
@@ -204,42 +178,27 @@ class ServingApplication:
         if call.recorded or call.shadowed:
             call.keep_inputs()
 
-    async def _infer(self, target: RouteTarget, request: Request) -> Response:
-        self._admit()
-        loaded = target.chooser.pick()
-        call = OipCall(
-            self,
-            loaded,
-            target.graph(loaded),
-            request,
-            label=target.name,
-            version=target.version(loaded),
-            headers=self._headers[loaded.id],
-            allow_nan=self._limits.allow_nan,
-        )
+    async def _answer(self, kind: type[ServingCall], target: RouteTarget, request: Request) -> Response:
+        call = self._begin(kind, target, request)
         call.unread = len(request.body) > LARGE
-        answer: Response = await self._run(call, target, self._limits.deadline_s)
+        answer: Response = await self._run(call, self.limits.deadline_s)
         return answer
 
-    async def _predict(self, target: RouteTarget, request: Request) -> Response:
+    def _begin(self, kind: type[_Call], target: RouteTarget, request: Request) -> _Call:
         self._admit()
         loaded = target.chooser.pick()
-        headers, allow_nan = self._headers[loaded.id], self._limits.allow_nan
-        call = SeldonCall(self, loaded, loaded.graph, request, headers=headers, allow_nan=allow_nan)
-        call.unread = len(request.body) > LARGE
-        answer: Response = await self._run(call, target, self._limits.deadline_s)
-        return answer
+        return kind(self, loaded, target, target.graph(loaded), request, self._headers[loaded.id])
 
     def _admit(self) -> None:
         try:
             self.engine.admit()
         except ProblemError as problem:
-            self.metrics.refused("queue" if problem.status == 429 else "draining")
+            self.metrics.count("scanflow_refused", reason="queue" if problem.status == 429 else "draining")
             raise
 
-    async def _run(self, call: ServingCall, target: RouteTarget, allowed_s: float) -> Any:
+    async def _run(self, call: ServingCall, allowed_s: float) -> Any:
         loaded, engine, status = call.loaded, self.engine, 200
-        call.shadowed = target.node is None and bool(self.revisions.shadows)
+        call.shadowed = call.target.node is None and bool(self.revisions.shadows)
         loaded.in_flight += 1
         engine.in_flight += 1
         try:
@@ -295,9 +254,9 @@ class ServingApplication:
             path = f"{_MODELS}{name}" + (f"/versions/{version}" if version else "")
             get(path, partial(self._metadata, target))
             get(f"{path}/ready", partial(self._model_ready, target))
-            post(f"{path}/infer", partial(self._infer, target))
+            post(f"{path}/infer", partial(self._answer, OipCall, target))
         whole = self._targets.get((self._spec.service, ""))
-        post("/api/v1.0/predictions", partial(self._predict, whole) if whole else _not_ready)
+        post("/api/v1.0/predictions", partial(self._answer, SeldonCall, whole) if whole else _not_ready)
         post("/api/v1.0/feedback", partial(self._feedback, whole) if whole else _not_ready)
         self._routes = table
 
@@ -390,27 +349,27 @@ class ServingApplication:
         return documents.as_json(documents.index(models, ready=self.ready()))
 
     async def _metrics(self, _request: Request) -> Response:
-        self.metrics.in_flight(self.engine.in_flight)
+        self.metrics.number("scanflow_in_flight").value = self.engine.in_flight
         return Response(200, *self.metrics.render(self._others))
 
     async def _feedback(self, target: RouteTarget, request: Request) -> Response:
         self._admit()
         media = request.headers.get("content-type", "")
-        feedback = seldon.decode_feedback(request.body, allow_nan=self._limits.allow_nan, media=media)
+        feedback = seldon.decode_feedback(request.body, allow_nan=self.limits.allow_nan, media=media)
         said = self.revisions.loaded.get(str(feedback.tags.get(seldon.REVISION_TAG, "")))
         loaded = said if said is not None and not said.shadow else target.chooser.pick()
 
         def finish(coroutine: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(self._limits.deadline_s)
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(self.limits.deadline_s)
 
         loaded.in_flight += 1
         self.engine.in_flight += 1
         try:
-            async with asyncio.timeout(self._limits.deadline_s):
+            async with asyncio.timeout(self.limits.deadline_s):
                 told = await self.engine.run(partial(seldon.give_feedback, loaded.graph, feedback, finish))
         except TimeoutError:
             self.engine.timed_out()
-            raise ProblemError(504, f"The feedback was not taken within {self._limits.deadline_s:g} s.") from None
+            raise ProblemError(504, f"The feedback was not taken within {self.limits.deadline_s:g} s.") from None
         finally:
             self.engine.in_flight -= 1
             self.revisions.left(loaded)

@@ -79,4 +79,4 @@ class Shadows:
 
     def _compared(self, loaded: Loaded, outcome: str) -> None:
         loaded.compared[outcome] += 1
-        self._metrics.compared(loaded.id, outcome)
+        self._metrics.count("scanflow_shadow", revision=loaded.id, outcome=outcome)

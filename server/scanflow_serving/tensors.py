@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any, Final
 
@@ -45,10 +45,11 @@ _LENGTH: Final = struct.Struct("<I")
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 
 
-def check_datatype(datatype: str, where: str) -> np.dtype[Any]:
+def _dtype_of(datatype: str, where: str) -> np.dtype[Any]:
     found = DATATYPES.get(datatype)
     if found is None:
-        raise invalid(f"{where}: the datatype {datatype[:40]!r} is not known.{_known(datatype)}")
+        known = did_you_mean(datatype.upper()[:40], DATATYPES) or f" Known: {', '.join(DATATYPES)}."
+        raise invalid(f"{where}: the datatype {datatype[:40]!r} is not known.{known}")
     return found
 
 
@@ -85,7 +86,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Body | msgsp
     Raises:
         ProblemError: anything about it is wrong; ``where`` begins the message.
     """
-    dtype = check_datatype(datatype, where)
+    dtype = _dtype_of(datatype, where)
     count = check_shape(shape, where)
     depth = len(shape) if len(shape) > 1 and _is_nested(data) else 1
     try:
@@ -97,7 +98,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Body | msgsp
 
 def from_python(name: str, datatype: str, shape: Sequence[int], data: object, *, where: str) -> Tensor:
     """As :func:`from_json`, from what was read already, NaN and infinity among it where they are allowed."""
-    dtype = check_datatype(datatype, where)
+    dtype = _dtype_of(datatype, where)
     count = check_shape(shape, where)
     depth = len(shape) if len(shape) > 1 and isinstance(data, list) and data and isinstance(data[0], list) else 1
     if datatype == "BYTES" and isinstance(data, list) and all(isinstance(one, bytes) for one in data):
@@ -109,30 +110,12 @@ def from_python(name: str, datatype: str, shape: Sequence[int], data: object, *,
     return Tensor(name, datatype, _build(values, dtype, shape, count, depth, where))
 
 
-def from_sequence(
-    name: str, datatype: str, shape: Sequence[int], values: Iterable[Any], *, allow_nan: bool, where: str
-) -> Tensor:
-    dtype = check_datatype(datatype, where)
-    count = check_shape(shape, where)
-    flat = list(values)
-    if dtype.kind in "iu" and flat:
-        bounds = np.iinfo(dtype)
-        for value in (min(flat), max(flat)):
-            if not bounds.min <= value <= bounds.max:
-                place = flat.index(value)
-                raise invalid(f"{where}: element {place} is {value}, and {datatype} takes {_takes(datatype)}.")
-    tensor = Tensor(name, datatype, _build(flat, dtype, shape, count, 1, where))
-    if datatype in FLOATS and not allow_nan:
-        check_finite(tensor.data, where)
-    return tensor
-
-
 def from_binary(name: str, datatype: str, shape: Sequence[int], data: Body, *, allow_nan: bool, where: str) -> Tensor:
     """Return a tensor from its bytes: little endian, row by row; of BYTES each element after its length in 4 bytes.
 
     The array lies on ``data`` itself where it can: nothing is copied.
     """
-    dtype = check_datatype(datatype, where)
+    dtype = _dtype_of(datatype, where)
     count = check_shape(shape, where)
     if datatype == "BYTES":
         return Tensor(name, datatype, _split_bytes(data, count, where).reshape(shape))
@@ -323,7 +306,3 @@ def _round_to_bf16(data: NDArray[Any]) -> NDArray[np.uint16]:
 
 def _shown(shape: Sequence[int]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
-
-
-def _known(datatype: str) -> str:
-    return did_you_mean(datatype.upper()[:40], DATATYPES) or f" Known: {', '.join(DATATYPES)}."

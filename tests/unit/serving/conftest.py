@@ -8,8 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs the coroutines among the tests."""
+    return "asyncio"
+
+
 @pytest.fixture(autouse=True)
-def no_users_modules() -> Iterator[None]:
+def no_users_modules(anyio_backend: str) -> Iterator[None]:
     path = list(sys.path)
     yield
     sys.path[:] = path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -138,18 +138,10 @@ class Waiting:
 
     def __init__(self, engine: Engine, call: Call, batching: BatchingOptions, *, is_async: bool) -> None:
         node = Node(name="n", implementation="a.py:A", batching=batching)
-        component = Component(node, call, platform="python")
-        component.is_async = is_async
+        component = Component(node, call, is_async=is_async)
         self.engine = engine
         self.sizes: list[int] = []
-        self.batcher = Batcher(
-            GraphStep(0, node, component),
-            batching,
-            engine,
-            asyncio.get_running_loop(),
-            deadline_s=3600,
-            called=self.sizes.append,
-        )
+        self.batcher = Batcher(GraphStep(0, node, component), engine, called=self.sizes.append)
 
     def ask(self, value: Any, *, names: Any = (), allowed_s: float = 3600) -> asyncio.Future[Any]:
         async def wait() -> Any:
@@ -168,10 +160,6 @@ async def waiting(
         yield Waiting(engine, call, BatchingOptions(max_size=max_size, max_delay_s=max_delay_s), is_async=is_async)
     finally:
         await engine.close()
-
-
-def run(main: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(main, PATIENCE_S))
 
 
 class Gate:
@@ -196,63 +184,51 @@ def row(*numbers: float) -> Any:
     return np.array([numbers])
 
 
-def test_those_that_come_while_a_call_runs_go_together_in_the_next() -> None:
-    async def main() -> None:
-        gate = Gate()
-        async with waiting(gate) as here:
-            first = here.ask(row(1))
-            await until(gate.inside.is_set)
-            others = [here.ask(np.array([[float(place)]] * 2)) for place in range(3)]
-            await until(lambda: len(here.batcher._waiting) == 3)
-            gate.open.set()
-            assert (await first).tolist() == [[2]]
-            assert [one.tolist() for one in await asyncio.gather(*others)] == [[[0], [0]], [[2], [2]], [[4], [4]]]
-            assert here.sizes == [1, 6]
-            assert gate.metas == [{"m": 1}, {}]
-
-    run(main())
-
-
-def test_a_batch_is_no_larger_than_allowed() -> None:
-    async def main() -> None:
-        gate = Gate()
-        async with waiting(gate, max_size=4) as here:
-            first = here.ask(row(1))
-            await until(gate.inside.is_set)
-            others = [here.ask(np.ones((rows, 1))) for rows in (2, 1, 2, 3)]
-            await until(lambda: len(here.batcher._waiting) == 4)
-            gate.open.set()
-            await asyncio.gather(first, *others)
-            assert here.sizes == [1, 3, 2, 3]
-
-    run(main())
-
-
-def test_a_request_larger_than_a_batch_is_answered_in_pieces() -> None:
-    async def main() -> None:
-        gate = Gate()
+async def test_those_that_come_while_a_call_runs_go_together_in_the_next() -> None:
+    gate = Gate()
+    async with waiting(gate) as here:
+        first = here.ask(row(1))
+        await until(gate.inside.is_set)
+        others = [here.ask(np.array([[float(place)]] * 2)) for place in range(3)]
+        await until(lambda: len(here.batcher._waiting) == 3)
         gate.open.set()
-        async with waiting(gate, max_size=2) as here:
-            result = await here.ask(np.arange(5.0).reshape(5, 1))
-            assert result.ravel().tolist() == [0, 2, 4, 6, 8]
-            assert [len(one) for one in gate.calls] == [2, 2, 1]
-
-    run(main())
+        assert (await first).tolist() == [[2]]
+        assert [one.tolist() for one in await asyncio.gather(*others)] == [[[0], [0]], [[2], [2]], [[4], [4]]]
+        assert here.sizes == [1, 6]
+        assert gate.metas == [{"m": 1}, {}]
 
 
-def test_those_that_do_not_fit_together_do_not_go_together() -> None:
-    async def main() -> None:
-        gate = Gate()
-        async with waiting(gate) as here:
-            first = here.ask(row(0))
-            await until(gate.inside.is_set)
-            others = [here.ask(row(1)), here.ask(row(1, 2)), here.ask(row(3)), here.ask(row(4), names=["a"])]
-            await until(lambda: len(here.batcher._waiting) == 4)
-            gate.open.set()
-            await asyncio.gather(first, *others)
-            assert [one.shape for one in gate.calls] == [(1, 1), (2, 1), (1, 2), (1, 1)]
+async def test_a_batch_is_no_larger_than_allowed() -> None:
+    gate = Gate()
+    async with waiting(gate, max_size=4) as here:
+        first = here.ask(row(1))
+        await until(gate.inside.is_set)
+        others = [here.ask(np.ones((rows, 1))) for rows in (2, 1, 2, 3)]
+        await until(lambda: len(here.batcher._waiting) == 4)
+        gate.open.set()
+        await asyncio.gather(first, *others)
+        assert here.sizes == [1, 3, 2, 3]
 
-    run(main())
+
+async def test_a_request_larger_than_a_batch_is_answered_in_pieces() -> None:
+    gate = Gate()
+    gate.open.set()
+    async with waiting(gate, max_size=2) as here:
+        result = await here.ask(np.arange(5.0).reshape(5, 1))
+        assert result.ravel().tolist() == [0, 2, 4, 6, 8]
+        assert [len(one) for one in gate.calls] == [2, 2, 1]
+
+
+async def test_those_that_do_not_fit_together_do_not_go_together() -> None:
+    gate = Gate()
+    async with waiting(gate) as here:
+        first = here.ask(row(0))
+        await until(gate.inside.is_set)
+        others = [here.ask(row(1)), here.ask(row(1, 2)), here.ask(row(3)), here.ask(row(4), names=["a"])]
+        await until(lambda: len(here.batcher._waiting) == 4)
+        gate.open.set()
+        await asyncio.gather(first, *others)
+        assert [one.shape for one in gate.calls] == [(1, 1), (2, 1), (1, 2), (1, 1)]
 
 
 def fussy(value: Any) -> Any:
@@ -262,104 +238,86 @@ def fussy(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> None:
-    async def main() -> None:
-        gate, calls = asyncio.Event(), []
-        held = Gate(fussy)
+async def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> None:
+    gate, calls = asyncio.Event(), []
+    held = Gate(fussy)
 
-        async def later(value: Any, names: Any, meta: Any) -> Any:
-            calls.append(value)
-            held.inside.set()
-            await gate.wait()
-            return fussy(value)
+    async def later(value: Any, names: Any, meta: Any) -> Any:
+        calls.append(value)
+        held.inside.set()
+        await gate.wait()
+        return fussy(value)
 
-        async with waiting(later if is_async else held, is_async=is_async) as here:
-            first = here.ask(row(0))
-            await until(held.inside.is_set)
-            others = [here.ask(row(number)) for number in (1, -1, 2)]
-            await until(lambda: len(here.batcher._waiting) == 3)
-            gate.set()
-            held.open.set()
-            results: list[Any] = list(await asyncio.gather(first, *others, return_exceptions=True))
-            assert [results[place].tolist() for place in (0, 1, 3)] == [[[0]], [[2]], [[4]]]
-            assert isinstance(results[2], ProblemError)
-            assert results[2].detail == "The node 'n' raised ValueError: negative"
-
-    run(main())
+    async with waiting(later if is_async else held, is_async=is_async) as here:
+        first = here.ask(row(0))
+        await until(held.inside.is_set)
+        others = [here.ask(row(number)) for number in (1, -1, 2)]
+        await until(lambda: len(here.batcher._waiting) == 3)
+        gate.set()
+        held.open.set()
+        results: list[Any] = list(await asyncio.gather(first, *others, return_exceptions=True))
+        assert [results[place].tolist() for place in (0, 1, 3)] == [[[0]], [[2]], [[4]]]
+        assert isinstance(results[2], ProblemError)
+        assert results[2].detail == "The node 'n' raised ValueError: negative"
 
 
-def test_results_without_a_row_for_each_end_the_batching() -> None:
-    async def main() -> None:
-        gate = Gate(lambda value: np.array([value.sum()]))
-        async with waiting(gate) as here:
-            first = here.ask(np.ones((2, 1)))
-            await until(gate.inside.is_set)
-            others = [here.ask(np.full((2, 1), number)) for number in (1.0, 2.0)]
-            await until(lambda: len(here.batcher._waiting) == 2)
-            gate.open.set()
-            results = await asyncio.gather(first, *others)
-            assert [one.tolist() for one in results] == [[2], [2], [4]]
-            assert len(gate.calls) == 4
-            assert here.batcher._alone
-
-    run(main())
-
-
-def test_who_is_gone_before_the_call_is_not_in_it() -> None:
-    async def main() -> None:
-        gate = Gate()
-        async with waiting(gate) as here:
-            first = here.ask(row(0))
-            await until(gate.inside.is_set)
-            late, good = here.ask(row(1), allowed_s=0.001), here.ask(row(2))
-            with pytest.raises(TimeoutError):
-                await late
-            gate.open.set()
-            assert (await good).tolist() == [[4]]
-            await first
-            assert [one.ravel().tolist() for one in gate.calls] == [[0], [2]]
-
-    run(main())
-
-
-def test_the_first_of_many_waits_for_the_others() -> None:
-    async def main() -> None:
-        gate = Gate()
+async def test_results_without_a_row_for_each_end_the_batching() -> None:
+    gate = Gate(lambda value: np.array([value.sum()]))
+    async with waiting(gate) as here:
+        first = here.ask(np.ones((2, 1)))
+        await until(gate.inside.is_set)
+        others = [here.ask(np.full((2, 1), number)) for number in (1.0, 2.0)]
+        await until(lambda: len(here.batcher._waiting) == 2)
         gate.open.set()
-        async with waiting(gate, max_size=4, max_delay_s=30) as here:
-            here.batcher._traffic = Traffic(company=1.0, gap_s=10.0)
-            results = await asyncio.gather(*(here.ask(row(number)) for number in range(4)))
-            assert [one.tolist() for one in results] == [[[0]], [[2]], [[4]], [[6]]]
-            assert here.sizes == [4]
-
-    run(main())
+        results = await asyncio.gather(first, *others)
+        assert [one.tolist() for one in results] == [[2], [2], [4]]
+        assert len(gate.calls) == 4
+        assert here.batcher._alone
 
 
-def test_the_alarm_goes_off_for_those_whose_company_does_not_come() -> None:
-    async def main() -> None:
-        gate = Gate()
+async def test_who_is_gone_before_the_call_is_not_in_it() -> None:
+    gate = Gate()
+    async with waiting(gate) as here:
+        first = here.ask(row(0))
+        await until(gate.inside.is_set)
+        late, good = here.ask(row(1), allowed_s=0.001), here.ask(row(2))
+        with pytest.raises(TimeoutError):
+            await late
         gate.open.set()
-        async with waiting(gate, max_size=4, max_delay_s=0.01) as here:
-            here.batcher._traffic = Traffic(company=1.0, gap_s=10.0)
-            assert (await here.ask(row(1))).tolist() == [[2]]
+        assert (await good).tolist() == [[4]]
+        await first
+        assert [one.ravel().tolist() for one in gate.calls] == [[0], [2]]
 
-    run(main())
+
+async def test_the_first_of_many_waits_for_the_others() -> None:
+    gate = Gate()
+    gate.open.set()
+    async with waiting(gate, max_size=4, max_delay_s=30) as here:
+        here.batcher._traffic = Traffic(company=1.0, gap_s=10.0)
+        results = await asyncio.gather(*(here.ask(row(number)) for number in range(4)))
+        assert [one.tolist() for one in results] == [[[0]], [[2]], [[4]], [[6]]]
+        assert here.sizes == [4]
+
+
+async def test_the_alarm_goes_off_for_those_whose_company_does_not_come() -> None:
+    gate = Gate()
+    gate.open.set()
+    async with waiting(gate, max_size=4, max_delay_s=0.01) as here:
+        here.batcher._traffic = Traffic(company=1.0, gap_s=10.0)
+        assert (await here.ask(row(1))).tolist() == [[2]]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(-1, 3)), min_size=1, max_size=20), st.integers(1, 8))
-def test_every_request_gets_its_own_rows(requests: list[tuple[int, int]], max_size: int) -> None:
-    async def main() -> None:
-        gate = Gate(fussy)
-        gate.open.set()
-        async with waiting(gate, max_size=max_size) as here:
-            asked = [here.ask(np.full((rows, 1), number)) for rows, number in requests]
-            results = await asyncio.gather(*asked, return_exceptions=True)
-            for (rows, number), result in zip(requests, results, strict=True):
-                if number < 0:
-                    assert isinstance(result, ProblemError)
-                else:
-                    assert not isinstance(result, BaseException)
-                    assert result.tolist() == [[number * 2]] * rows
-            assert all(len(call) <= max_size for call in gate.calls)
-
-    run(main())
+async def test_every_request_gets_its_own_rows(requests: list[tuple[int, int]], max_size: int) -> None:
+    gate = Gate(fussy)
+    gate.open.set()
+    async with waiting(gate, max_size=max_size) as here:
+        asked = [here.ask(np.full((rows, 1), number)) for rows, number in requests]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        for (rows, number), result in zip(requests, results, strict=True):
+            if number < 0:
+                assert isinstance(result, ProblemError)
+            else:
+                assert not isinstance(result, BaseException)
+                assert result.tolist() == [[number * 2]] * rows
+        assert all(len(call) <= max_size for call in gate.calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,9 +194,8 @@ def test_a_module_of_the_path_is_found_by_its_name(tmp_path: Path, monkeypatch: 
 
 
 def component(**attributes: Any) -> Component:
-    made = Component(Node(name="n", implementation="a.py:A"), lambda value, _names, _meta: value, platform="python")
-    made.says(attributes.get("blocking"))
-    return made
+    node = Node(name="n", implementation="a.py:A")
+    return Component(node, lambda value, _names, _meta: value, subject=SimpleNamespace(**attributes))
 
 
 @pytest.mark.parametrize(("blocking", "blocks"), [(None, True), (True, True), (False, False)])

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,10 +34,6 @@ async def engine(
         await made.close()
 
 
-def run(main: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(main, PATIENCE_S))
-
-
 def name() -> str:
     return threading.current_thread().name
 
@@ -52,153 +48,123 @@ async def within(made: Engine, call: Callable[[], Any], allowed_s: float) -> Any
         raise
 
 
-def test_calls_are_made_in_order_by_one_thread() -> None:
-    async def main() -> None:
-        made: list[tuple[int, str]] = []
-        async with engine() as here:
-            await asyncio.gather(*(here.run(lambda place=place: made.append((place, name()))) for place in range(100)))  # type: ignore[misc]
-        assert made == [(place, "scanflow-worker-1") for place in range(100)]
-
-    run(main())
+async def test_calls_are_made_in_order_by_one_thread() -> None:
+    made: list[tuple[int, str]] = []
+    async with engine() as here:
+        await asyncio.gather(*(here.run(lambda place=place: made.append((place, name()))) for place in range(100)))  # type: ignore[misc]
+    assert made == [(place, "scanflow-worker-1") for place in range(100)]
 
 
-def test_as_many_calls_run_at_once_as_there_are_threads() -> None:
-    async def main() -> None:
-        both = threading.Barrier(2, timeout=PATIENCE_S)
-        async with engine(threads=2) as here:
-            await asyncio.gather(here.run(both.wait), here.run(both.wait))
-
-    run(main())
+async def test_as_many_calls_run_at_once_as_there_are_threads() -> None:
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+    async with engine(threads=2) as here:
+        await asyncio.gather(here.run(both.wait), here.run(both.wait))
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), MemoryError(), StopIteration(), RecursionError()]
 )
-def test_whatever_a_call_raises_fails_its_own_request_only(error: BaseException) -> None:
+async def test_whatever_a_call_raises_fails_its_own_request_only(error: BaseException) -> None:
     def boom() -> None:
         raise error
 
-    async def main() -> None:
-        async with engine() as here:
-            bad, good = here.run(boom), here.run(lambda: "well")
-            with pytest.raises((type(error), RuntimeError)):
-                await bad
-            assert await good == "well"
-
-    run(main())
+    async with engine() as here:
+        bad, good = here.run(boom), here.run(lambda: "well")
+        with pytest.raises((type(error), RuntimeError)):
+            await bad
+        assert await good == "well"
 
 
-def test_one_request_too_many_is_refused_with_when_to_retry() -> None:
-    async def main() -> None:
-        async with engine(queue=4) as here:
-            here.in_flight = 3
-            here.admit()
-            here.in_flight = 4
-            here._mean_s = 2.5
-            with pytest.raises(ProblemError) as caught:
-                here.admit()
-            assert caught.value.status == 429
-            assert caught.value.retry_after_s == pytest.approx(10.0)
-            assert ("retry-after", "10") in caught.value.response().headers
-
-    run(main())
-
-
-def test_a_stopped_engine_admits_no_request() -> None:
-    async def main() -> None:
-        async with engine() as here:
-            pass
+async def test_one_request_too_many_is_refused_with_when_to_retry() -> None:
+    async with engine(queue=4) as here:
+        here.in_flight = 3
+        here.admit()
+        here.in_flight = 4
+        here._mean_s = 2.5
         with pytest.raises(ProblemError) as caught:
             here.admit()
-        assert caught.value.status == 503
+        assert caught.value.status == 429
+        assert caught.value.retry_after_s == pytest.approx(10.0)
+        assert ("retry-after", "10") in caught.value.response().headers
 
-    run(main())
+
+async def test_a_stopped_engine_admits_no_request() -> None:
+    async with engine() as here:
+        pass
+    with pytest.raises(ProblemError) as caught:
+        here.admit()
+    assert caught.value.status == 503
 
 
-def test_a_thread_that_hangs_is_replaced() -> None:
-    async def main() -> None:
-        release = threading.Event()
-        async with engine(deadline_s=0.05) as here:
-            stuck = here.workers[0]
-            with pytest.raises(TimeoutError):
+async def test_a_thread_that_hangs_is_replaced() -> None:
+    release = threading.Event()
+    async with engine(deadline_s=0.05) as here:
+        stuck = here.workers[0]
+        with pytest.raises(TimeoutError):
+            await within(here, lambda: release.wait(PATIENCE_S), 0.01)
+        await until(lambda: here.abandoned)
+        assert here.abandoned == [stuck]
+        assert here.busy == 0
+        assert await here.run(name) == "scanflow-worker-2"
+        release.set()
+        await until(lambda: not here.abandoned)
+        assert here.busy == 0
+
+
+async def test_a_clients_short_timeout_costs_no_thread() -> None:
+    release, ran = threading.Event(), []
+    async with engine() as here:
+        with pytest.raises(TimeoutError):
+            await within(here, lambda: release.wait(PATIENCE_S), 0.001)
+        with pytest.raises(TimeoutError):
+            await within(here, lambda: ran.append(1), 0.001)
+        assert not here.abandoned
+        release.set()
+        assert await here.run(name) == "scanflow-worker-1"
+        assert not ran, "nobody waited for it any more"
+        assert here.busy == 0
+
+
+async def test_many_threads_that_hang_make_the_instance_unhealthy() -> None:
+    release, told = threading.Event(), []
+    async with engine(deadline_s=0.01, on_unhealthy=lambda: told.append(1)) as here:
+        for _ in range(MAX_ABANDONED):
+            assert not here.unhealthy
+            before = len(here.abandoned)
+            with pytest.raises((TimeoutError, ProblemError)):
                 await within(here, lambda: release.wait(PATIENCE_S), 0.01)
-            await until(lambda: here.abandoned)
-            assert here.abandoned == [stuck]
-            assert here.busy == 0
-            assert await here.run(name) == "scanflow-worker-2"
-            release.set()
-            await until(lambda: not here.abandoned)
-            assert here.busy == 0
-
-    run(main())
+            await until(lambda: len(here.abandoned) > before)  # noqa: B023
+        assert here.unhealthy
+        assert told == [1]
+        release.set()
+        await until(lambda: not here.abandoned)
 
 
-def test_a_clients_short_timeout_costs_no_thread() -> None:
-    async def main() -> None:
-        release, ran = threading.Event(), []
-        async with engine() as here:
-            with pytest.raises(TimeoutError):
-                await within(here, lambda: release.wait(PATIENCE_S), 0.001)
-            with pytest.raises(TimeoutError):
-                await within(here, lambda: ran.append(1), 0.001)
-            assert not here.abandoned
-            release.set()
-            assert await here.run(name) == "scanflow-worker-1"
-            assert not ran, "nobody waited for it any more"
-            assert here.busy == 0
-
-    run(main())
-
-
-def test_many_threads_that_hang_make_the_instance_unhealthy() -> None:
-    async def main() -> None:
-        release, told = threading.Event(), []
-        async with engine(deadline_s=0.01, on_unhealthy=lambda: told.append(1)) as here:
-            for _ in range(MAX_ABANDONED):
-                assert not here.unhealthy
-                before = len(here.abandoned)
-                with pytest.raises((TimeoutError, ProblemError)):
-                    await within(here, lambda: release.wait(PATIENCE_S), 0.01)
-                await until(lambda: len(here.abandoned) > before)  # noqa: B023
-            assert here.unhealthy
-            assert told == [1]
-            release.set()
-            await until(lambda: not here.abandoned)
-
-    run(main())
-
-
-def test_nothing_of_a_call_is_kept_when_it_is_over() -> None:
+async def test_nothing_of_a_call_is_kept_when_it_is_over() -> None:
     class Large:
         pass
 
-    async def main() -> None:
-        async with engine() as here:
-            large = Large()
-            gone = weakref.ref(large)
-            await here.run(lambda large=large: None)  # type: ignore[misc]
-            del large
-            gc.collect()
-            assert gone() is None
-
-    run(main())
+    async with engine() as here:
+        large = Large()
+        gone = weakref.ref(large)
+        await here.run(lambda large=large: None)  # type: ignore[misc]
+        del large
+        gc.collect()
+        assert gone() is None
 
 
 @settings(max_examples=25)
 @given(st.lists(st.sampled_from(["well", "raise", "late"]), max_size=30), st.integers(1, 3))
-def test_every_call_ends_once(kinds: list[str], threads: int) -> None:
+async def test_every_call_ends_once(kinds: list[str], threads: int) -> None:
     def boom() -> None:
         raise ValueError
 
-    async def main() -> None:
-        release = threading.Event()
-        async with engine(threads=threads) as here:
-            calls = {"well": lambda: 1, "raise": boom, "late": lambda: release.wait(PATIENCE_S)}
-            allowed = {"late": 0.001}
-            waiting = [within(here, calls[kind], allowed.get(kind, LONG_S)) for kind in kinds]
-            asyncio.get_running_loop().call_later(0.01, release.set)
-            ends = await asyncio.gather(*waiting, return_exceptions=True)
-            assert len(ends) == len(kinds)
-            await until(lambda: here.busy == 0)
-
-    run(main())
+    release = threading.Event()
+    async with engine(threads=threads) as here:
+        calls = {"well": lambda: 1, "raise": boom, "late": lambda: release.wait(PATIENCE_S)}
+        allowed = {"late": 0.001}
+        waiting = [within(here, calls[kind], allowed.get(kind, LONG_S)) for kind in kinds]
+        asyncio.get_running_loop().call_later(0.01, release.set)
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+        assert len(ends) == len(kinds)
+        await until(lambda: here.busy == 0)

@@ -225,61 +225,52 @@ def run(main: Any) -> None:
     asyncio.run(asyncio.wait_for(main, 6 * PATIENCE_S))
 
 
-def test_a_model_is_served_with_its_version_and_its_signature(sklearn_model: Path, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with instance(tmp_path, Node(name="iris", model=files(sklearn_model, version=3))) as here:
-            answer = await here.ask("/v2/models/iris/infer", ask(X.tolist()))
-            assert answer.outputs == [[0, 1, 0, 1]]
-            assert answer.json["model_version"] == "3"
-            assert (await here.ask("/v2/models/iris/versions/3")).json["platform"] == "sklearn"
-            assert (await here.ask("/v2/models/wf")).json["inputs"][0]["shape"] == [-1, 2]
-            for body, words in (
-                (ask([[1, 2, 3]]), "declared as FP64 [-1, 2], and got FP64 [1, 3]"),
-                (ask([[1, 2]], datatype="FP32"), "got FP32 [1, 2]"),
-            ):
-                refused = await here.ask("/v2/models/wf/infer", body)
-                assert (refused.status, words in refused.detail) == (400, True)
-            seldon = await here.ask("/api/v1.0/predictions", json.dumps({"data": {"ndarray": [[1, 0]]}}).encode())
-            assert seldon.json["data"]["ndarray"] == [1]
-            seldon = await here.ask("/api/v1.0/predictions", json.dumps({"data": {"ndarray": [[1]]}}).encode())
-            assert (seldon.status, "FP64 [-1, 2]" in seldon.detail) == (422, True)
-
-    run(main())
+async def test_a_model_is_served_with_its_version_and_its_signature(sklearn_model: Path, tmp_path: Path) -> None:
+    async with instance(tmp_path, Node(name="iris", model=files(sklearn_model, version=3))) as here:
+        answer = await here.ask("/v2/models/iris/infer", ask(X.tolist()))
+        assert answer.outputs == [[0, 1, 0, 1]]
+        assert answer.json["model_version"] == "3"
+        assert (await here.ask("/v2/models/iris/versions/3")).json["platform"] == "sklearn"
+        assert (await here.ask("/v2/models/wf")).json["inputs"][0]["shape"] == [-1, 2]
+        for body, words in (
+            (ask([[1, 2, 3]]), "declared as FP64 [-1, 2], and got FP64 [1, 3]"),
+            (ask([[1, 2]], datatype="FP32"), "got FP32 [1, 2]"),
+        ):
+            refused = await here.ask("/v2/models/wf/infer", body)
+            assert (refused.status, words in refused.detail) == (400, True)
+        seldon = await here.ask("/api/v1.0/predictions", json.dumps({"data": {"ndarray": [[1, 0]]}}).encode())
+        assert seldon.json["data"]["ndarray"] == [1]
+        seldon = await here.ask("/api/v1.0/predictions", json.dumps({"data": {"ndarray": [[1]]}}).encode())
+        assert (seldon.status, "FP64 [-1, 2]" in seldon.detail) == (422, True)
 
 
-def test_a_poisoned_version_changes_nothing(sklearn_model: Path, tmp_path: Path) -> None:
+async def test_a_poisoned_version_changes_nothing(sklearn_model: Path, tmp_path: Path) -> None:
     poison = tmp_path / "poison"
     poison.mkdir()
     (poison / "MLmodel").write_text((sklearn_model / "MLmodel").read_text())
     (poison / "model.skops").write_bytes(b"garbage")
 
-    async def main() -> None:
-        async with instance(tmp_path, Node(name="iris", model=files(sklearn_model))) as here:
-            bad = Revision(id="r2", nodes=(Node(name="iris", model=files(poison, version=2)),))
-            with pytest.raises(ScanflowError, match="The node 'iris' cannot be loaded"):
-                await here.application.apply(desired(bad, generation=2))
-            assert (await here.ask("/v2/models/wf/infer", ask(X.tolist()))).outputs == [[0, 1, 0, 1]]
-
-    run(main())
+    async with instance(tmp_path, Node(name="iris", model=files(sklearn_model))) as here:
+        bad = Revision(id="r2", nodes=(Node(name="iris", model=files(poison, version=2)),))
+        with pytest.raises(ScanflowError, match="The node 'iris' cannot be loaded"):
+            await here.application.apply(desired(bad, generation=2))
+        assert (await here.ask("/v2/models/wf/infer", ask(X.tolist()))).outputs == [[0, 1, 0, 1]]
 
 
-def test_a_transformer_may_come_before_a_model(onnx_model: Path, tmp_path: Path) -> None:
+async def test_a_transformer_may_come_before_a_model(onnx_model: Path, tmp_path: Path) -> None:
     path = write_class(
         tmp_path, "class Prepare:\n    def transform_input(self, X):\n        return {'a': X, 'b': X + 1.0}\n"
     )
 
-    async def main() -> None:
-        nodes = [
-            node("prepare", path, "Prepare", role="TRANSFORMER"),
-            Node(name="add", model=files(onnx_model), parents=("prepare",)),
-        ]
-        async with instance(tmp_path, *nodes) as here:
-            answer = await here.ask("/v2/models/wf/infer", ask([[1, 2]]))
-            assert answer.outputs == [[3, 5], [2, 6]]
-            refused = await here.ask("/v2/models/wf/infer", ask([[1, 2, 3]]))
-            assert (refused.status, "takes FP32 [-1, 2], and got float64 [1, 3]" in refused.detail) == (422, True)
-
-    run(main())
+    nodes = [
+        node("prepare", path, "Prepare", role="TRANSFORMER"),
+        Node(name="add", model=files(onnx_model), parents=("prepare",)),
+    ]
+    async with instance(tmp_path, *nodes) as here:
+        answer = await here.ask("/v2/models/wf/infer", ask([[1, 2]]))
+        assert answer.outputs == [[3, 5], [2, 6]]
+        refused = await here.ask("/v2/models/wf/infer", ask([[1, 2, 3]]))
+        assert (refused.status, "takes FP32 [-1, 2], and got float64 [1, 3]" in refused.detail) == (422, True)
 
 
 KERAS = """

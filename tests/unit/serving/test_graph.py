@@ -33,8 +33,8 @@ def graph(*nodes: Node, **calls: Any) -> Graph:
             return lambda _value, _names, _meta: 0
         return lambda value, _names, _meta: [*value, one.name]
 
-    components = [Component(one, calls.get(one.name, default(one)), platform="python") for one in nodes]
-    return Graph("wf", nodes, components)
+    components = [Component(one, calls.get(one.name, default(one))) for one in nodes]
+    return Graph(nodes, components)
 
 
 def walk(built: Graph, value: Any = (), state: Walk | None = None) -> Any:
@@ -217,21 +217,18 @@ def test_on_the_loop_and_in_a_thread_a_graph_says_the_same(nodes: list[Node]) ->
     assert len(state.spent) == len(nodes)
 
 
-def test_nodes_of_a_level_run_side_by_side() -> None:
+async def test_nodes_of_a_level_run_side_by_side() -> None:
     built = graph(node("a"), node("b"), node("join", "a", "b", role="COMBINER"))
 
-    async def main() -> None:
-        both = asyncio.Barrier(2)
+    both = asyncio.Barrier(2)
 
-        async def meet(step: GraphStep, value: Any, names: Any, state: Walk) -> Any:
-            if step.name != "join":
-                async with asyncio.timeout(10):
-                    await both.wait()
-            return call_now(step, value, names, state)
+    async def meet(step: GraphStep, value: Any, names: Any, state: Walk) -> Any:
+        if step.name != "join":
+            async with asyncio.timeout(10):
+                await both.wait()
+        return call_now(step, value, names, state)
 
-        await built.walk([], [], Walk(), meet)
-
-    asyncio.run(main())
+    await built.walk([], [], Walk(), meet)
 
 
 def test_what_a_node_raises_names_it() -> None:
@@ -255,14 +252,14 @@ def test_what_a_node_takes_is_checked_against_what_the_one_before_gives() -> Non
 def test_a_node_alone_takes_the_request_whatever_its_place() -> None:
     nodes = [node("a"), node("join", "a", role="COMBINER")]
     full = graph(*nodes, join=lambda values, *_: values)
-    alone = Graph("join", [nodes[1]], [full.steps[1].component], alone=True)
+    alone = Graph([nodes[1]], [full.steps[1].component], alone=True)
     assert walk(alone, {"a": 1, "b": 2}) == [1, 2]
     assert walk(alone, 7) == [7]
 
 
 def test_a_router_alone_answers_with_its_choice() -> None:
     router = node("route", role="ROUTER")
-    alone = Graph("route", [router], [Component(router, choose(1), platform="python")], alone=True)
+    alone = Graph([router], [Component(router, choose(1))], alone=True)
     assert walk(alone) == 1
 
 
@@ -280,8 +277,8 @@ class Tagged:
 
 def test_tags_and_metrics_are_asked_for_after_each_call() -> None:
     one = node("a")
-    component = Component(one, lambda value, *_: value, platform="python", subject=Tagged())
+    component = Component(one, lambda value, *_: value, subject=Tagged())
     state = Walk()
-    walk(Graph("wf", [one], [component]), [], state)
+    walk(Graph([one], [component]), [], state)
     assert state.tags == {"calls": 1}
     assert state.metrics == [("a", {"type": "COUNTER", "key": "seen", "value": 1})]

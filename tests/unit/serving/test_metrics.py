@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from scanflow_serving.metrics import Metrics
+from scanflow_serving.metrics import Metrics, RevisionMetrics
 
 
 def busy() -> Metrics:
     metrics = Metrics("shop")
-    one = metrics.revision("r1")
+    one = RevisionMetrics(metrics, "r1")
     one.answered(200, 0.002)
     one.answered(500, 0.2)
-    one.node("model").worked(0.001)
-    one.node("model").failed()
-    one.node("model").batch(8)
-    metrics.refused("queue")
-    metrics.in_flight(3)
-    metrics.recorded(5)
-    metrics.dropped(2)
+    one.node("model").seconds.observe(0.001)
+    one.node("model").failed.value += 1
+    one.node("model").rows.observe(8)
+    metrics.count("scanflow_refused", reason="queue")
+    metrics.count("scanflow_in_flight", 3)
+    metrics.count("scanflow_recorded", 5)
+    metrics.count("scanflow_dropped", 2)
     return metrics
 
 
@@ -49,7 +49,7 @@ def test_two_instances_are_counted_together() -> None:
 def test_what_only_another_instance_counted_is_there_too() -> None:
     other = busy()
     other.custom("r1", [("model", {"type": "COUNTER", "key": "cats", "value": 2})])
-    other.revision("r2").answered(200, 0.1)
+    RevisionMetrics(other, "r2").answered(200, 0.1)
     found = text(busy(), other)
     assert 'scanflow_requests_total{code="200",revision="r2",service="shop"} 1.0' in found
     assert 'scanflow_custom_cats_total{node="model",revision="r1",service="shop"} 2.0' in found

@@ -1,6 +1,11 @@
+"""The recorder: what is kept, in which files, and what is dropped and counted."""
+
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,31 +16,32 @@ from scanflow.wire import Recording
 from scanflow_serving.messages import Tensor
 from scanflow_serving.recorder import Recorder, Sampler
 
-
-class Counted:
-    def __init__(self, folder: Path, **changes: object) -> None:
-        self.recorded = self.dropped = 0
-        settings = {"flush_s": 3600.0, "rows": 1000} | changes
-        self.recorder = Recorder(
-            Recording(folder=str(folder), **settings),  # type: ignore[arg-type]
-            recorded=self._recorded,
-            dropped=self._dropped,
-            clock=lambda: 1000.5,
-        )
-
-    def _recorded(self, rows: int) -> None:
-        self.recorded += rows
-
-    def _dropped(self, rows: int) -> None:
-        self.dropped += rows
+RECORDED, DROPPED = "scanflow_recorded", "scanflow_dropped"
 
 
 def tensor(name: str, *values: float) -> Tensor:
     return Tensor(name, "FP32", np.asarray([values], np.float32))
 
 
-def files(folder: Path) -> list[dict[str, np.ndarray]]:
-    return [dict(np.load(path, allow_pickle=False)) for path in sorted(folder.glob("*.npz"))]
+ONE = ("r", [tensor("x", 1)], [])
+
+
+def record(
+    folder: Path, *requests: tuple[str, Sequence[Tensor], Sequence[Tensor]], **changes: Any
+) -> tuple[list[dict[str, np.ndarray]], Counter[str]]:
+    """Keep these requests; return the files and what was counted."""
+    counts: Counter[str] = Counter()
+
+    def count(name: str, rows: int) -> None:
+        counts[name] += rows
+
+    recording = Recording(**{"folder": str(folder), "flush_s": 3600.0, "rows": 1000, **changes})
+    recorder = Recorder(recording, count=count, clock=lambda: 1000.5)
+    for revision, inputs, outputs in requests:
+        if recorder.wants(inputs):
+            recorder.keep(revision, inputs, outputs)
+    recorder.close()
+    return [dict(np.load(path, allow_pickle=False)) for path in sorted(folder.glob("*.npz"))], counts
 
 
 @given(fraction=st.floats(0, 1), count=st.integers(0, 2000))
@@ -45,73 +51,47 @@ def test_a_sample_is_as_large_as_was_asked_for(fraction: float, count: int) -> N
 
 
 def test_predictions_lie_in_one_file_with_their_times_and_revision(tmp_path: Path) -> None:
-    kept = Counted(tmp_path)
-    kept.recorder.note("r1", [tensor("x", 1, 2)], [tensor("y", 3)])
-    kept.recorder.note("r1", [tensor("x", 4, 5)], [tensor("y", 6)])
-    kept.recorder.close()
-    (found,) = files(tmp_path)
-    assert found["input:x"].tolist() == [[1, 2], [4, 5]]
-    assert found["output:y"].tolist() == [[3], [6]]
-    assert found["time"].tolist() == [1000.5, 1000.5]
-    assert str(found["revision"]) == "r1"
-    assert (kept.recorded, kept.dropped) == (2, 0)
+    (found,), counts = record(
+        tmp_path, ("r1", [tensor("x", 1, 2)], [tensor("y", 3)]), ("r1", [tensor("x", 4, 5)], [tensor("y", 6)])
+    )
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "input:x": [[1, 2], [4, 5]], "output:y": [[3], [6]], "time": [1000.5, 1000.5], "revision": "r1",
+    }  # fmt: skip
+    assert counts == {RECORDED: 2}
 
 
 def test_what_does_not_fit_together_lies_in_files_of_its_own(tmp_path: Path) -> None:
-    kept = Counted(tmp_path)
-    kept.recorder.note("r1", [tensor("x", 1)], [])
-    kept.recorder.note("r2", [tensor("x", 1)], [])
-    kept.recorder.note("r1", [tensor("x", 1, 2)], [])
-    kept.recorder.close()
-    assert len(files(tmp_path)) == 3
+    found, _ = record(
+        tmp_path, ("r1", [tensor("x", 1)], []), ("r2", [tensor("x", 1)], []), ("r1", [tensor("x", 1, 2)], [])
+    )
+    assert len(found) == 3
 
 
 def test_texts_are_kept_whole(tmp_path: Path) -> None:
-    kept = Counted(tmp_path)
     words = np.asarray([b"one\0", b"", b"three"], object)
-    kept.recorder.note("r", [Tensor("words", "BYTES", words)], [])
-    kept.recorder.close()
-    (found,) = files(tmp_path)
+    (found,), _ = record(tmp_path, ("r", [Tensor("words", "BYTES", words)], []))
     whole, ends = found["input:words"].tobytes(), found["input:words:ends"].tolist()
     assert [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)] == words.tolist()
 
 
-def test_enough_predictions_are_written_without_waiting(tmp_path: Path) -> None:
-    kept = Counted(tmp_path, rows=10)
-    for _ in range(10):
-        kept.recorder.note("r", [tensor("x", 1)], [])
-    kept.recorder.close()
-    assert kept.recorded == 10
-
-
-def test_a_full_folder_drops_and_counts(tmp_path: Path) -> None:
-    kept = Counted(tmp_path, max_bytes=10)
-    kept.recorder.note("r", [tensor("x", 1, 2, 3)], [])
-    kept.recorder.close()
-    assert files(tmp_path) == []
-    assert (kept.recorded, kept.dropped) == (0, 1)
+@pytest.mark.parametrize(
+    ("requests", "changes", "counted"),
+    [
+        (10 * [ONE], {"rows": 10}, {RECORDED: 10}),
+        ([ONE], {"max_bytes": 3}, {DROPPED: 1}),
+        (100 * [ONE], {"fraction": 0.25}, {RECORDED: 25}),
+        ([("r", [Tensor("x", "FP32", np.zeros((7, 3), np.float32))], [])], {}, {RECORDED: 7}),
+    ],
+    ids=["written without waiting", "a full folder", "a fraction", "a request of several predictions"],
+)
+def test_what_is_kept_and_what_is_dropped_is_counted(
+    tmp_path: Path, requests: list[Any], changes: dict[str, Any], counted: dict[str, int]
+) -> None:
+    found, counts = record(tmp_path, *requests, **changes)
+    assert counts == counted
+    assert sum(len(one["time"]) for one in found) == counts[RECORDED]
 
 
 def test_a_folder_that_cannot_be_written_fails_nobody(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    kept = Counted(tmp_path / "file")
-    kept.recorder.note("r", [tensor("x", 1)], [])
-    kept.recorder.close()
-    assert (kept.recorded, kept.dropped) == (0, 1)
-
-
-def test_a_fraction_is_kept_and_the_rest_is_not_called_dropped(tmp_path: Path) -> None:
-    kept = Counted(tmp_path, fraction=0.25)
-    for _ in range(100):
-        kept.recorder.note("r", [tensor("x", 1)], [])
-    kept.recorder.close()
-    assert (kept.recorded, kept.dropped) == (25, 0)
-
-
-@pytest.mark.parametrize("rows", [1, 7])
-def test_a_request_of_several_predictions_counts_each(tmp_path: Path, rows: int) -> None:
-    kept = Counted(tmp_path)
-    kept.recorder.note("r", [Tensor("x", "FP32", np.zeros((rows, 3), np.float32))], [])
-    kept.recorder.close()
-    (found,) = files(tmp_path)
-    assert len(found["time"]) == kept.recorded == rows
+    assert record(tmp_path / "file", ONE)[1] == {DROPPED: 1}

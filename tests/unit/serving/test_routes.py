@@ -145,105 +145,83 @@ def path(tmp_path: Path) -> Path:
     return write_class(tmp_path, CLASSES)
 
 
-def run(main: Any) -> None:
-    asyncio.run(asyncio.wait_for(main, 3 * PATIENCE_S))
-
-
 def module() -> Any:
     import sys
 
     return sys.modules["user"]
 
 
-def test_an_inference_is_answered(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("double", path, "Double")) as here:
-            answer = await here.ask("/v2/models/wf/infer", tensor([1, 2], id="7"))
-            assert answer.json == {
-                "model_name": "wf",
-                "model_version": "r1",
-                "id": "7",
-                "outputs": [{"name": "output-0", "datatype": "FP64", "shape": [1, 2], "data": [2, 4]}],
-            }
-            assert answer.headers == {"x-scanflow-instance": "wf-1", "x-scanflow-revision": "r1"}
-            assert answer.content_type == "application/json"
-
-    run(main())
+async def test_an_inference_is_answered(path: Path) -> None:
+    async with instance(path.parent, node("double", path, "Double")) as here:
+        answer = await here.ask("/v2/models/wf/infer", tensor([1, 2], id="7"))
+        assert answer.json == {
+            "model_name": "wf",
+            "model_version": "r1",
+            "id": "7",
+            "outputs": [{"name": "output-0", "datatype": "FP64", "shape": [1, 2], "data": [2, 4]}],
+        }
+        assert answer.headers == {"x-scanflow-instance": "wf-1", "x-scanflow-revision": "r1"}
+        assert answer.content_type == "application/json"
 
 
-def test_a_node_is_asked_alone_by_its_name(path: Path) -> None:
-    async def main() -> None:
-        nodes = [
-            node("route", path, "Route", role="ROUTER"),
-            node("double", path, "Double", parents=("route",)),
-            node("triple", path, "Async", parents=("route",)),
-            node("mean", path, "Mean", role="COMBINER", parents=("double", "triple")),
-        ]
-        async with instance(path.parent, *nodes) as here:
-            assert (await here.infer([1])).outputs == [[3]]
-            assert (await here.infer([0])).outputs == [[0]]
-            assert (await here.infer([-1])).outputs == [[-2.5]]
-            assert (await here.infer([5], model="double")).outputs == [[10]]
-            assert (await here.infer([5], model="triple")).outputs == [[15]]
-            assert (await here.infer([1], model="route")).outputs == [[1]]
-            assert (await here.infer([2], model="mean")).outputs == [[2]]
-
-    run(main())
+async def test_a_node_is_asked_alone_by_its_name(path: Path) -> None:
+    nodes = [
+        node("route", path, "Route", role="ROUTER"),
+        node("double", path, "Double", parents=("route",)),
+        node("triple", path, "Async", parents=("route",)),
+        node("mean", path, "Mean", role="COMBINER", parents=("double", "triple")),
+    ]
+    async with instance(path.parent, *nodes) as here:
+        assert (await here.infer([1])).outputs == [[3]]
+        assert (await here.infer([0])).outputs == [[0]]
+        assert (await here.infer([-1])).outputs == [[-2.5]]
+        assert (await here.infer([5], model="double")).outputs == [[10]]
+        assert (await here.infer([5], model="triple")).outputs == [[15]]
+        assert (await here.infer([1], model="route")).outputs == [[1]]
+        assert (await here.infer([2], model="mean")).outputs == [[2]]
 
 
-def test_several_inputs_are_a_dictionary_and_so_may_the_outputs_be(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("two", path, "Two")) as here:
-            inputs = [{"name": name, "datatype": "INT32", "shape": [2], "data": [1, 2]} for name in "ab"]
-            answer = await here.ask("/v2/models/wf/infer", json.dumps({"inputs": inputs}).encode())
-            assert [(one["name"], one["data"]) for one in answer.json["outputs"]] == [
-                ("sum", [2, 4]),
-                ("text", ["done"]),
-            ]
-            only = json.dumps({"inputs": inputs, "outputs": [{"name": "text"}]}).encode()
-            assert (await here.ask("/v2/models/wf/infer", only)).outputs == [["done"]]
-            wrong = json.dumps({"inputs": inputs, "outputs": [{"name": "txet"}]}).encode()
-            refused = await here.ask("/v2/models/wf/infer", wrong)
-            assert (refused.status, "Did you mean 'text'?" in refused.detail) == (400, True)
-
-    run(main())
+async def test_several_inputs_are_a_dictionary_and_so_may_the_outputs_be(path: Path) -> None:
+    async with instance(path.parent, node("two", path, "Two")) as here:
+        inputs = [{"name": name, "datatype": "INT32", "shape": [2], "data": [1, 2]} for name in "ab"]
+        answer = await here.ask("/v2/models/wf/infer", json.dumps({"inputs": inputs}).encode())
+        assert [(one["name"], one["data"]) for one in answer.json["outputs"]] == [("sum", [2, 4]), ("text", ["done"])]
+        only = json.dumps({"inputs": inputs, "outputs": [{"name": "text"}]}).encode()
+        assert (await here.ask("/v2/models/wf/infer", only)).outputs == [["done"]]
+        wrong = json.dumps({"inputs": inputs, "outputs": [{"name": "txet"}]}).encode()
+        refused = await here.ask("/v2/models/wf/infer", wrong)
+        assert (refused.status, "Did you mean 'text'?" in refused.detail) == (400, True)
 
 
-def test_a_body_may_be_one_raw_tensor_and_so_may_the_answer(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("reverse", path, "Reverse")) as here:
-            raw = {"content-type": OCTETS, "accept": OCTETS}
-            for size in (0, 1, LARGE, LARGE + 1):
-                body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-                answer = await here.ask("/v2/models/wf/infer", body, headers=raw)
-                assert (answer.status, answer.content_type) == (200, OCTETS)
-                assert answer.body == body[::-1]
-            answer = await here.ask("/v2/models/wf/infer", b"\x01\x02", headers={"content-type": OCTETS})
-            assert answer.outputs == [[2, 1]]
-
-    run(main())
+async def test_a_body_may_be_one_raw_tensor_and_so_may_the_answer(path: Path) -> None:
+    async with instance(path.parent, node("reverse", path, "Reverse")) as here:
+        raw = {"content-type": OCTETS, "accept": OCTETS}
+        for size in (0, 1, LARGE, LARGE + 1):
+            body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+            answer = await here.ask("/v2/models/wf/infer", body, headers=raw)
+            assert (answer.status, answer.content_type) == (200, OCTETS)
+            assert answer.body == body[::-1]
+        answer = await here.ask("/v2/models/wf/infer", b"\x01\x02", headers={"content-type": OCTETS})
+        assert answer.outputs == [[2, 1]]
 
 
-def test_binary_tensors_go_both_ways(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("double", path, "Double")) as here:
-            for count in (3, LARGE):
-                data = np.arange(count, dtype="f4")
-                described = {"name": "x", "datatype": "FP32", "shape": [count]}
-                head = json.dumps(
-                    {
-                        "inputs": [described | {"parameters": {"binary_data_size": data.nbytes}}],
-                        "parameters": {"binary_data_output": True},
-                    }
-                ).encode()
-                answer = await here.ask(
-                    "/v2/models/wf/infer", head + data.tobytes(), headers={HEADER_LENGTH: str(len(head))}
-                )
-                assert answer.status == 200
-                rest = answer.body[int(answer.headers[HEADER_LENGTH]) :]
-                np.testing.assert_array_equal(np.frombuffer(rest, "f4"), data * 2)
-
-    run(main())
+async def test_binary_tensors_go_both_ways(path: Path) -> None:
+    async with instance(path.parent, node("double", path, "Double")) as here:
+        for count in (3, LARGE):
+            data = np.arange(count, dtype="f4")
+            described = {"name": "x", "datatype": "FP32", "shape": [count]}
+            head = json.dumps(
+                {
+                    "inputs": [described | {"parameters": {"binary_data_size": data.nbytes}}],
+                    "parameters": {"binary_data_output": True},
+                }
+            ).encode()
+            answer = await here.ask(
+                "/v2/models/wf/infer", head + data.tobytes(), headers={HEADER_LENGTH: str(len(head))}
+            )
+            assert answer.status == 200
+            rest = answer.body[int(answer.headers[HEADER_LENGTH]) :]
+            np.testing.assert_array_equal(np.frombuffer(rest, "f4"), data * 2)
 
 
 @pytest.mark.parametrize(
@@ -256,28 +234,22 @@ def test_binary_tensors_go_both_ways(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("model", ["wf", "declared"])
-def test_what_does_not_fit_is_refused_before_the_model_is_called(
+async def test_what_does_not_fit_is_refused_before_the_model_is_called(
     path: Path, body: bytes, words: str, model: str
 ) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("declared", path, "Declared")) as here:
-            answer = await here.ask(f"/v2/models/{model}/infer", body)
-            assert answer.status == 400
-            assert words in answer.detail
-            assert answer.headers["x-scanflow-revision"] == "r1"
-
-    run(main())
+    async with instance(path.parent, node("declared", path, "Declared")) as here:
+        answer = await here.ask(f"/v2/models/{model}/infer", body)
+        assert answer.status == 400
+        assert words in answer.detail
+        assert answer.headers["x-scanflow-revision"] == "r1"
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
-def test_large_bodies_are_read_as_small_ones_are(path: Path, size: int) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("declared", path, "Declared")) as here:
-            assert len((await here.infer(*[[1, 2]] * size)).outputs[0]) == 2 * size
-            refused = await here.infer(*[[1, 2, 3]] * size)
-            assert (refused.status, f"got FP64 [{size}, 3]" in refused.detail) == (400, True)
-
-    run(main())
+async def test_large_bodies_are_read_as_small_ones_are(path: Path, size: int) -> None:
+    async with instance(path.parent, node("declared", path, "Declared")) as here:
+        assert len((await here.infer(*[[1, 2]] * size)).outputs[0]) == 2 * size
+        refused = await here.infer(*[[1, 2, 3]] * size)
+        assert (refused.status, f"got FP64 [{size}, 3]" in refused.detail) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -292,183 +264,150 @@ def test_large_bodies_are_read_as_small_ones_are(path: Path, size: int) -> None:
     ],
 )
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_component_that_misbehaves_answers_for_itself_alone(
+async def test_a_component_that_misbehaves_answers_for_itself_alone(
     path: Path, command: int, status: int, words: str, waits: bool
 ) -> None:
-    async def main() -> None:
-        # With batching the graph is walked on the loop.
-        changes = {"batching": batching(4)} if waits else {}
-        async with instance(path.parent, node("bad", path, "Bad", **changes)) as here:
-            bad, good = here.infer([command]), here.infer([0])
-            answer = await bad
-            assert (answer.status, words in answer.detail) == (status, True), answer.body
-            assert (await good).outputs == [[0]]
-            if command == 1:
-                assert "raise ValueError" in answer.json["frames"][-1]
-            seldon = await here.ask("/api/v1.0/predictions", json.dumps({"data": {"ndarray": [command]}}).encode())
-            assert seldon.status == status
-
-    run(main())
+    # With batching the graph is walked on the loop.
+    changes = {"batching": batching(4)} if waits else {}
+    async with instance(path.parent, node("bad", path, "Bad", **changes)) as here:
+        bad, good = here.infer([command]), here.infer([0])
+        answer = await bad
+        assert (answer.status, words in answer.detail) == (status, True), answer.body
+        assert (await good).outputs == [[0]]
+        if command == 1:
+            assert "raise ValueError" in answer.json["frames"][-1]
+        seldon = await here.ask("/api/v1.0/predictions", json.dumps({"data": {"ndarray": [command]}}).encode())
+        assert seldon.status == status
 
 
-def test_a_component_that_never_ends_costs_its_caller_the_deadline_and_nobody_else(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("bad", path, "Bad"), deadline_s=0.05) as here:
-            answer = await here.infer([2])
-            assert (answer.status, "0.05 s" in answer.detail) == (504, True)
-            await until(lambda: here.application.engine.abandoned)
-            assert (await here.infer([0])).outputs == [[0]]
-            assert here.application.ready()
-            module().gate.set()
-
-    run(main())
+async def test_a_component_that_never_ends_costs_its_caller_the_deadline_and_nobody_else(path: Path) -> None:
+    async with instance(path.parent, node("bad", path, "Bad"), deadline_s=0.05) as here:
+        answer = await here.infer([2])
+        assert (answer.status, "0.05 s" in answer.detail) == (504, True)
+        await until(lambda: here.application.engine.abandoned)
+        assert (await here.infer([0])).outputs == [[0]]
+        assert here.application.ready()
+        module().gate.set()
 
 
-def test_a_caller_may_be_less_patient_than_the_service(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("bad", path, "Bad")) as here:
-            answer = await here.ask("/v2/models/wf/infer", tensor([2], parameters={"timeout": 2000}))
-            assert (answer.status, "0.002 s" in answer.detail) == (504, True)
-            module().gate.set()
-
-    run(main())
+async def test_a_caller_may_be_less_patient_than_the_service(path: Path) -> None:
+    async with instance(path.parent, node("bad", path, "Bad")) as here:
+        answer = await here.ask("/v2/models/wf/infer", tensor([2], parameters={"timeout": 2000}))
+        assert (answer.status, "0.002 s" in answer.detail) == (504, True)
+        module().gate.set()
 
 
-def test_an_instance_with_too_many_threads_that_hang_is_no_longer_ready(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("bad", path, "Bad"), deadline_s=0.01) as here:
-            for count in range(4):
-                assert (await here.infer([2])).status == 504
-                await until(lambda count=count: len(here.application.engine.abandoned) > count)  # type: ignore[misc]
-            assert (await here.ask("/v2/health/ready")).status == 503
-            assert (await here.ask("/v2/health/live")).status == 503
-            assert here.application.state()["unhealthy"]
-            module().gate.set()
-
-    run(main())
+async def test_an_instance_with_too_many_threads_that_hang_is_no_longer_ready(path: Path) -> None:
+    async with instance(path.parent, node("bad", path, "Bad"), deadline_s=0.01) as here:
+        for count in range(4):
+            assert (await here.infer([2])).status == 504
+            await until(lambda count=count: len(here.application.engine.abandoned) > count)  # type: ignore[misc]
+        assert (await here.ask("/v2/health/ready")).status == 503
+        assert (await here.ask("/v2/health/live")).status == 503
+        assert here.application.state()["unhealthy"]
+        module().gate.set()
 
 
-def test_a_component_that_does_not_block_is_called_on_the_loop_while_no_worker_is_busy(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("quick", path, "Quick")) as here:
-            await here.infer([1])
-            inside, leave = threading.Event(), threading.Event()
+async def test_a_component_that_does_not_block_is_called_on_the_loop_while_no_worker_is_busy(path: Path) -> None:
+    async with instance(path.parent, node("quick", path, "Quick")) as here:
+        await here.infer([1])
+        inside, leave = threading.Event(), threading.Event()
 
-            def hold() -> None:
-                inside.set()
-                leave.wait(PATIENCE_S)
+        def hold() -> None:
+            inside.set()
+            leave.wait(PATIENCE_S)
 
-            held = here.application.engine.run(hold)
-            await until(inside.is_set)
-            waiting = here.infer([1])
-            await asyncio.sleep(0)
-            leave.set()
-            await asyncio.gather(held, waiting)
-            assert module().Quick.threads == ["MainThread", "scanflow-worker-1"]
-
-    run(main())
+        held = here.application.engine.run(hold)
+        await until(inside.is_set)
+        waiting = here.infer([1])
+        await asyncio.sleep(0)
+        leave.set()
+        await asyncio.gather(held, waiting)
+        assert module().Quick.threads == ["MainThread", "scanflow-worker-1"]
 
 
-def test_a_full_queue_says_when_to_come_again(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("bad", path, "Bad"), queue=3) as here:
-            waiting = [here.infer([2]) for _ in range(3)]
-            for body, where in ((tensor([0]), "/v2/models/wf/infer"), (b"{}", "/api/v1.0/predictions")):
-                answer = await here.ask(where, body)
-                assert answer.status == 429
-                assert int(answer.headers["retry-after"]) >= 1
-                assert "3 requests wait or run" in answer.detail
-            assert (await here.ask("/v2/health/ready")).status == 200
-            module().gate.set()
-            assert {(await one).status for one in waiting} == {200}
-            figures = (await here.ask("/metrics")).body.decode()
-            assert 'scanflow_refused_total{reason="queue",service="wf"} 2.0' in figures
-
-    run(main())
+async def test_a_full_queue_says_when_to_come_again(path: Path) -> None:
+    async with instance(path.parent, node("bad", path, "Bad"), queue=3) as here:
+        waiting = [here.infer([2]) for _ in range(3)]
+        for body, where in ((tensor([0]), "/v2/models/wf/infer"), (b"{}", "/api/v1.0/predictions")):
+            answer = await here.ask(where, body)
+            assert answer.status == 429
+            assert int(answer.headers["retry-after"]) >= 1
+            assert "3 requests wait or run" in answer.detail
+        assert (await here.ask("/v2/health/ready")).status == 200
+        module().gate.set()
+        assert {(await one).status for one in waiting} == {200}
+        figures = (await here.ask("/metrics")).body.decode()
+        assert 'scanflow_refused_total{reason="queue",service="wf"} 2.0' in figures
 
 
-def test_batches_are_counted(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("bad", path, "Bad", batching=batching(8))) as here:
-            first = here.infer([2])
-            await until(module().inside.is_set)
-            others = [here.infer([0]) for _ in range(5)]
-            await until(lambda: here.application.engine.in_flight == 6)
-            module().gate.set()
-            await asyncio.gather(first, *others)
-            figures = (await here.ask("/metrics")).body.decode()
-            assert 'scanflow_batch_rows_bucket{le="1.0",node="bad",revision="r1",service="wf"} 1.0' in figures
-            assert 'scanflow_batch_rows_sum{node="bad",revision="r1",service="wf"} 6.0' in figures
-            assert 'scanflow_node_seconds_count{node="bad",revision="r1",service="wf"} 2.0' in figures
-
-    run(main())
+async def test_batches_are_counted(path: Path) -> None:
+    async with instance(path.parent, node("bad", path, "Bad", batching=batching(8))) as here:
+        first = here.infer([2])
+        await until(module().inside.is_set)
+        others = [here.infer([0]) for _ in range(5)]
+        await until(lambda: here.application.engine.in_flight == 6)
+        module().gate.set()
+        await asyncio.gather(first, *others)
+        figures = (await here.ask("/metrics")).body.decode()
+        assert 'scanflow_batch_rows_bucket{le="1.0",node="bad",revision="r1",service="wf"} 1.0' in figures
+        assert 'scanflow_batch_rows_sum{node="bad",revision="r1",service="wf"} 6.0' in figures
+        assert 'scanflow_node_seconds_count{node="bad",revision="r1",service="wf"} 2.0' in figures
 
 
-def test_requests_and_errors_are_counted(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("bad", path, "Bad")) as here:
-            for command in (0, 0, 1):
-                await here.infer([command])
-            await here.ask("/v2/models/wf/infer", b"{")
-            await here.ask("/nowhere")
-            figures = (await here.ask("/metrics")).body.decode()
-            for line in (
-                'scanflow_requests_total{code="200",revision="r1",service="wf"} 2.0',
-                'scanflow_requests_total{code="500",revision="r1",service="wf"} 1.0',
-                'scanflow_requests_total{code="400",revision="r1",service="wf"} 1.0',
-                'scanflow_requests_total{code="404",revision="",service="wf"} 1.0',
-                'scanflow_node_errors_total{node="bad",revision="r1",service="wf"} 1.0',
-                'scanflow_node_seconds_count{node="bad",revision="r1",service="wf"} 2.0',
-                'scanflow_in_flight{service="wf"} 0.0',
-            ):
-                assert line in figures
-
-    run(main())
+async def test_requests_and_errors_are_counted(path: Path) -> None:
+    async with instance(path.parent, node("bad", path, "Bad")) as here:
+        for command in (0, 0, 1):
+            await here.infer([command])
+        await here.ask("/v2/models/wf/infer", b"{")
+        await here.ask("/nowhere")
+        figures = (await here.ask("/metrics")).body.decode()
+        for line in (
+            'scanflow_requests_total{code="200",revision="r1",service="wf"} 2.0',
+            'scanflow_requests_total{code="500",revision="r1",service="wf"} 1.0',
+            'scanflow_requests_total{code="400",revision="r1",service="wf"} 1.0',
+            'scanflow_requests_total{code="404",revision="",service="wf"} 1.0',
+            'scanflow_node_errors_total{node="bad",revision="r1",service="wf"} 1.0',
+            'scanflow_node_seconds_count{node="bad",revision="r1",service="wf"} 2.0',
+            'scanflow_in_flight{service="wf"} 0.0',
+        ):
+            assert line in figures
 
 
-def test_what_components_say_of_a_call_goes_with_the_answer(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("talker", path, "Talker")) as here:
-            assert (await here.infer([1])).json["parameters"] == {"mood": "good"}
-            body = json.dumps({"data": {"ndarray": [[1]]}}).encode()
-            meta = (await here.ask("/api/v1.0/predictions", body)).json["meta"]
-            assert meta["tags"]["numbers"] == [1, 2]
-            assert meta["metrics"][0] == {"type": "COUNTER", "key": "words", "value": 2}
-            figures = (await here.ask("/metrics")).body.decode()
-            labels = '{node="talker",revision="r1",service="wf"}'
-            assert f"scanflow_custom_words_total{labels} 4.0" in figures
-            assert f"scanflow_custom_mood_level{labels} 7.0" in figures
-            assert f"scanflow_custom_thinking_seconds_count{labels} 2.0" in figures
-
-    run(main())
+async def test_what_components_say_of_a_call_goes_with_the_answer(path: Path) -> None:
+    async with instance(path.parent, node("talker", path, "Talker")) as here:
+        assert (await here.infer([1])).json["parameters"] == {"mood": "good"}
+        body = json.dumps({"data": {"ndarray": [[1]]}}).encode()
+        meta = (await here.ask("/api/v1.0/predictions", body)).json["meta"]
+        assert meta["tags"]["numbers"] == [1, 2]
+        assert meta["metrics"][0] == {"type": "COUNTER", "key": "words", "value": 2}
+        figures = (await here.ask("/metrics")).body.decode()
+        labels = '{node="talker",revision="r1",service="wf"}'
+        assert f"scanflow_custom_words_total{labels} 4.0" in figures
+        assert f"scanflow_custom_mood_level{labels} 7.0" in figures
+        assert f"scanflow_custom_thinking_seconds_count{labels} 2.0" in figures
 
 
-def test_seldons_protocol_is_spoken(path: Path) -> None:
-    async def main() -> None:
-        async with instance(
-            path.parent, node("same", path, "Same"), node("double", path, "Double", parents=("same",))
-        ) as here:
-            body = {"data": {"names": ["a", "b"], "ndarray": [[1, 2.5]]}, "meta": {"puid": "abc"}}
-            answer = await here.ask("/api/v1.0/predictions", json.dumps(body).encode())
-            assert answer.json["data"] == {"names": ["t:0", "t:1"], "ndarray": [[2, 5]]}
-            assert answer.json["meta"]["puid"] == "abc"
-            assert answer.json["meta"]["requestPath"] == {"same": "r1", "double": "r1"}
-            assert (await here.ask("/api/v1.0/predictions", b"{}")).status == 400
-
-    run(main())
+async def test_seldons_protocol_is_spoken(path: Path) -> None:
+    async with instance(
+        path.parent, node("same", path, "Same"), node("double", path, "Double", parents=("same",))
+    ) as here:
+        body = {"data": {"names": ["a", "b"], "ndarray": [[1, 2.5]]}, "meta": {"puid": "abc"}}
+        answer = await here.ask("/api/v1.0/predictions", json.dumps(body).encode())
+        assert answer.json["data"] == {"names": ["t:0", "t:1"], "ndarray": [[2, 5]]}
+        assert answer.json["meta"]["puid"] == "abc"
+        assert answer.json["meta"]["requestPath"] == {"same": "r1", "double": "r1"}
+        assert (await here.ask("/api/v1.0/predictions", b"{}")).status == 400
 
 
-def test_feedback_reaches_the_components_in_a_worker_thread(path: Path) -> None:
-    async def main() -> None:
-        async with instance(
-            path.parent, node("learner", path, "Learner"), node("same", path, "Same", parents=("learner",))
-        ) as here:
-            answer = await here.ask("/api/v1.0/feedback", json.dumps({"reward": 0.5}).encode())
-            assert (answer.status, answer.json["meta"]["tags"]) == (200, {"told": 1})
-            assert module().Learner.told == [(0.5, "scanflow-worker-1")]
-            assert (await here.ask("/api/v1.0/feedback", b"{}")).status == 400
-
-    run(main())
+async def test_feedback_reaches_the_components_in_a_worker_thread(path: Path) -> None:
+    async with instance(
+        path.parent, node("learner", path, "Learner"), node("same", path, "Same", parents=("learner",))
+    ) as here:
+        answer = await here.ask("/api/v1.0/feedback", json.dumps({"reward": 0.5}).encode())
+        assert (answer.status, answer.json["meta"]["tags"]) == (200, {"told": 1})
+        assert module().Learner.told == [(0.5, "scanflow-worker-1")]
+        assert (await here.ask("/api/v1.0/feedback", b"{}")).status == 400
 
 
 @pytest.mark.parametrize(
@@ -484,154 +423,127 @@ def test_feedback_reaches_the_components_in_a_worker_thread(path: Path) -> None:
         ("/v2", 405, "use GET, HEAD"),
     ],
 )
-def test_an_unknown_path_is_told_what_there_is(path: Path, path_: str, status: int, words: str) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("double", path, "Double")) as here:
-            answer = await here.ask(path_, tensor([1]))
-            assert answer.status == status
-            assert words in answer.detail
-
-    run(main())
+async def test_an_unknown_path_is_told_what_there_is(path: Path, path_: str, status: int, words: str) -> None:
+    async with instance(path.parent, node("double", path, "Double")) as here:
+        answer = await here.ask(path_, tensor([1]))
+        assert answer.status == status
+        assert words in answer.detail
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "BREW"])
-def test_a_wrong_method_says_which_is_right(path: Path, method: str) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("double", path, "Double")) as here:
-            answer = await here.ask("/v2/models/wf/infer", method=method)
-            assert (answer.status, answer.headers["allow"]) == (405, "POST")
-            assert (await here.ask("/v2", b"")).headers["allow"] == "GET, HEAD"
-
-    run(main())
+async def test_a_wrong_method_says_which_is_right(path: Path, method: str) -> None:
+    async with instance(path.parent, node("double", path, "Double")) as here:
+        answer = await here.ask("/v2/models/wf/infer", method=method)
+        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+        assert (await here.ask("/v2", b"")).headers["allow"] == "GET, HEAD"
 
 
-def test_the_instance_says_what_it_is(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("declared", path, "Declared")) as here:
-            assert (await here.ask("/v2")).json["extensions"] == ["binary_tensor_data", "model_repository"]
-            metadata = (await here.ask("/v2/models/wf")).json
-            assert metadata == {
-                "name": "wf",
-                "versions": ["r1"],
-                "platform": "python",
-                "inputs": [{"name": "x", "datatype": "FP64", "shape": [-1, 2]}],
-                "outputs": [{"name": "y", "datatype": "FP64", "shape": [-1, 2]}],
-            }
-            assert (await here.ask("/v2/models/declared/versions/r1")).json["name"] == "declared"
-            for one in ("/v2/health/live", "/v2/health/ready", "/healthz", "/readyz", "/v2/models/wf/ready"):
-                assert (await here.ask(one)).status == 200
-                assert (await here.ask(one, method="HEAD")).status == 200
-            index = (await here.ask("/v2/repository/index", b"{}")).json
-            assert {one["name"] for one in index} == {"wf", "declared"}
-            assert (await here.ask("/")).json["models"] == ["wf", "declared"]
-            assert (await here.ask("/v2/models/wf/")).json == metadata
-            assert (await here.ask("/v2/models/%77f")).json == metadata
-
-    run(main())
+async def test_the_instance_says_what_it_is(path: Path) -> None:
+    async with instance(path.parent, node("declared", path, "Declared")) as here:
+        assert (await here.ask("/v2")).json["extensions"] == ["binary_tensor_data", "model_repository"]
+        metadata = (await here.ask("/v2/models/wf")).json
+        assert metadata == {
+            "name": "wf",
+            "versions": ["r1"],
+            "platform": "python",
+            "inputs": [{"name": "x", "datatype": "FP64", "shape": [-1, 2]}],
+            "outputs": [{"name": "y", "datatype": "FP64", "shape": [-1, 2]}],
+        }
+        assert (await here.ask("/v2/models/declared/versions/r1")).json["name"] == "declared"
+        for one in ("/v2/health/live", "/v2/health/ready", "/healthz", "/readyz", "/v2/models/wf/ready"):
+            assert (await here.ask(one)).status == 200
+            assert (await here.ask(one, method="HEAD")).status == 200
+        index = (await here.ask("/v2/repository/index", b"{}")).json
+        assert {one["name"] for one in index} == {"wf", "declared"}
+        assert (await here.ask("/")).json["models"] == ["wf", "declared"]
+        assert (await here.ask("/v2/models/wf/")).json == metadata
+        assert (await here.ask("/v2/models/%77f")).json == metadata
 
 
-def test_before_anything_is_loaded_callers_are_told_to_come_again(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent) as here:
-            for where in ("/v2/models/wf/infer", "/api/v1.0/predictions", "/api/v1.0/feedback"):
-                answer = await here.ask(where, tensor([1]))
-                assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-            assert (await here.ask("/v2/health/ready")).status == 503
-            assert (await here.ask("/v2/health/live")).status == 200
-            assert not here.application.ready()
-            await here.application.apply(desired([node("double", path, "Double")]))
-            assert here.application.ready()
-            here.application.draining = True
-            assert not here.application.ready()
-            assert (await here.infer([1])).outputs == [[2]]
-
-    run(main())
+async def test_before_anything_is_loaded_callers_are_told_to_come_again(path: Path) -> None:
+    async with instance(path.parent) as here:
+        for where in ("/v2/models/wf/infer", "/api/v1.0/predictions", "/api/v1.0/feedback"):
+            answer = await here.ask(where, tensor([1]))
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert (await here.ask("/v2/health/ready")).status == 503
+        assert (await here.ask("/v2/health/live")).status == 200
+        assert not here.application.ready()
+        await here.application.apply(desired([node("double", path, "Double")]))
+        assert here.application.ready()
+        here.application.draining = True
+        assert not here.application.ready()
+        assert (await here.infer([1])).outputs == [[2]]
 
 
-def test_after_the_end_callers_are_told_to_come_again(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("double", path, "Double")) as here:
-            await here.application.close()
-            assert (await here.infer([1])).status == 503
-            assert not here.application.live()
-
-    run(main())
+async def test_after_the_end_callers_are_told_to_come_again(path: Path) -> None:
+    async with instance(path.parent, node("double", path, "Double")) as here:
+        await here.application.close()
+        assert (await here.infer([1])).status == 503
+        assert not here.application.live()
 
 
-def test_a_component_that_says_it_is_unwell_makes_the_instance_unready(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("sick", path, "Sick")) as here:
-            assert (await here.ask("/v2/models/sick/ready")).status == 200
-            module().Sick.well = False
-            await here.application.health.check()
-            await asyncio.sleep(0)
-            assert (await here.ask("/v2/health/ready")).status == 503
-            answer = await here.ask("/v2/models/sick/ready")
-            assert (answer.status, "the GPU fell off" in answer.detail) == (503, True)
-            assert "the GPU fell off" in here.application.state()["unwell"]
-            module().Sick.well = True
-            await here.application.health.check()
-            await asyncio.sleep(0)
-            assert here.application.ready()
-
-    run(main())
+async def test_a_component_that_says_it_is_unwell_makes_the_instance_unready(path: Path) -> None:
+    async with instance(path.parent, node("sick", path, "Sick")) as here:
+        assert (await here.ask("/v2/models/sick/ready")).status == 200
+        module().Sick.well = False
+        await here.application.health.check()
+        await asyncio.sleep(0)
+        assert (await here.ask("/v2/health/ready")).status == 503
+        answer = await here.ask("/v2/models/sick/ready")
+        assert (answer.status, "the GPU fell off" in answer.detail) == (503, True)
+        assert "the GPU fell off" in here.application.state()["unwell"]
+        module().Sick.well = True
+        await here.application.health.check()
+        await asyncio.sleep(0)
+        assert here.application.ready()
 
 
-def test_the_state_counts_what_is_there(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("bad", path, "Bad")) as here:
-            waiting = [here.infer([2]) for _ in range(3)]
-            await until(module().inside.is_set)
-            state = here.application.state()
-            assert (state["generation"], state["in_flight"], state["queue"], state["ready"]) == (1, 3, 2, True)
-            assert state["threads"] >= 2
-            assert state["cpus"]
-            assert state["revisions"] == [{"id": "r1", "weight": 1.0, "shadow": False, "requests": 0, "in_flight": 3}]
-            assert json.dumps(state)
-            module().gate.set()
-            await asyncio.gather(*waiting)
-            assert here.application.state()["revisions"][0]["requests"] == 3
-
-    run(main())
+async def test_the_state_counts_what_is_there(path: Path) -> None:
+    async with instance(path.parent, node("bad", path, "Bad")) as here:
+        waiting = [here.infer([2]) for _ in range(3)]
+        await until(module().inside.is_set)
+        state = here.application.state()
+        assert (state["generation"], state["in_flight"], state["queue"], state["ready"]) == (1, 3, 2, True)
+        assert state["threads"] >= 2
+        assert state["cpus"]
+        assert state["revisions"] == [{"id": "r1", "weight": 1.0, "shadow": False, "requests": 0, "in_flight": 3}]
+        assert json.dumps(state)
+        module().gate.set()
+        await asyncio.gather(*waiting)
+        assert here.application.state()["revisions"][0]["requests"] == 3
 
 
-def test_grpc_asks_the_same_core(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("bad", path, "Bad")) as here:
-            core = here.application
-            request = InferRequest([Tensor("x", "FP64", np.array([[0.0]]))], id="7")
-            answer = await core.infer("wf", "", request, 30)
-            assert (answer.id, answer.model, answer.version, answer.revision) == ("7", "wf", "r1", "r1")
-            assert answer.outputs[0].data.tolist() == [[0]]
-            for model, version, number, allowed, status in (
-                ("no", "", 0.0, 30, 404),
-                ("wf", "9", 0.0, 30, 404),
-                ("wf", "", 1.0, 30, 500),
-                ("wf", "", 2.0, 0.001, 504),
-            ):
-                asked = InferRequest([Tensor("x", "FP64", np.array([[number]]))])
-                with pytest.raises(ProblemError) as caught:
-                    await core.infer(model, version, asked, allowed)
-                assert caught.value.status == status
-            module().gate.set()
-
-    run(main())
+async def test_grpc_asks_the_same_core(path: Path) -> None:
+    async with instance(path.parent, node("bad", path, "Bad")) as here:
+        core = here.application
+        request = InferRequest([Tensor("x", "FP64", np.array([[0.0]]))], id="7")
+        answer = await core.infer("wf", "", request, 30)
+        assert (answer.id, answer.model, answer.version) == ("7", "wf", "r1")
+        assert answer.outputs[0].data.tolist() == [[0]]
+        for model, version, number, allowed, status in (
+            ("no", "", 0.0, 30, 404),
+            ("wf", "9", 0.0, 30, 404),
+            ("wf", "", 1.0, 30, 500),
+            ("wf", "", 2.0, 0.001, 504),
+        ):
+            asked = InferRequest([Tensor("x", "FP64", np.array([[number]]))])
+            with pytest.raises(ProblemError) as caught:
+                await core.infer(model, version, asked, allowed)
+            assert caught.value.status == status
+        module().gate.set()
 
 
-def test_predictions_are_recorded_as_they_were_sent(path: Path, tmp_path: Path) -> None:
+async def test_predictions_are_recorded_as_they_were_sent(path: Path, tmp_path: Path) -> None:
     changed = write_class(
         tmp_path, "class Model:\n    def predict(self, X):\n        X += 1\n        return X * 1\n", "user_2.py"
     )
     folder = tmp_path / "recorded"
 
-    async def main() -> None:
-        recording = Recording(folder=str(folder), fraction=0.5, flush_s=3600)
-        async with instance(tmp_path, node("m", changed, "Model"), recording=recording) as here:
-            for number in range(10):
-                await here.infer([number])
-            await here.ask("/api/v1.0/predictions", json.dumps({"strData": "x"}).encode())
-
-    run(main())
+    recording = Recording(folder=str(folder), fraction=0.5, flush_s=3600)
+    async with instance(tmp_path, node("m", changed, "Model"), recording=recording) as here:
+        for number in range(10):
+            await here.infer([number])
+        await here.ask("/api/v1.0/predictions", json.dumps({"strData": "x"}).encode())
     (file,) = folder.glob("*.npz")
     with np.load(file) as kept:
         assert len(kept["time"]) == 5
@@ -639,46 +551,34 @@ def test_predictions_are_recorded_as_they_were_sent(path: Path, tmp_path: Path) 
         assert str(kept["revision"]) == "r1"
 
 
-def test_predictions_that_are_no_tensors_are_recorded_as_json(path: Path, tmp_path: Path) -> None:
-    async def main() -> None:
-        recording = Recording(folder=str(tmp_path / "recorded"), flush_s=3600)
-        async with instance(tmp_path, node("same", path, "Same"), recording=recording) as here:
-            body = json.dumps({"jsonData": {"a": [1, {"b": None}]}}).encode()
-            answer = await here.ask("/api/v1.0/predictions", body)
-            assert answer.json["jsonData"] == {"a": [1, {"b": None}]}
-
-    run(main())
+async def test_predictions_that_are_no_tensors_are_recorded_as_json(path: Path, tmp_path: Path) -> None:
+    recording = Recording(folder=str(tmp_path / "recorded"), flush_s=3600)
+    async with instance(tmp_path, node("same", path, "Same"), recording=recording) as here:
+        body = json.dumps({"jsonData": {"a": [1, {"b": None}]}}).encode()
+        answer = await here.ask("/api/v1.0/predictions", body)
+        assert answer.json["jsonData"] == {"a": [1, {"b": None}]}
     (file,) = (tmp_path / "recorded").glob("*.npz")
     with np.load(file) as kept:
         assert bytes(kept["input:input-0"]) == bytes(kept["output:output-0"]) == b'{"a":[1,{"b":null}]}'
 
 
-def test_an_alias_is_the_whole_graph(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("double", path, "Double"), aliases=("primary",)) as here:
-            assert (await here.infer([1], model="primary")).json["model_name"] == "primary"
-
-    run(main())
+async def test_an_alias_is_the_whole_graph(path: Path) -> None:
+    async with instance(path.parent, node("double", path, "Double"), aliases=("primary",)) as here:
+        assert (await here.infer([1], model="primary")).json["model_name"] == "primary"
 
 
-def test_no_request_raises(path: Path) -> None:
-    async def main() -> None:
-        async with instance(path.parent, node("double", path, "Double")) as here:
-            for weird in ("", "\ud800", "/v2/models/" + "x" * 10_000, "/%ff", "/v2/models/wf/versions/"):
-                for method in ("GET", "POST", ""):
-                    answer = await here.application.handle(Request(method, weird, body=b"x"))
-                    assert answer.status in {200, 404, 405}
-            assert (await here.infer([1])).status == 200
-
-    run(main())
+async def test_no_request_raises(path: Path) -> None:
+    async with instance(path.parent, node("double", path, "Double")) as here:
+        for weird in ("", "\ud800", "/v2/models/" + "x" * 10_000, "/%ff", "/v2/models/wf/versions/"):
+            for method in ("GET", "POST", ""):
+                answer = await here.application.handle(Request(method, weird, body=b"x"))
+                assert answer.status in {200, 404, 405}
+        assert (await here.infer([1])).status == 200
 
 
-def test_threads_of_the_core_are_few(path: Path) -> None:
-    async def main() -> None:
-        before = threading.active_count()
-        async with instance(path.parent, node("double", path, "Double")) as here:
-            await here.infer([1])
-            await until(lambda: threading.active_count() <= before + 1)
-        await until(lambda: threading.active_count() <= before)
-
-    run(main())
+async def test_threads_of_the_core_are_few(path: Path) -> None:
+    before = threading.active_count()
+    async with instance(path.parent, node("double", path, "Double")) as here:
+        await here.infer([1])
+        await until(lambda: threading.active_count() <= before + 1)
+    await until(lambda: threading.active_count() <= before)

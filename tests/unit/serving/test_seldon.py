@@ -27,7 +27,7 @@ def decode(content: Any, *, allow_nan: bool = False) -> Prediction:
 
 
 def encode(asked: Prediction, value: Any, names: Any = ()) -> dict[str, Any]:
-    step = GraphStep(0, NODE, Component(NODE, lambda value, _names, _meta: value, platform="python"))
+    step = GraphStep(0, NODE, Component(NODE, lambda value, _names, _meta: value))
     document: dict[str, Any] = json.loads(seldon.encode(asked, Outcome(value, names, step), Walk(), "r1"))
     return document
 
@@ -219,7 +219,7 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
         Node(name="b", implementation="a.py:A", parents=("choose",)),
     ]
     learners = [Learner() for _ in nodes]
-    components = [Component(node, lambda value, _n, _m: value, platform="python") for node in nodes]
+    components = [Component(node, lambda value, _n, _m: value) for node in nodes]
     for component, learner in zip(components, learners, strict=True):
         component.feedback = learner.send_feedback
     feedback = seldon.decode_feedback(
@@ -234,7 +234,7 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
         allow_nan=False,
     )
     assert feedback.tags == {seldon.REVISION_TAG: "r1"}
-    assert seldon.give_feedback(Graph("g", nodes, components), feedback, lambda _coroutine: None) == 2
+    assert seldon.give_feedback(Graph(nodes, components), feedback, lambda _coroutine: None) == 2
     assert learners[0].told == [([[1]], ["x"], 0.5, [3], 1)]
     assert learners[1].told == []
     assert learners[2].told == [([[1]], ["x"], 0.5, [3], None)]

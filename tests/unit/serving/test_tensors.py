@@ -14,16 +14,7 @@ from numpy.typing import NDArray
 
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
-from scanflow_serving.tensors import (
-    DATATYPES,
-    datatype_of,
-    from_binary,
-    from_json,
-    from_python,
-    from_sequence,
-    to_binary,
-    to_list,
-)
+from scanflow_serving.tensors import DATATYPES, datatype_of, from_binary, from_json, from_python, to_binary, to_list
 from tests.unit.serving.harness import attempt
 
 WHERE = "The input 'x'"
@@ -195,14 +186,6 @@ def test_brain_floats_are_rounded_to_nearest_and_even() -> None:
     assert back[:4].tolist() == [1.0, 1.0, 1.015625, -2.5]
     assert np.isinf(back[5])
     assert np.isnan(back[6])
-
-
-def test_elements_of_a_sequence_are_checked_against_the_datatype() -> None:
-    assert from_sequence("x", "INT8", [2], [1, -1], allow_nan=False, where=WHERE).data.tolist() == [1, -1]
-    with pytest.raises(ProblemError, match="element 1 is 300, and INT8 takes"):
-        from_sequence("x", "INT8", [2], [1, 300], allow_nan=False, where=WHERE)
-    with pytest.raises(ProblemError, match="element 0 is NaN"):
-        from_sequence("x", "FP64", [1], [math.nan], allow_nan=False, where=WHERE)
 
 
 def test_bytes_that_are_no_text_cannot_be_json() -> None:
