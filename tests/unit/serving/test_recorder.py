@@ -23,7 +23,7 @@ def tensor(name: str, *values: float) -> Tensor:
     return Tensor(name, "FP32", np.asarray([values], np.float32))
 
 
-ONE = ("r", [tensor("x", 1)], [])
+ONE: tuple[str, list[Tensor], list[Tensor]] = ("r", [tensor("x", 1)], [])
 
 
 def record(
