@@ -92,7 +92,6 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _describe(app: FastAPI) -> None:
-    """Have the description say what is answered where something is wrong, also to what FastAPI itself refuses."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -63,7 +63,6 @@ Key = Annotated[
 """A wish's own name: sent again with the same name, it is not acted on again."""
 
 Name = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
-AgentName = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
 RunName = Annotated[str, InPath(pattern=r"^(@latest(-[0-9]{1,6})?|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", max_length=100)]
 
 
@@ -195,11 +194,7 @@ class Status(_Body):
 
 
 def read_application(document: Mapping[str, Any], source: str | None = None) -> Application:
-    """Return the application that was sent, its folder absolute.
-
-    Raises:
-        InvalidError: it is none, or its folder is relative to nothing.
-    """
+    """Return the application that was sent, its folder absolute."""
     app = load_json(json.dumps(document))
     folder = Path(app.app_dir)
     if not folder.is_absolute():
@@ -209,4 +204,12 @@ def read_application(document: Mapping[str, Any], source: str | None = None) -> 
                 "could start from. Send an absolute app_dir, or the absolute path of its file as 'source'."
             )
         app = app.replace(app_dir=str(Path(source).parent / folder))
+    return app
+
+
+def read_application_of(name: str, body: AppBody) -> Application:
+    """Return the application that was sent to its own name."""
+    app = read_application(body.application, body.source)
+    if app.name != name:
+        raise InvalidError(f"The application is named {app.name!r}, and was sent as {name!r}. Send it to its own name.")
     return app

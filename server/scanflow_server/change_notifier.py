@@ -29,7 +29,6 @@ class ChangeNotifier:
                 loop.call_soon_threadsafe(event.set)
 
     def wait(self, since: int, timeout_s: float) -> None:
-        """Return once there are more changes than ``since``, at the latest after the timeout."""
         with self._condition:
             self._condition.wait_for(lambda: self._changes != since, timeout_s)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from itertools import count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scanflow.agent.primitive_model import PrimitiveResult
 from scanflow.agent.records import Intent
@@ -26,9 +27,6 @@ from scanflow_server.context import ServerContext
 from scanflow_server.primitives.served import summary_of
 from scanflow_server.store import keys, operations
 from scanflow_server.store.operations import Kind, OperationRow
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 PRIORITY = 1_000_001
 """Of what a person requests; an agent's strategy has at most a million."""
@@ -51,7 +49,6 @@ def new_id(kind: Kind) -> str:
 
 
 def intent_of(operation: OperationRow, *, team: str, by: str) -> Intent:
-    """Return what a person requests, as an intent of the operation's id."""
     request = {name: value for name, value in operation.request.items() if name not in {"application", "source"}}
     return Intent(
         id=operation.id,
@@ -73,9 +70,7 @@ def intent_of(operation: OperationRow, *, team: str, by: str) -> Intent:
 def carry_out(context: ServerContext, id: str) -> PrimitiveResult:
     """Let an operation begin, and return what it did once it has ended.
 
-    Raises:
-        UsageError: it failed; as a person requested it, it is not tried again.
-        UnavailableError: the server ends before it does.
+    UsageError: it failed; as a person requested it, it is not tried again. UnavailableError: the server ends first.
     """
     with context.store.write() as connection:
         operations.release(connection, id)
@@ -124,42 +119,29 @@ class QueuedDeployer(EmbeddedDeployer):
         return self._made("change", name, self.service(name).app, change.model_dump(mode="json", exclude_none=True))
 
     def delete(self, name: str, *, observe: ServiceObserver = lambda _: None) -> None:  # noqa: ARG002
-        _succeeded(self._operation("delete", name, self.service(name).app, {}))
+        self._operation("delete", name, self.service(name).app, {})
 
     def _made(self, kind: Kind, service: str, app: str, request: dict[str, Any]) -> ServiceRecord:
-        return ServiceRecord.model_validate(_succeeded(self._operation(kind, service, app, request)).result)
+        return ServiceRecord.model_validate(self._operation(kind, service, app, request).result)
 
     def _operation(self, kind: Kind, service: str, app: str, request: dict[str, Any]) -> OperationRow:
+        """Have a change made, and return it once it has ended well; what has failed is tried anew."""
         mark = keys.fingerprint({"kind": kind, "service": service, "request": request})
         with self._context.store.write() as connection:
-            found = self._attempted(connection, mark)
+            made = (keys.made(connection, f"{self._key}/{mark[:16]}/{number}") for number in count())
+            ids = list(takewhile(lambda id: id is not None, made))
+            tries = [operations.get(connection, str(id)) for id in ids]
+            found = next((one for one in tries if one is not None and one.problem is None), None)
             if found is None:
-                number = sum(1 for _ in self._attempts(connection, mark))
-                found = OperationRow(
-                    id=new_id(kind),
-                    kind=kind,
-                    service=service,
-                    app=app,
-                    request=request,
-                    created=self._context.clock(),
-                    state="running",
-                )
+                at, id = self._context.clock(), new_id(kind)
+                found = OperationRow(id=id, kind=kind, service=service, app=app, request=request, created=at)
                 operations.add(connection, found)
-                made = f"{self._key}/{mark[:16]}/{number}"
-                keys.keep(connection, made, "operation", mark, target=found.id, at=found.created)
+                keys.keep(connection, f"{self._key}/{mark[:16]}/{len(ids)}", "operation", mark, target=id, at=at)
         self._context.work.notify()
-        return _ended(self._context, found.id)
-
-    def _attempted(self, connection: Connection, mark: str) -> OperationRow | None:
-        """Return the operation of an earlier try that is under way or was done; None: there is none, or it failed."""
-        tries = [operations.get(connection, id) for id in self._attempts(connection, mark)]
-        return next((one for one in tries if one is not None and one.problem is None), None)
-
-    def _attempts(self, connection: Connection, mark: str) -> list[str]:
-        found: list[str] = []
-        while (id := keys.made(connection, f"{self._key}/{mark[:16]}/{len(found)}")) is not None:
-            found.append(id)
-        return found
+        one = _ended(self._context, found.id)
+        if one.problem is not None:
+            raise error_of(int(one.problem["status"]), json.dumps(one.problem).encode())
+        return one
 
 
 def _ended(context: ServerContext, id: str) -> OperationRow:
@@ -174,12 +156,6 @@ def _ended(context: ServerContext, id: str) -> OperationRow:
         if context.ending.is_set():
             raise UnavailableError("The server ends; the change goes on, and the next server notes how it ends.")
         context.news.wait(since, _POLL_S)
-
-
-def _succeeded(one: OperationRow) -> OperationRow:
-    if one.problem is not None:
-        raise error_of(int(one.problem["status"]), json.dumps(one.problem).encode())
-    return one
 
 
 def _fields(operation: OperationRow) -> tuple[str, ...]:

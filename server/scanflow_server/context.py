@@ -23,8 +23,6 @@ from scanflow_server.store.base import Store, open_store
 
 @dataclass(slots=True)
 class ServerContext:
-    """One server's parts."""
-
     settings: ServerSettings
     store: Store
     deployer: EmbeddedDeployer
@@ -83,7 +81,6 @@ class ServerContext:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of processes that this server starts: where they find its home and itself."""
         library = self.settings.library
         told = {"SCANFLOW_HOME": str(self.settings.home)}
         if library.tracker_uri is not None:
@@ -95,7 +92,6 @@ class ServerContext:
 
 
 def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> ServerContext:
-    """Return the parts of a server with these settings. The database is not asked for anything yet."""
     news = ChangeNotifier()
     library = settings.library.model_copy(update={"home": settings.home})
     return ServerContext(

@@ -36,7 +36,6 @@ _LOOK_S = 0.5
 
 
 def main(folder: Path) -> int:
-    """Do the job, and return the exit code; how it ended is in the folder."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     job = Job(folder)
     order = job.order

@@ -54,7 +54,6 @@ class Job:
 
     @property
     def ended_at(self) -> float | None:
-        """When it ended, in seconds since the epoch; None: it has not."""
         try:
             return (self.path / "ended.json").stat().st_mtime
         except FileNotFoundError:

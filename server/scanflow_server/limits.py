@@ -48,11 +48,7 @@ class LimitedStream(StreamingResponse):
         headers: dict[str, str] | None = None,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """Stream ``blocks``.
-
-        Raises:
-            UnavailableError: there is no slot left.
-        """
+        """Stream ``blocks``."""
         slots.take()
         super().__init__(blocks, media_type=media_type, headers=headers)
         self._slots, self._stalled_s = slots, stalled_s

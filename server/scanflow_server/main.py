@@ -55,11 +55,7 @@ def _settings(argv: Sequence[str] | None) -> ServerSettings:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Be the only server of a home.
-
-    Raises:
-        AlreadyRunningError: there is one.
-    """
+    """Be the only server of a home."""
     private_folder(open_home(folder.parent) / folder.name)
     with open_private(folder / "lock", "a+", encoding="ascii") as file:
         give_up = time.monotonic() + _PATIENCE_S

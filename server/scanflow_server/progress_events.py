@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted, TaskEnded, TaskStarted
 from scanflow.errors import NotFoundError
+from scanflow_server.bodies import Operation
 from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import progress_of
 from scanflow_server.jobs import Job, Lines
@@ -42,7 +42,7 @@ async def run_events(context: ServerContext, run: str, *, last: str | None = Non
     # Not before the controller has noted it: who hears of the end may go on with the run at once.
     while await run_in_threadpool(_is_active, context, run, known.drive):
         await context.news.wait_async(context.news.changes, _POLL_S)
-    result = await run_in_threadpool(_result, job)
+    result = await run_in_threadpool(lambda: job.result) or {}
     if result.get("problem") is not None:
         number += 1
         if number > passed:
@@ -52,8 +52,8 @@ async def run_events(context: ServerContext, run: str, *, last: str | None = Non
         yield event(ended.model_dump_json(), name=ended.kind, id=f"{prefix}{number + 1}")
 
 
-async def operation_events(context: ServerContext, id: str, *, last: int = 0) -> AsyncIterator[tuple[str, str, str]]:
-    """Yield the name, the number and the text of each event of an operation until it has ended."""
+async def operation_events(context: ServerContext, id: str, *, last: int = 0) -> AsyncIterator[bytes]:
+    """Yield the events of an operation after the event ``last``, until it has ended, and at last ``done`` with it."""
     one, number = await run_in_threadpool(get_operation, context, id), 0
     while one.state == "queued":
         await context.news.wait_async(context.news.changes, _POLL_S)
@@ -62,13 +62,19 @@ async def operation_events(context: ServerContext, id: str, *, last: int = 0) ->
         async for text in _job_lines(context.operation_job(id), lambda: _has_ended(context, id)):
             number += 1
             if number > last:
-                yield "progress", str(number), text
+                yield event(text, name="progress", id=str(number))
     while (one := await run_in_threadpool(get_operation, context, id)).state == "running":
         await context.news.wait_async(context.news.changes, _POLL_S)
     for text in (one.progress or [])[number:]:
         number += 1
         if number > last:
-            yield "progress", str(number), json.dumps({"text": text})
+            yield event(json.dumps({"text": text}), name="progress", id=str(number))
+    yield event(operation_view(one).model_dump_json(), name="done", id=str(max(number, last) + 1))
+
+
+def operation_view(one: OperationRow) -> Operation:
+    same = one.model_dump(include={"id", "kind", "service", "result", "problem"})
+    return Operation(**same, state="running" if one.state == "queued" else one.state, progress=one.progress or [])
 
 
 def number_of(last: str | None) -> int:
@@ -77,11 +83,6 @@ def number_of(last: str | None) -> int:
 
 
 def get_operation(context: ServerContext, id: str) -> OperationRow:
-    """Return an operation with what it told so far.
-
-    Raises:
-        NotFoundError: there is none of that id.
-    """
     with context.store.read() as connection:
         one = operations.get(connection, id)
     if one is None:
@@ -108,10 +109,6 @@ async def _job_lines(job: Job, noted: Callable[[], bool]) -> AsyncIterator[str]:
         if over:
             return
         await asyncio.sleep(_POLL_S)
-
-
-def _result(job: Job) -> dict[str, Any]:
-    return job.result or {}
 
 
 def _is_active(context: ServerContext, run: str, drive: int) -> bool:

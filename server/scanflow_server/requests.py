@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
 
-from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.backends.records import RunRecord
@@ -23,9 +23,6 @@ from scanflow_server.store import applications, events, keys, operations, runs
 from scanflow_server.store.operations import Kind, OperationRow
 from scanflow_server.store.runs import RunRequest, WantedRun
 
-_Kept = tuple[Application, dict[str, Any], Path | None]
-"""An application, as it travels, and its file."""
-
 
 def request_run(
     context: ServerContext,
@@ -35,6 +32,7 @@ def request_run(
     parameters: Mapping[str, Any],
     source: Path | None,
     key: str | None = None,
+    by: str | None = None,
     own: bool = False,
 ) -> RunRecord:
     """Ask for a run of a workflow, and return it as it then stands. The same key asks for one run only.
@@ -42,27 +40,22 @@ def request_run(
     ``own``: the server asks itself, for an application that it keeps. The application is not kept again, as it may be
     another by now; and the key alone says whether the run was begun.
     """
-    document = document_of(app)
-    definition = {"application": document, "parameters": dict(parameters)}
-    sent = {**definition, "workflow": workflow, "source": None if source is None else str(source)}
-    once = _Once("run", key, None if own else keys.fingerprint(sent))
+    file = None if source is None else str(source)
+    definition = {"application": document_of(app), "parameters": dict(parameters)}
+    once = _Once("run", key, None if own else keys.fingerprint({**definition, "workflow": workflow, "source": file}))
     if (name := once.found(context)) is not None:
         return _going(context, name)
-    chosen = context.deployer.runnable(app, workflow, parameters)
-
-    def new(name: str) -> WantedRun:
-        return WantedRun(
-            name=name,
-            app=app.name,
-            team=app.team,
-            workflow=chosen.name,
-            created=context.clock(),
-            definition=definition,
-            source=None if source is None else str(source),
-            asked=RunRequest(action="run"),
-        )
-
-    return _begin(context, new, once, keep=None if own else (app, document, source))
+    wanted = WantedRun(
+        name="",
+        app=app.name,
+        team=app.team,
+        workflow=context.deployer.runnable(app, workflow, parameters).name,
+        created=context.clock(),
+        definition=definition,
+        source=file,
+        asked=RunRequest(action="run", by=by),
+    )
+    return _begin(context, wanted, once, keep=None if own else app)
 
 
 def request_spin(
@@ -73,6 +66,7 @@ def request_spin(
     app: Application | None = None,
     parameters: Mapping[str, Any],
     key: str | None = None,
+    by: str | None = None,
     own: bool = False,
 ) -> RunRecord:
     """Request one step to be run again on the inputs it had in a past run, as a run of its own.
@@ -85,22 +79,15 @@ def request_spin(
     if (name := once.found(context)) is not None:  # by now it may be the newest run itself
         return _going(context, name)
     past = show_run(context, run)
-    asked = {**given, "of": past.name}
     context.deployer.check_spin(step, run=past.name, app=app, parameters=parameters)
-
-    def new(name: str) -> WantedRun:
-        return WantedRun(
-            name=name,
-            app=past.app,
-            team=past.team,
-            workflow=past.workflow,
-            created=context.clock(),
-            definition=asked,
-            source=past.source,
-            asked=RunRequest(action="spin"),
-        )
-
-    return _begin(context, new, once)
+    wanted = WantedRun(
+        name="",
+        **past.model_dump(include={"app", "team", "workflow", "source"}),
+        created=context.clock(),
+        definition={**given, "of": past.name},
+        asked=RunRequest(action="spin", by=by),
+    )
+    return _begin(context, wanted, once)
 
 
 def begun_run(context: ServerContext, key: str) -> RunRecord | None:
@@ -110,13 +97,9 @@ def begun_run(context: ServerContext, key: str) -> RunRecord | None:
 
 
 def request_resume(
-    context: ServerContext, run: str, *, app: Application | None = None, key: str | None = None
+    context: ServerContext, run: str, *, app: Application | None = None, key: str | None = None, by: str | None = None
 ) -> RunRecord:
-    """Ask for a run to be gone on with.
-
-    Raises:
-        AlreadyRunningError: it goes on already.
-    """
+    """Ask for a run to be gone on with; AlreadyRunningError: it goes on already."""
     document = None if app is None else document_of(app)
     once = _Once("resume", key, keys.fingerprint({"run": run, "application": document}))
     if (name := once.found(context)) is not None:
@@ -127,18 +110,10 @@ def request_resume(
             known = runs.get(connection, record.name)
             if record.state == "running" or (known is not None and known.active):
                 raise AlreadyRunningError(f"The run {record.name!r} is running. Watch it: scanflow show {record.name}")
-            asked = RunRequest(action="resume", application=document)
+            asked = RunRequest(action="resume", application=document, by=by)
             if known is None:
-                fresh = WantedRun(
-                    name=record.name,
-                    app=record.app,
-                    team=record.team,
-                    workflow=record.workflow,
-                    created=record.created,
-                    source=record.source,
-                    asked=asked,
-                )
-                runs.add(connection, fresh)
+                same = record.model_dump(include={"name", "app", "team", "workflow", "created", "source"})
+                runs.add(connection, WantedRun(**same, asked=asked))
             else:
                 runs.drive_again(connection, record.name, asked)
             once.keep(connection, record.name, at=context.clock())
@@ -148,11 +123,6 @@ def request_resume(
 
 
 def request_stop(context: ServerContext, run: str) -> RunRecord:
-    """Ask a run to stop.
-
-    Raises:
-        UsageError: it has ended.
-    """
     record = show_run(context, run)
     with context.store.write() as connection:
         known = runs.get(connection, record.name)
@@ -160,10 +130,8 @@ def request_stop(context: ServerContext, run: str) -> RunRecord:
             runs.stop(connection, record.name)
     if known is None or not known.active:
         return context.deployer.stop(record.name)
-    try:
+    with suppress(NotFoundError):  # it is not entered yet, and the controller stops it as soon as it is
         context.deployer.stop(record.name)
-    except NotFoundError:  # it is not entered yet, and the controller stops it as soon as it is
-        pass
     context.work.notify()
     return show_run(context, record.name)
 
@@ -178,21 +146,12 @@ def request_operation(
     request: dict[str, Any],
     by: str,
     key: str | None = None,
-    keep: _Kept | None = None,
+    keep: Application | None = None,
 ) -> str:
     """Request a change of a service, and return the id of the operation that makes it and of the intent that wants it.
 
-    Args:
-        context: The server's parts.
-        engine: What arbitrates and carries out.
-        kind: What is to be done.
-        service: To which service.
-        of: Returns the service's application and team, or refuses what cannot be changed. It is not called where the
-            key was used before.
-        request: What the change is.
-        by: Who requests it.
-        key: The same key requests one change only.
-        keep: The application, where it is to be kept with that.
+    ``of`` returns the service's application and team, or refuses what cannot be changed; it is not called where the
+    key was used before. ``keep``: the application, where it is to be kept with that.
     """
     once = _Once("operation", key, keys.fingerprint({"kind": kind, "service": service, "request": request}))
     if (known := once.found(context)) is not None:
@@ -210,29 +169,18 @@ def request_operation(
         engine.intents.admit(connection, intent, seen)
         once.keep(connection, one.id, at=one.created)
         if keep is not None:
-            _keep(connection, keep, at=one.created)
+            keep_application(connection, keep, request["source"], at=one.created)
     engine.wake()
     return one.id
 
 
-def is_being_changed(context: ServerContext, service: str) -> bool:
+def under_way(context: ServerContext, service: str) -> list[OperationRow]:
     with context.store.read() as connection:
-        return any(one.service == service for one in operations.running(connection))
-
-
-def is_being_deployed(context: ServerContext, service: str) -> tuple[str, str] | None:
-    """Return the application and team that a service is being deployed of; None: no deployment is under way."""
-    with context.store.read() as connection:
-        found = [one for one in operations.running(connection) if one.service == service and one.kind == "deploy"]
-    return (found[-1].app, str(found[-1].request["application"].get("team", "default"))) if found else None
+        return [one for one in operations.running(connection) if one.service == service]
 
 
 def show_run(context: ServerContext, run: str) -> RunRecord:
-    """Return a run with its tasks. One that this server is to drive is running, also before somebody does.
-
-    Raises:
-        NotFoundError: there is none of that name.
-    """
+    """Return a run with its tasks. One that this server is to drive is running, also before somebody does."""
     try:
         record = context.deployer.show(run)
     except NotFoundError:
@@ -249,7 +197,6 @@ def show_run(context: ServerContext, run: str) -> RunRecord:
 def list_runs(
     context: ServerContext, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
 ) -> list[RunRecord]:
-    """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
     with context.store.read() as connection:
         wanted = {run.name: run for run in runs.active(connection)}
     found = context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
@@ -282,28 +229,25 @@ class _Once:
         keys.keep(connection, self.key, self.kind, self.mark or keys.fingerprint(self.key), target=target, at=at)
 
 
-def _begin(
-    context: ServerContext, new: Callable[[str], WantedRun], once: _Once, keep: _Kept | None = None
-) -> RunRecord:
+def keep_application(
+    connection: Connection, app: Application, source: str | None, *, at: float
+) -> applications.ApplicationRow:
+    return applications.put(connection, name=app.name, team=app.team, document=document_of(app), source=source, at=at)
+
+
+def _begin(context: ServerContext, wanted: WantedRun, once: _Once, keep: Application | None = None) -> RunRecord:
     with context.store.write() as connection:
         name = once.find(connection)
         if name is None:
             name = str(context.deployer.free_name())
             while runs.get(connection, name) is not None:
                 name = str(context.deployer.free_name())
-            run = new(name)
-            runs.add(connection, run)
-            once.keep(connection, name, at=run.created)
+            runs.add(connection, wanted.model_copy(update={"name": name}))
+            once.keep(connection, name, at=wanted.created)
             if keep is not None:
-                _keep(connection, keep, at=run.created)
+                keep_application(connection, keep, wanted.source, at=wanted.created)
             _tell_started(context, connection, name)
     return _going(context, name)
-
-
-def _keep(connection: Connection, kept: _Kept, *, at: float) -> None:
-    app, document, source = kept
-    written = None if source is None else str(source)
-    applications.put(connection, name=app.name, team=app.team, document=document, source=written, at=at)
 
 
 def _going(context: ServerContext, name: str) -> RunRecord:
@@ -311,10 +255,8 @@ def _going(context: ServerContext, name: str) -> RunRecord:
     with context.store.read() as connection:
         known = runs.get(connection, name)
     if known is not None and known.active:
-        try:
+        with suppress(UnavailableError):  # it is wanted, and the controller goes on trying
             ensure_entered(context, known)
-        except UnavailableError:  # it is wanted, and the controller goes on trying
-            pass
     context.work.notify()
     return show_run(context, name)
 
@@ -322,9 +264,9 @@ def _going(context: ServerContext, name: str) -> RunRecord:
 def _tell_started(context: ServerContext, connection: Connection, name: str) -> None:
     run = runs.get(connection, name)
     assert run is not None
-    data: dict[str, Any] = {"workflow": run.workflow, "drive": run.drive, "action": run.asked.action}
-    happened = Event(at=context.clock(), type="run.started", app=run.app, subject=f"run/{name}", data=data)
-    events.append(connection, [happened])
+    data = {"workflow": run.workflow, "drive": run.drive, "action": run.asked.action}
+    told = data if run.asked.by is None else {**data, "by": run.asked.by}
+    events.tell(connection, "run.started", f"run/{name}", at=context.clock(), app=run.app, data=told)
 
 
 def _as_wanted(context: ServerContext, record: RunRecord, known: WantedRun | None) -> RunRecord:

@@ -72,11 +72,7 @@ class ServerSettings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read the settings from ``environ`` (default: this process' own).
-
-        Raises:
-            InvalidError: a variable has a value that its field cannot take; the message names the variable.
-        """
+        """Read the settings from ``environ`` (default: this process' own)."""
         source = os.environ if environ is None else environ
         names = {field: field.upper() for field in cls.model_fields if field != "library"}
         names |= {"host": "SERVER_HOST", "port": "SERVER_PORT"}
@@ -89,11 +85,7 @@ class ServerSettings(BaseModel):
             raise InvalidError(f"The environment variable {name} is not usable: {first['msg']}.") from error
 
     def check_exposure(self) -> None:
-        """Refuse to be reached from other machines in the clear.
-
-        Raises:
-            UsageError: it would be; the message says what to set.
-        """
+        """Refuse to be reached from other machines in the clear."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("TLS takes a certificate and its key. Set both: SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY")
         for file in filter(None, (self.tls_cert, self.tls_key)):
@@ -121,7 +113,6 @@ class ServerSettings(BaseModel):
 
     @property
     def database(self) -> str:
-        """The address of the database, with its password where it has one: never to be shown."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.folder / 'scanflow.db'}"

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
-from fastapi import FastAPI
 
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.files import dump_json
 from scanflow.backends.service_change import ServiceChange
-from scanflow.http_security import RequestGuard
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
 from scanflow_server.primitives.server_state import ApplicationStore
-from scanflow_server.problems import handle_problems
-from scanflow_server.routes import intents, labels
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.applications import keep_application
 from tests.server import bearer
-from tests.unit.server.answering import acting
+from tests.unit.server.answering import answering
 from tests.unit.server.arbiter.making import intent
 from tests.waiting import until
 
@@ -67,34 +61,16 @@ def context(home: Path, tmp_path: Path) -> Iterator[ServerContext]:
 
 
 @pytest.fixture
-def engine(context: ServerContext) -> Iterator[ArbiterEngine]:
-    with acting(context) as engine:
-        yield engine
+def client(context: ServerContext) -> Iterator[httpx.Client]:
+    home_token = register_home(context)
+    with answering(context, control=True) as url, httpx.Client(base_url=url, timeout=60) as client:
+        client.headers.update(bearer(home_token))
+        client.headers.update(token_of(client, "ann"))
+        yield client
 
 
-@pytest.fixture
-def client(context: ServerContext, engine: ArbiterEngine) -> Iterator[httpx.Client]:
-    app = FastAPI()
-    app.state.engine, app.state.store = engine, context.store
-    handle_problems(app)
-    app.include_router(intents.router, prefix="/api/v1")
-    app.include_router(labels.router, prefix="/api/v1")
-
-    async def owner(token: str) -> str:
-        return token
-
-    app.add_middleware(RequestGuard, authenticate=owner)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        until(lambda: server.started, "the server listens")
-        port = server.servers[0].sockets[0].getsockname()[1]
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/", headers=bearer("ann"), timeout=60) as client:
-            yield client
-    finally:
-        server.should_exit = True
-        thread.join()
+def token_of(client: httpx.Client, name: str) -> dict[str, str]:
+    return bearer(client.post("/api/v1/tokens", json={"name": name}).json()["token"])
 
 
 def wanted(id: str, primitive: str, target: str, field: str, /, **arguments: Any) -> dict[str, Any]:
@@ -135,10 +111,8 @@ def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -
         client.post("/api/v1/intents", json=epochs(id, 7, autonomy="approve"))
     waiting = client.get("/api/v1/intents", params={"verdict": "approve", "state": "pending"}).json()
     assert [one["id"] for one in waiting] == ["i2", "i1"]
-    assert (
-        client.post("/api/v1/intents/i2/refuse", json={}, headers=bearer("bob")).json()["decision"]["verdict"]
-        == "refuse"
-    )
+    refused = client.post("/api/v1/intents/i2/refuse", json={}, headers=token_of(client, "bob")).json()["decision"]
+    assert (refused["verdict"], refused["reason"]) == ("refuse", "bob refused it.")
     assert client.post("/api/v1/intents/i1/approve", json={}).json()["decision"]["verdict"] == "act"
     assert ended(client, "i1")["state"] == "succeeded"
     assert parameters(context) == {"epochs": 7}
@@ -219,10 +193,11 @@ def test_labels_are_asked_for_once_and_given_once(client: httpx.Client) -> None:
     client.post("/api/v1/labels", json={"app": "mnist", "items": items})
     waiting = client.get("/api/v1/labels", params={"app": "mnist", "state": "wanted"}).json()
     assert [one["id"] for one in waiting] == ["b", "a/1"]
+    bob = token_of(client, "bob")
     given = client.post("/api/v1/labels/a/1", json={"label": 5}).json()
     assert (given["state"], given["label"], given["by"], given["guess"]) == ("given", 5, "ann", 3)
-    assert client.post("/api/v1/labels/a/1", json={"label": 5}, headers=bearer("bob")).json()["by"] == "ann"
-    other = client.post("/api/v1/labels/a/1", json={"label": 6}, headers=bearer("bob"))
+    assert client.post("/api/v1/labels/a/1", json={"label": 5}, headers=bob).json()["by"] == "ann"
+    other = client.post("/api/v1/labels/a/1", json={"label": 6}, headers=bob)
     assert (other.status_code, "labelled 5 already, by 'ann'" in other.json()["detail"]) == (400, True)
     assert other.json()["detail"].endswith("Replace that: scanflow labels --give a/1=6 --replace")
     again = client.post("/api/v1/labels", json={"app": "mnist", "items": items}).json()

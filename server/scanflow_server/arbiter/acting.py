@@ -117,7 +117,6 @@ class Actor:
                 kept.say(connection, id, self._clock(), said)
 
     def _begin(self, id: str) -> ActionRow | None:
-        """Write down that an action begins; None: it is not to be begun any more."""
         with self._store.read() as connection:
             stored = kept.get(connection, id)
         if stored is None:

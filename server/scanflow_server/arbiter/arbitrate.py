@@ -86,7 +86,6 @@ def _against_command(
 
 
 def _supersedes(one: Intent, other: Intent) -> bool:
-    """Whether a person's later command writes all that an earlier one would."""
     same = one.source == other.source == "person" and place_of(one) == place_of(other)
     return same and (one.at, one.id) > (other.at, other.id) and set(other.fields) <= set(one.fields)
 

@@ -39,3 +39,9 @@ def when(action: Action) -> float:
 
 def seconds(amount: float) -> str:
     return f"{amount:.0f} s" if amount >= 10 else f"{amount:.3g} s"
+
+
+def looks_back_s(intent: Intent) -> float:
+    """Return how old an action may be, in seconds, to have a say in what is decided on the intent."""
+    budget_s = 0.0 if intent.budget is None else intent.budget_window_s
+    return max(intent.cool_down_s, intent.hysteresis_s, budget_s)

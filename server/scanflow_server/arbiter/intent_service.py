@@ -16,7 +16,7 @@ from scanflow.agent.records import Action, ActionState, Decision, Event, Intent
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.problems import problem_of
 from scanflow_server.arbiter.arbitrate import arbitrate_all
-from scanflow_server.arbiter.identity import place_of
+from scanflow_server.arbiter.identity import looks_back_s, place_of
 from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, foreign_fields, same
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as kept
@@ -109,7 +109,7 @@ class IntentService:
             return {}
         now = self._clock()
         wanted = [one.intent for one in fresh.values()]
-        since = now - max(_looks_back_s(one) for one in wanted)
+        since = now - max(looks_back_s(one) for one in wanted)
         history = [one for one in kept.history_for(connection, wanted, since=since) if one.id not in fresh]
         fields = _of_this_one(connection, kept.fields_at(connection, place), seen.get(SINCE))
         at_work = kept.at_work(connection, place)
@@ -197,11 +197,6 @@ def event_of(intent: Intent, type: str, at: float, **data: Any) -> Event:
 
 def not_found(id: str) -> NotFoundError:
     return NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
-
-
-def _looks_back_s(intent: Intent) -> float:
-    budget_s = 0.0 if intent.budget is None else intent.budget_window_s
-    return max(intent.cool_down_s, intent.hysteresis_s, budget_s)
 
 
 def _get(connection: Connection, id: str) -> ActionRow:

@@ -176,7 +176,6 @@ def against_reversal(intent: Intent, history: Sequence[Action], now: float) -> O
 
 
 def same(one: JSON, other: JSON) -> bool:
-    """Whether two values are equal as JSON: 2 and 2.0 are, true and 1 are not."""
     return _written(one) == _written(other)
 
 

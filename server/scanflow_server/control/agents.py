@@ -143,7 +143,6 @@ def _last_line(log: Path) -> str | None:
 
 
 def _folder(job: Job) -> Path:
-    """The agent's own folder: what it keeps there outlives its processes."""
     return job.path / "host"
 
 
@@ -209,7 +208,6 @@ def has_other_code(job: Job, document: Mapping[str, Any], source: str | None, ag
 
 
 def _is_as_wanted(context: ServerContext, one: AgentRow, job: Job) -> bool:
-    """Say whether an agent's process was, or would be, told what holds now."""
     try:
         return (job.path / "told").read_text(encoding="utf-8") == _mark(context, one)
     except FileNotFoundError:

@@ -46,9 +46,7 @@ class Controller(Protocol):
     @property
     def period_s(self) -> float: ...
 
-    def tick(self) -> None:
-        """Look, and do what is to be done now; what cannot be done now is done at a later look."""
-        ...
+    def tick(self) -> None: ...
 
 
 class Loop:

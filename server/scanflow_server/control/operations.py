@@ -78,8 +78,6 @@ class OperationsController:
 
 
 class ServicesController:
-    """Sees to it that every service has a supervisor, and tells when one is not well, and when it is again."""
-
     period_s = 1.0
 
     def __init__(self, context: ServerContext) -> None:

@@ -59,5 +59,4 @@ class Processes:
 
 
 def _pause_s(starts: int) -> float:
-    """Return how long to wait after a start before the next; ``starts``: how many there were before it."""
     return min(_LONGEST_PAUSE_S, 2.0 ** min(starts - 1, _DOUBLINGS)) if starts else 0.2

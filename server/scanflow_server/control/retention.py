@@ -8,12 +8,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from scanflow.errors import NotFoundError
-from scanflow_server.arbiter.identity import acted, when
+from scanflow_server.arbiter.identity import acted, looks_back_s, when
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.jobs import GONE, Job
@@ -43,28 +42,11 @@ _LOOKS = 20
 """So often within the shortest time that something is kept it is looked for what may go."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
-    """How long, and how much, is kept; 0 is without end."""
-
-    events: int
-    events_s: float
-    ended_s: float
-    keys_s: float
-
-    @classmethod
-    def of(cls, settings: ServerSettings) -> Self:
-        return cls(
-            events=settings.keep_events,
-            events_s=settings.keep_events_days * DAY_S,
-            ended_s=settings.keep_ended_days * DAY_S,
-            keys_s=settings.keep_keys_days * DAY_S,
-        )
-
-    @property
-    def pause_s(self) -> float:
-        times = [one for one in (self.events_s, self.ended_s, self.keys_s) if one > 0]
-        return min(_LONGEST_S, max(_SHORTEST_S, min(times, default=_LONGEST_S * _LOOKS) / _LOOKS))
+def pause_s(keep: ServerSettings) -> float:
+    """Return how long to wait from one look to the next, in seconds."""
+    days = (keep.keep_events_days, keep.keep_ended_days, keep.keep_keys_days)
+    times = [one * DAY_S for one in days if one > 0]
+    return min(_LONGEST_S, max(_SHORTEST_S, min(times, default=_LONGEST_S * _LOOKS) / _LOOKS))
 
 
 class Mark(NamedTuple):
@@ -74,53 +56,44 @@ class Mark(NamedTuple):
     at: float
 
 
-def bookmark_now(last: Mark | None, newest: int, now: float, keep: Keep) -> bool:
-    if newest == 0 or keep.events_s == 0 or (last is not None and newest <= last.number):
+def bookmark_now(last: Mark | None, newest: int, now: float, keep: ServerSettings) -> bool:
+    if newest == 0 or keep.keep_events_days == 0 or (last is not None and newest <= last.number):
         return False
     # A clock that was set back must not keep marks from being made.
-    return last is None or not 0 <= now - last.at < keep.events_s / _MARKS
+    return last is None or not 0 <= now - last.at < keep.keep_events_days * DAY_S / _MARKS
 
 
-def gone_until(marks: Sequence[Mark], newest: int, now: float, keep: Keep) -> int:
+def gone_until(marks: Sequence[Mark], newest: int, now: float, keep: ServerSettings) -> int:
     """Return up to which number events may go; the newest stays.
 
     How old an event is, is told by the marks, since its own time is what its sender's clock said.
     """
-    by_count = newest - keep.events if keep.events > 0 else 0
-    by_age = max((mark.number for mark in marks if is_old(mark.at, now, keep.events_s)), default=0)
+    by_count = newest - keep.keep_events if keep.keep_events > 0 else 0
+    by_age = max((mark.number for mark in marks if is_old(mark.at, now, keep.keep_events_days)), default=0)
     return max(0, min(max(by_count, by_age), newest - 1))
 
 
-def is_old(at: float | None, now: float, kept_s: float) -> bool:
-    return at is not None and kept_s > 0 and now - at > kept_s
-
-
-def is_open(stored: ActionRow) -> bool:
-    """Say whether something is still to become of an action. A suggestion is only told; nobody has to answer it."""
-    if stored.guard_until is not None or stored.reverting is not None:
-        return True
-    return stored.action.state in {"pending", "running"} and stored.action.decision.verdict != "suggest"
+def is_old(at: float | None, now: float, kept_days: float) -> bool:
+    return at is not None and kept_days > 0 and now - at > kept_days * DAY_S
 
 
 def needed_until(stored: ActionRow) -> float:
     """Return until when the arbiter may have to know of an action: its strategy's budget, and its pauses."""
-    intent = stored.intent
-    if not acted(stored.action):
-        return 0.0
-    window_s = 0.0 if intent.budget is None else intent.budget_window_s
-    return when(stored.action) + max(window_s, intent.cool_down_s, intent.hysteresis_s)
+    return when(stored.action) + looks_back_s(stored.intent) if acted(stored.action) else 0.0
 
 
-def may_forget(stored: ActionRow, now: float, keep: Keep, *, surplus: bool) -> bool:
+def may_forget(stored: ActionRow, now: float, keep: ServerSettings, *, surplus: bool) -> bool:
     """Say whether what became of an intent need not be known any more.
 
     ``surplus``: there are more than enough that came after it. That counts only where nothing was done about it.
     """
     action = stored.action
-    if is_open(stored) or now <= needed_until(stored):
+    # A suggestion is only told; nobody has to answer it.
+    waits = action.state in {"pending", "running"} and action.decision.verdict != "suggest"
+    if waits or stored.guard_until is not None or stored.reverting is not None or now <= needed_until(stored):
         return False
     ended = action.decision.at if action.ended is None else action.ended
-    return is_old(ended, now, keep.ended_s) or (surplus and not acted(action))
+    return is_old(ended, now, keep.keep_ended_days) or (surplus and not acted(action))
 
 
 class RetentionController:
@@ -129,9 +102,9 @@ class RetentionController:
     def __init__(self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` is for the pauses; how old something is, is told by the context's."""
         self._context, self._clock = context, clock
-        self._keep = Keep.of(context.settings)
+        self._keep = context.settings
         # Not at once: who could not reach the server for long has a moment to ask again with the keys it used.
-        self._next = clock() + self._keep.pause_s
+        self._next = clock() + pause_s(self._keep)
         self._pass: Iterator[None] | None = None
         self._isolation = ErrorIsolation()
 
@@ -147,9 +120,9 @@ class RetentionController:
         try:
             next(work)
         except StopIteration:
-            self._next = self._clock() + self._keep.pause_s
+            self._next = self._clock() + pause_s(self._keep)
         except Exception:
-            self._next = self._clock() + self._keep.pause_s
+            self._next = self._clock() + pause_s(self._keep)
             raise
         else:
             self._pass, self._next = work, self._clock() + _BREATH_S
@@ -160,12 +133,12 @@ class RetentionController:
 
     def _everything(self) -> Iterator[None]:
         yield from self._events()
-        if self._keep.ended_s > 0:
+        if self._keep.keep_ended_days > 0:
             yield from self._folders()
             yield from self._operations()
             yield from self._runs()
         yield from self._intents()
-        if self._keep.keys_s > 0:
+        if self._keep.keep_keys_days > 0:
             yield from self._keys()
 
     def _events(self) -> Iterator[None]:
@@ -203,7 +176,7 @@ class RetentionController:
         if path.name.startswith(GONE):
             shutil.rmtree(path, ignore_errors=True)
         job = Job(path)
-        if path not in wanted and is_old(job.ended_at, self._context.clock(), self._keep.ended_s):
+        if path not in wanted and is_old(job.ended_at, self._context.clock(), self._keep.keep_ended_days):
             job.forget()
         if path.parent.parent.name == "runs":
             try:
@@ -212,7 +185,7 @@ class RetentionController:
                 return
 
     def _operations(self) -> Iterator[None]:
-        before = self._context.clock() - self._keep.ended_s
+        before = self._context.clock() - self._keep.keep_ended_days * DAY_S
         while True:
             with self._context.store.write() as connection:
                 if pruning.forget_operations(connection, before, most=BATCH) == 0:
@@ -221,7 +194,7 @@ class RetentionController:
 
     def _runs(self) -> Iterator[None]:
         """Forget what was asked of runs whose drives are forgotten and which are known without us."""
-        before, last = self._context.clock() - self._keep.ended_s, ""
+        before, last = self._context.clock() - self._keep.keep_ended_days * DAY_S, ""
         while True:
             with self._context.store.read() as connection:
                 names = pruning.old_runs(connection, before, after=last, most=FOLDERS)
@@ -247,9 +220,9 @@ class RetentionController:
 
     def _intents(self) -> Iterator[None]:
         store, keep, now, last = self._context.store, self._keep, self._context.clock(), 0
-        before = now - keep.ended_s if keep.ended_s > 0 else float("-inf")
+        before = now - keep.keep_ended_days * DAY_S if keep.keep_ended_days > 0 else float("-inf")
         with store.read() as connection:
-            surplus = pruning.newest_intent(connection) - keep.events if keep.events > 0 else 0
+            surplus = pruning.newest_intent(connection) - keep.keep_events if keep.keep_events > 0 else 0
         while True:
             with store.write() as connection:
                 found = pruning.closed_intents(connection, before, surplus=surplus, after=last, most=BATCH // 5)
@@ -261,7 +234,7 @@ class RetentionController:
             yield
 
     def _keys(self) -> Iterator[None]:
-        before = self._context.clock() - self._keep.keys_s
+        before = self._context.clock() - self._keep.keep_keys_days * DAY_S
         while True:
             with self._context.store.write() as connection:
                 # What a kill cut short is begun again with its key, however long the server was away.

@@ -113,7 +113,6 @@ class RunsController:
 
 
 def ensure_entered(context: ServerContext, run: WantedRun) -> None:
-    """Enter a run in the backend's journal, if it is not there."""
     given = run.definition
     if given is None:
         return

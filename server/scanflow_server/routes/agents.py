@@ -6,15 +6,14 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from scanflow.agent.records import Event
-from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, did_you_mean
+from scanflow.errors import AlreadyRunningError, NotFoundError, did_you_mean
 from scanflow_server import requests
-from scanflow_server.bodies import AgentView, AppBody, HereBody, Name, read_application
+from scanflow_server.bodies import AgentView, AppBody, HereBody, Name, read_application_of
 from scanflow_server.context import Given, ServerContext
 from scanflow_server.control.agents import has_other_code, view_of
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import agents as stored
-from scanflow_server.store import applications, events
+from scanflow_server.store import events
 from scanflow_server.store.agents import AgentRow
 
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
@@ -42,9 +41,7 @@ def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
     One that another team wants is left to that team. When it is wanted no more and has ended, it may be another team's,
     which begins with a folder of its own.
     """
-    made = read_application(body.application, body.source)
-    if made.name != app:
-        raise InvalidError(f"The application is named {made.name!r}, and was sent as {app!r}. Send it to its own name.")
+    made = read_application_of(app, body)
     names = [one.name for one in made.agents]
     if agent not in names:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
@@ -52,9 +49,7 @@ def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
     anew = has_other_code(context.agent_job(app, agent), document, body.source, agent)
     with context.store.write() as connection:
         _check_ended(context, stored.get(connection, app, agent), team=made.team)
-        applications.put(
-            connection, name=app, team=made.team, document=document, source=body.source, at=context.clock()
-        )
+        requests.keep_application(connection, made, body.source, at=context.clock())
         one = stored.put(
             connection, app=app, name=agent, team=made.team, document=document, source=body.source, anew=anew
         )
@@ -81,9 +76,7 @@ def here(context: Given, app: Name, agent: Name, body: HereBody) -> Response:
     with context.store.write() as connection:
         if stored.here(connection, app=app, name=agent, url=body.url, pid=body.pid, at=at):
             data: dict[str, Any] = {"url": body.url, "pid": body.pid}
-            events.append(
-                connection, [Event(at=at, type="agent.started", app=app, subject=f"agent/{agent}", data=data)]
-            )
+            events.tell(connection, "agent.started", f"agent/{agent}", at=at, app=app, data=data)
     return Response(status_code=204)
 
 

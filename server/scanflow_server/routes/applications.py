@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from scanflow.errors import InvalidError, NotFoundError
+from scanflow.errors import NotFoundError
 from scanflow.names import environment_name
 from scanflow_server import requests
-from scanflow_server.bodies import AppBody, ApplicationView, Name, read_application
+from scanflow_server.bodies import AppBody, ApplicationView, Name, read_application_of
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import applications as stored
@@ -40,23 +40,11 @@ def application(context: Given, app: Name, team: Team = None) -> ApplicationView
 @router.put("/{app}")
 def put(context: Given, app: Name, body: AppBody) -> ApplicationView:
     """Keep an application as it is now. What is running stays as it is."""
-    made = read_application(body.application, body.source)
-    if made.name != app:
-        raise InvalidError(f"The application is named {made.name!r}, and was sent as {app!r}. Send it to its own name.")
-    document = requests.document_of(made)
+    made = read_application_of(app, body)
     with context.store.write() as connection:
-        return _view(
-            stored.put(connection, name=app, team=made.team, document=document, source=body.source, at=context.clock())
-        )
+        return _view(requests.keep_application(connection, made, body.source, at=context.clock()))
 
 
 def _view(one: ApplicationRow) -> ApplicationView:
-    return ApplicationView(
-        name=one.name,
-        team=one.team,
-        environment=environment_name(one.name, one.team),
-        application=one.document,
-        source=one.source,
-        revision=one.revision,
-        updated=one.updated,
-    )
+    same = one.model_dump(include={"name", "team", "source", "revision", "updated"})
+    return ApplicationView(environment=environment_name(one.name, one.team), application=one.document, **same)

@@ -1,8 +1,4 @@
-"""What agents want: taken in, decided on, looked at, and a person's word on it.
-
-Needs ``app.state.engine`` (:class:`~scanflow_server.arbiter.engine.ArbiterEngine`), and ``app.state.store``
-(:class:`~scanflow_server.store.base.Store`) or ``app.state.context`` with a store.
-"""
+"""What agents want: taken in, decided on, looked at, and a person's word on it."""
 
 from __future__ import annotations
 
@@ -13,17 +9,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict
-from scanflow.errors import InvalidError, UnavailableError
+from scanflow.errors import InvalidError
 from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.arbiter.intent_service import not_found
 from scanflow_server.arbiter.why import why as story
 from scanflow_server.auth import Caller
 from scanflow_server.bodies import Named, Text, check_text
+from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.routes.labels import store_of
 from scanflow_server.store import intents as kept
-from scanflow_server.store.base import Store
-from scanflow_server.store.intents import ActionRow
 
 router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
 
@@ -54,14 +47,11 @@ class Why(BaseModel):
 
 
 def _engine(request: Request) -> ArbiterEngine:
-    engine: ArbiterEngine | None = getattr(request.app.state, "engine", None)
-    if engine is None:
-        raise UnavailableError("This server carries out no actions at this moment. Try again.")
+    engine: ArbiterEngine = request.app.state.engine
     return engine
 
 
 WithEngine = Annotated[ArbiterEngine, Depends(_engine)]
-WithStore = Annotated[Store, Depends(store_of)]
 Id = Annotated[str, Path(min_length=1, max_length=_LONGEST, pattern=r"^[!-.0-~]+$")]
 
 
@@ -78,7 +68,7 @@ def want(engine: WithEngine, intent: Intent) -> Decision:
 
 @router.get("")
 def intents(
-    store: WithStore,
+    context: Given,
     state: Annotated[list[ActionState] | None, Query(max_length=_MOST_NAMED)] = None,
     verdict: Annotated[list[Verdict] | None, Query(max_length=_MOST_NAMED)] = None,
     app: Named = None,
@@ -94,7 +84,7 @@ def intents(
     ``state`` and ``verdict`` may be given several times, for any of those: what was acted on or may be, and not what
     was refused, is ``verdict=act&verdict=queue&verdict=approve``.
     """
-    with store.read() as connection:
+    with context.store.read() as connection:
         return kept.listed(
             connection,
             state=state,
@@ -110,16 +100,16 @@ def intents(
 
 
 @router.get("/{id}")
-def intent(store: WithStore, id: Id) -> Action:
+def intent(engine: WithEngine, id: Id) -> Action:
     """Show one, and what became of it."""
-    return _get(store, id).action
+    return engine.intents.get(id).action
 
 
 @router.get("/{id}/why")
-def why(store: WithStore, id: Id) -> Why:
+def why(context: Given, engine: WithEngine, id: Id) -> Why:
     """Say why it was done, or was not."""
-    action = _get(store, id).action
-    with store.read() as connection:
+    action = engine.intents.get(id).action
+    with context.store.read() as connection:
         said = kept.said(connection, id)
     return Why(lines=story(action, said), action=action)
 
@@ -153,11 +143,3 @@ def _check(intent: Intent) -> None:
             raise InvalidError(f"The {name} {text!r:.60} has to have 1 to {longest} characters.")
     if abs(intent.priority) > _HIGHEST or abs(intent.budget or 0) > _HIGHEST:
         raise InvalidError(f"The priority and the budget have to be between {-_HIGHEST} and {_HIGHEST}.")
-
-
-def _get(store: Store, id: str) -> ActionRow:
-    with store.read() as connection:
-        stored = kept.get(connection, id)
-    if stored is None:
-        raise not_found(id)
-    return stored

@@ -1,24 +1,20 @@
-"""The label queue: what agents picked to be labelled, and the labels that people give.
-
-Needs ``app.state.store`` (:class:`~scanflow_server.store.base.Store`), or ``app.state.context`` with a store.
-"""
+"""The label queue: what agents picked to be labelled, and the labels that people give."""
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from scanflow.agent.records import JSON, Event
+from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError
 from scanflow_server.auth import Caller
 from scanflow_server.bodies import Named, Text, check_text
+from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import events
 from scanflow_server.store import labels as kept
-from scanflow_server.store.base import Store
 from scanflow_server.store.labels import Label, LabelState, Wanted
 
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
@@ -46,7 +42,7 @@ def _some(label: JSON) -> JSON:
     return label
 
 
-class Given(BaseModel):
+class LabelBody(BaseModel):
     """A label. Who gives it, the request's token says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,27 +63,20 @@ class Given(BaseModel):
     """Whether another label that it has already is replaced. What has learnt from that is as it was."""
 
 
-def store_of(request: Request) -> Store:
-    state = request.app.state
-    store: Store = state.store if hasattr(state, "store") else state.context.store
-    return store
-
-
-WithStore = Annotated[Store, Depends(store_of)]
 Id = Annotated[str, Path(min_length=1, max_length=256)]
 
 
 @router.post("", status_code=201)
-def want(store: WithStore, picked: Picked) -> list[Label]:
+def want(context: Given, picked: Picked) -> list[Label]:
     """Put things into the queue; what is there already stays as it is, with its label if it has one."""
     check_text(picked.model_dump(mode="json"))
-    with store.write() as connection:
-        return kept.ask(connection, picked.app, picked.items, at=time.time(), team=picked.team)
+    with context.store.write() as connection:
+        return kept.ask(connection, picked.app, picked.items, at=context.clock(), team=picked.team)
 
 
 @router.get("")
 def labels(
-    store: WithStore,
+    context: Given,
     app: Named = None,
     team: Named = None,
     state: LabelState | None = None,
@@ -100,16 +89,16 @@ def labels(
     Who asks for given labels a part after the other gets all of them: one given meanwhile moves the others on, so that
     some come twice and none is left out.
     """
-    with store.read() as connection:
+    with context.store.read() as connection:
         return kept.listed(connection, app=app, team=team, state=state, limit=limit, offset=offset)
 
 
 @router.post("/{id:path}")
-def give(store: WithStore, caller: Caller, id: Id, given: Given) -> Label:
+def give(context: Given, caller: Caller, id: Id, given: LabelBody) -> Label:
     """Label something. The same label again changes nothing; another one is refused, unless it is to be replaced."""
     check_text([id, given.label])
-    at = time.time()
-    with store.write() as connection:
+    at = context.clock()
+    with context.store.write() as connection:
         before, label = kept.give(
             connection,
             id,
@@ -121,15 +110,9 @@ def give(store: WithStore, caller: Caller, id: Id, given: Given) -> Label:
             replace=given.replace,
         )
         if before is not label:
-            events.append(connection, [_event(before, label, at)])
+            type = "label.replaced" if before.state == "given" else "label.added"
+            data = {"id": label.id, "run": label.run, "label": label.label, "by": label.by}
+            if before.state == "given":
+                data |= {"before": before.label, "before_by": before.by}
+            events.tell(connection, type, f"label/{label.id}", at=at, app=label.app, data=data)
     return label
-
-
-def _event(before: Label, label: Label, at: float) -> Event:
-    """Return the event that says who gave a label, or who replaced whose."""
-    data: dict[str, JSON] = {"id": label.id, "run": label.run, "label": label.label, "by": label.by}
-    replaced = before.state == "given"
-    if replaced:
-        data |= {"before": before.label, "before_by": before.by}
-    kind = "label.replaced" if replaced else "label.added"
-    return Event(at=at, type=kind, app=label.app, subject=f"label/{label.id}", data=data)

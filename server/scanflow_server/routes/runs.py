@@ -16,6 +16,7 @@ from scanflow.app.plan import Plan
 from scanflow.backends.port import Stream
 from scanflow.backends.records import RunRecord
 from scanflow_server import requests
+from scanflow_server.auth import Caller
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, RunName, SpinBody, read_application
 from scanflow_server.context import Given
 from scanflow_server.limits import LimitedStream
@@ -35,11 +36,13 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("", status_code=201)
-def run(context: Given, body: RunBody, key: Key = None) -> RunRecord:
+def run(context: Given, caller: Caller, body: RunBody, key: Key = None) -> RunRecord:
     """Check a workflow and have it run, in a process of its own."""
     app = read_application(body.application, body.source)
     source = None if body.source is None else Path(body.source)
-    return requests.request_run(context, app, body.workflow, parameters=body.parameters, source=source, key=key)
+    return requests.request_run(
+        context, app, body.workflow, parameters=body.parameters, source=source, key=key, by=caller
+    )
 
 
 @router.post("/plan")
@@ -68,18 +71,18 @@ def show(context: Given, run: RunName) -> RunRecord:
 
 
 @router.post("/{run}/resume")
-def resume(context: Given, run: RunName, body: ResumeBody | None = None, key: Key = None) -> RunRecord:
+def resume(context: Given, caller: Caller, run: RunName, body: ResumeBody | None = None, key: Key = None) -> RunRecord:
     """Have a run gone on with from where it stands; what finished is kept."""
     given = body or ResumeBody()
     app = None if given.application is None else read_application(given.application, given.source)
-    return requests.request_resume(context, run, app=app, key=key)
+    return requests.request_resume(context, run, app=app, key=key, by=caller)
 
 
 @router.post("/{run}/spin", status_code=201)
-def spin(context: Given, run: RunName, body: SpinBody, key: Key = None) -> RunRecord:
+def spin(context: Given, caller: Caller, run: RunName, body: SpinBody, key: Key = None) -> RunRecord:
     """Run one step again on the inputs it had in a past run, as a run of its own."""
     app = None if body.application is None else read_application(body.application, body.source)
-    return requests.request_spin(context, body.step, run=run, app=app, parameters=body.parameters, key=key)
+    return requests.request_spin(context, body.step, run=run, app=app, parameters=body.parameters, key=key, by=caller)
 
 
 @router.post("/{run}/stop")

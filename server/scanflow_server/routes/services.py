@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -26,13 +25,14 @@ from scanflow_server.bodies import Begun, DeployBody, Key, Name, Operation, Text
 from scanflow_server.context import Given, ServerContext
 from scanflow_server.limits import LimitedStream
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.progress_events import get_operation, number_of, operation_events
+from scanflow_server.progress_events import get_operation, number_of, operation_events, operation_view
 from scanflow_server.routes.intents import WithEngine
-from scanflow_server.store.operations import Kind, OperationRow
-from scanflow_server.streams import EVENTS, event, events_response, follow
+from scanflow_server.store.operations import Kind
+from scanflow_server.streams import EVENTS, events_response, follow
 
 router = APIRouter(tags=["services"], responses=PROBLEMS)
 
+_WISHED = {"source", "sizing", "port"}
 OperationId = Annotated[str, InPath(pattern=r"^[a-z]+-[0-9a-f]{12}$")]
 _LINES: dict[int | str, dict[str, Any]] = {
     200: {"description": "Lines of JSON.", "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
@@ -50,22 +50,16 @@ def deploy(context: Given, engine: WithEngine, caller: Caller, body: DeployBody,
     """Have an online workflow served; where it is served already, have it changed without a gap."""
     app = read_application(body.application, body.source)
     workflow = online_workflow(app, body.workflow)
-    wish = body.model_dump(mode="json", include={"sizing", "port"})
-    document = requests.document_of(app)
-    request = {"application": document, "source": body.source, **wish}
-    source = None if body.source is None else Path(body.source)
-    operation = requests.request_operation(
-        context,
-        engine,
-        "deploy",
-        workflow.name,
-        of=lambda: _deployable(context, app, workflow),
-        request=request,
-        by=caller,
-        key=key,
-        keep=(app, document, source),
+    request = {"application": requests.document_of(app), **body.model_dump(mode="json", include=_WISHED)}
+
+    def of() -> tuple[str, str]:
+        return _deployable(context, app, workflow)
+
+    return Begun(
+        operation=requests.request_operation(
+            context, engine, "deploy", workflow.name, of=of, request=request, by=caller, key=key, keep=app
+        )
     )
-    return Begun(operation=operation)
 
 
 @router.get("/services/{name}")
@@ -121,41 +115,24 @@ async def events(
 ) -> Response:
     """Tell of an operation's progress: ``progress`` events with a text, and at last ``done`` with the operation."""
     await run_in_threadpool(get_operation, context, id)
-    last = number_of(last_event_id)
-
-    async def blocks() -> AsyncIterator[bytes]:
-        number = 0
-        async for name, place, text in operation_events(context, id, last=last):
-            number = int(place)
-            yield event(text, name=name, id=place)
-        done = operation_view(await run_in_threadpool(get_operation, context, id))
-        yield event(done.model_dump_json(), name="done", id=str(max(number, last) + 1))
-
-    return events_response(context.streams, blocks())
+    return events_response(context.streams, operation_events(context, id, last=number_of(last_event_id)))
 
 
-def operation_view(one: OperationRow) -> Operation:
-    return Operation(
-        id=one.id,
-        kind=one.kind,
-        service=one.service,
-        state="running" if one.state == "queued" else one.state,
-        progress=one.progress or [],
-        result=one.result,
-        problem=one.problem,
-    )
+def _served(context: ServerContext, name: str) -> ServiceRecord | None:
+    return next((one for one in context.deployer.services() if one.name == name), None)
+
+
+def _being_deployed(context: ServerContext, name: str) -> tuple[str, str] | None:
+    """Return the application and team that a service is being deployed of; None: no deployment is under way."""
+    found = [one for one in requests.under_way(context, name) if one.kind == "deploy"]
+    return (found[-1].app, str(found[-1].request["application"].get("team", "default"))) if found else None
 
 
 def _deployable(context: ServerContext, app: Application, workflow: Workflow) -> tuple[str, str]:
-    """Return whose service a deployment makes.
-
-    Raises:
-        InvalidError: another application, or team, has a service of that name.
-        NotFoundError: a model of it does not exist.
-    """
+    """Return whose service a deployment makes."""
     own = (app.name, app.team)
-    known = next((one for one in context.deployer.services() if one.name == workflow.name), None)
-    owner = requests.is_being_deployed(context, workflow.name) if known is None else (known.app, known.team)
+    known = _served(context, workflow.name)
+    owner = _being_deployed(context, workflow.name) if known is None else (known.app, known.team)
     if owner is not None and owner != own:
         raise InvalidError(
             f"The service {workflow.name!r} is of the application {owner[0]!r} of the team {owner[1]!r}. Names of "
@@ -168,12 +145,8 @@ def _deployable(context: ServerContext, app: Application, workflow: Workflow) ->
 
 
 def _check_models(context: ServerContext, service: str, tracker: str | None, models: Iterable[str | None]) -> None:
-    """Refuse a model that does not exist, where the change would find that out only when its turn comes.
-
-    Raises:
-        NotFoundError: there is none.
-    """
-    if requests.is_being_changed(context, service):
+    """Refuse a model that does not exist, where the change would find that out only when its turn comes."""
+    if requests.under_way(context, service):
         for model in filter(None, models):
             context.find_model(model, tracker)
 
@@ -190,15 +163,12 @@ def _begun(
 ) -> Begun:
     def of() -> tuple[str, str]:
         # A name that is not there is refused here; one whose deployment is still under way may be changed after it.
-        known = next((one for one in context.deployer.services() if one.name == name), None)
-        if known is not None:
-            _check_models(context, name, known.tracker, [request.get("model")])
-            return known.app, known.team
-        deploying = requests.is_being_deployed(context, name)
-        if deploying is None:
-            known = context.deployer.service(name)
-            return known.app, known.team
-        return deploying
+        known = _served(context, name)
+        if known is None and (deploying := _being_deployed(context, name)) is not None:
+            return deploying
+        known = known or context.deployer.service(name)
+        _check_models(context, name, known.tracker, [request.get("model")])
+        return known.app, known.team
 
     return Begun(
         operation=requests.request_operation(context, engine, kind, name, of=of, request=request, by=by, key=key)

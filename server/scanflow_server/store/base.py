@@ -57,7 +57,6 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Look at one state of the database. UnavailableError: it does not answer."""
         with translated(self.engine), self.engine.connect() as connection:
             yield connection
 
@@ -73,7 +72,6 @@ class Store:
         self.changed()
 
     def check_writable(self) -> None:
-        """Begin a transaction that may write, and take it back."""
         with translated(self.engine), self.engine.connect() as plain:
             connection = plain.execution_options(scanflow_writes=True)
             connection.execute(text("SELECT 1"))

@@ -87,7 +87,6 @@ def listed(
     target: str | None = None,
     limit: int = 100,
 ) -> list[Action]:
-    """Return the newest first; of what is named only, and of several states or verdicts where several are named."""
     query = select(intents.c.document).order_by(intents.c.number.desc()).limit(limit)
     for column, among in ((intents.c.state, state), (intents.c.verdict, verdict)):
         if among:

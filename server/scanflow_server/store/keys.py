@@ -21,7 +21,6 @@ def fingerprint(request: Any) -> str:
 
 
 def find(connection: Connection, key: str | None, kind: str, mark: str) -> str | None:
-    """Return what was made for this key; None: nothing yet, or there is no key."""
     if key is None:
         return None
     row = connection.execute(select(keys).where(keys.c.key == key)).mappings().first()

@@ -104,12 +104,7 @@ def give(
     team: str | None = None,
     replace: bool = False,
 ) -> LabelChange:
-    """Label something. The same label given again changes nothing; another one replaces it only where that is said.
-
-    Raises:
-        NotFoundError: nothing of that id is in the queue.
-        UsageError: it has another label already, or something of that id is in several queues.
-    """
+    """Label something. The same label given again changes nothing; another one replaces it only where that is said."""
     query = select(labels).where(labels.c.id == id)
     rows = [_label(row) for row in connection.execute(query).mappings()]
     rows = [one for one in rows if app in {None, one.app} and (team is None or one.team in {team, ""})]
@@ -164,7 +159,6 @@ def _reads_as_json(text: str) -> bool:
 
 
 def _get(connection: Connection, app: str, team: str, id: str) -> Label | None:
-    """Return a team's own, before one that is any team's."""
     of_team = labels.c.team.in_((team, ""))
     query = select(labels).where(labels.c.app == app, of_team, labels.c.id == id).order_by(labels.c.team.desc())
     row = connection.execute(query).mappings().first()

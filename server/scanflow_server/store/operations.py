@@ -41,7 +41,6 @@ def get(connection: Connection, id: str) -> OperationRow | None:
 
 
 def running(connection: Connection) -> list[OperationRow]:
-    """Return those that have not ended, the queued ones too, in the order they were requested in."""
     return OperationRow.all(connection, select(operations).where(_OPEN).order_by(operations.c.number))
 
 

@@ -13,7 +13,6 @@ from scanflow_server.store.tables import events, fields, intents, keys, marks, o
 
 
 def gone(connection: Connection) -> int:
-    """Return up to which number events are gone; 0: none are."""
     return int(connection.execute(select(func.max(marks.c.number)).where(marks.c.gone)).scalar_one() or 0)
 
 
@@ -74,7 +73,6 @@ def newest_intent(connection: Connection) -> int:
 
 
 def begun_intents(connection: Connection) -> list[str]:
-    """Return the ids of intents that were begun and may be begun again after a kill, so that their keys are needed."""
     begun = and_(intents.c.state.in_(["pending", "running"]), intents.c.tries > 0)
     return [
         str(id)

@@ -17,6 +17,9 @@ class RunRequest(Row):
     application: dict[str, Any] | None = None
     """Of a resume: what it goes on with. None: what its file says now."""
 
+    by: str | None = None
+    """Who asked. None: an agent's action."""
+
 
 class WantedRun(Row):
     name: str
@@ -47,7 +50,6 @@ def get(connection: Connection, name: str) -> WantedRun | None:
 
 
 def active(connection: Connection) -> list[WantedRun]:
-    """Return those whose newest drive is not known to have ended, the oldest first."""
     return WantedRun.all(connection, select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name))
 
 

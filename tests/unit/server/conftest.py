@@ -27,9 +27,15 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Use SQLite, and in modules that say so (``DATABASES``) PostgreSQL too."""
+    if "database" in metafunc.fixturenames:
+        metafunc.parametrize("database", getattr(metafunc.module, "DATABASES", ["sqlite"]), indirect=True)
+
+
+@pytest.fixture
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database, of each kind."""
+    """The address of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
     server: Postgres = request.getfixturevalue("postgres")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scanflow.agent.records import Action, Decision
 from scanflow.backends.local.batch.journal import Journal
 from scanflow.backends.local.layout import Home
 from scanflow_server.context import ServerContext
+from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
 from tests.unit.server.arbiter.making import intent
+
+_Kept = TypeVar("_Kept")
 
 
 def entered(context: ServerContext, *, app: str = "mnist", team: str = "data", workflow: str) -> str:
@@ -30,3 +34,11 @@ def stored(id: str, state: Any = "refused", verdict: Any = "refuse", **changes: 
     decision = Decision(intent=id, verdict=verdict, reason="So it was.", at=5.0)
     began = 5.0 if state in {"running", "succeeded", "failed"} else None
     return ActionRow(action=Action(id=id, intent=wanted, state=state, decision=decision, began=began, ended=None))
+
+
+def known_by(store: Store, get: Callable[..., _Kept | None], *key: object) -> _Kept:
+    """Return what a store has under a key."""
+    with store.read() as connection:
+        found = get(connection, *key)
+    assert found is not None
+    return found

@@ -17,6 +17,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import view_of
 from scanflow_server.routes import events as routes
 from scanflow_server.store import agents, events
+from tests.unit.server.keeping import known_by
 
 
 @pytest.fixture
@@ -30,9 +31,7 @@ def folder(context: ServerContext) -> Path:
 
 
 def view(context: ServerContext) -> AgentView:
-    with context.store.read() as connection:
-        found = agents.get(connection, "a", "tracker")
-    assert found is not None
+    found = known_by(context.store, agents.get, "a", "tracker")
     return view_of(context, found)
 
 

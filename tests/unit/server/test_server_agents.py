@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from scanflow_server.control.agents import SILENT_S, AgentsController, has_other
 from scanflow_server.control.processes import WELL_S
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
+from tests.unit.server.keeping import known_by
 from tests.waiting import until
 
 HOST = """
@@ -30,230 +31,200 @@ while True:
 """
 
 
-class Clock:
-    now = 0.0
+class Hosting:
+    """The agent ``tracker``, its controller, and a clock that is moved by hand."""
 
-    def __call__(self) -> float:
-        return self.now
+    def __init__(self, context: ServerContext, host: Path) -> None:
+        self.context, self.now = context, 0.0
+        self.controller = AgentsController(context, program=[str(host)], grace_s=0.2, clock=lambda: self.now)
+        self.job, self.watcher = context.agent_job("a", "tracker"), context.agent_job("a", "watcher")
+        self.journal = self.job.path / "host" / "journal"
+        self.tick = self.controller.tick
+
+    def want(self, version: int = 1, *, name: str = "tracker", team: str = "t", dies: bool = False) -> None:
+        document = {"v": version, **({"dies": True} if dies else {})}
+        with self.context.store.write() as connection:
+            agents.put(connection, app="a", name=name, team=team, document=document, source="/x/app.py")
+
+    def unwant(self) -> None:
+        with self.context.store.write() as connection:
+            agents.unwant(connection, "a", "tracker")
+
+    def gone(self) -> None:
+        """Want it no more, and wait until it has ended."""
+        self.unwant()
+        self.until(lambda: not self.job.alive, "it has ended")
+
+    def hosted(self) -> int:
+        """Wait until the agent is there, and return its process."""
+        self.until((self.job.path / "host" / "hosted").exists, "the agent is hosted")
+        (self.job.path / "host" / "hosted").unlink()
+        assert self.job.pid is not None
+        return self.job.pid
+
+    def crashed(self) -> None:
+        """Let one that dies each time be hosted once, and wait until it has died."""
+        before = self.job.starts
+        self.until(lambda: self.job.starts > before, "it was started")
+        until(lambda: not self.job.alive, "it has died")
+
+    def until(self, so: Callable[[], bool], what: str) -> None:
+        def looked() -> bool:
+            self.tick()
+            return so()
+
+        until(looked, what)
+
+    @property
+    def known(self) -> AgentRow:
+        return known_by(self.context.store, agents.get, "a", "tracker")
+
+    @property
+    def state(self) -> str:
+        return view_of(self.context, self.known).state
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def controller(context: ServerContext, tmp_path: Path, clock: Clock) -> Iterator[AgentsController]:
+def hosting(context: ServerContext, tmp_path: Path) -> Iterator[Hosting]:
     (tmp_path / "host.py").write_text(HOST)
-    yield AgentsController(context, program=[str(tmp_path / "host.py")], grace_s=0.2, clock=clock)
-    for name in ("tracker", "watcher"):
-        if (pid := context.agent_job("a", name).pid) is not None:
+    made = Hosting(context, tmp_path / "host.py")
+    yield made
+    for job in (made.job, made.watcher):
+        if (pid := job.pid) is not None:
             os.kill(pid, signal.SIGKILL)
 
 
-def want(
-    context: ServerContext, version: int = 1, *, name: str = "tracker", team: str = "t", dies: bool = False
-) -> None:
-    document = {"v": version, **({"dies": True} if dies else {})}
-    with context.store.write() as connection:
-        agents.put(connection, app="a", name=name, team=team, document=document, source="/x/app.py")
-
-
-def unwant(context: ServerContext, controller: AgentsController) -> None:
-    """Want it no more, and wait until it has ended."""
-    with context.store.write() as connection:
-        agents.unwant(connection, "a", "tracker")
-    until(lambda: gone(context, controller), "it has ended")
-
-
-def known(context: ServerContext) -> AgentRow:
-    with context.store.read() as connection:
-        found = agents.get(connection, "a", "tracker")
-    assert found is not None
-    return found
-
-
-def hosted(context: ServerContext, controller: AgentsController) -> int:
-    """Wait until the agent is there, and return its process."""
-    folder = context.agent_job("a", "tracker").path / "host"
-
-    def there() -> bool:
-        controller.tick()
-        return (folder / "hosted").exists()
-
-    until(there, "the agent is hosted")
-    pid = context.agent_job("a", "tracker").pid
-    assert pid is not None
-    (folder / "hosted").unlink()
-    return pid
-
-
-def gone(context: ServerContext, controller: AgentsController) -> bool:
-    controller.tick()
-    return not context.agent_job("a", "tracker").alive
-
-
-def test_an_agent_that_is_wanted_is_hosted_once_and_told_where_it_belongs(
-    context: ServerContext, controller: AgentsController
-) -> None:
-    want(context)
-    pid = hosted(context, controller)
-    controller.tick()
-    AgentsController(context, program=["/no/such/program"]).tick()  # as a server would that was started anew
-    assert context.agent_job("a", "tracker").pid == pid
-    spec = json.loads((context.agent_job("a", "tracker").path / "host" / "agent.json").read_text())
+def test_an_agent_that_is_wanted_is_hosted_once_and_told_where_it_belongs(hosting: Hosting) -> None:
+    hosting.want()
+    pid = hosting.hosted()
+    hosting.tick()
+    AgentsController(hosting.context, program=["/no/such/program"]).tick()  # as a server would that was started anew
+    assert hosting.job.pid == pid
+    spec = json.loads((hosting.job.path / "host" / "agent.json").read_text())
     assert (spec["agent"], spec["source"], spec["application"]) == ("tracker", "/x/app.py", {"v": 1})
-    assert spec["home"] == str(context.settings.home)
-    assert view_of(context, known(context)).state == "starting"
+    assert spec["home"] == str(hosting.context.settings.home)
+    assert hosting.state == "starting"
 
 
-def test_an_agent_that_is_killed_is_hosted_again_and_that_is_counted(
-    context: ServerContext, controller: AgentsController, clock: Clock
-) -> None:
-    want(context)
-    pid = hosted(context, controller)
+def test_an_agent_that_is_killed_is_hosted_again_and_that_is_counted(hosting: Hosting) -> None:
+    hosting.want()
+    pid = hosting.hosted()
     os.kill(pid, signal.SIGKILL)
-    clock.now += 1.0
-    assert hosted(context, controller) != pid
-    assert known(context).restarts == 1
+    hosting.now += 1.0
+    assert hosting.hosted() != pid
+    assert hosting.known.restarts == 1
 
 
-def test_an_agent_with_another_application_is_hosted_anew(context: ServerContext, controller: AgentsController) -> None:
-    want(context)
-    pid = hosted(context, controller)
-    want(context, version=2)
-    assert hosted(context, controller) != pid
-    assert known(context).restarts == 0
+def test_an_agent_with_another_application_is_hosted_anew(hosting: Hosting) -> None:
+    hosting.want()
+    pid = hosting.hosted()
+    hosting.want(version=2)
+    assert hosting.hosted() != pid
+    assert hosting.known.restarts == 0
 
 
-def test_an_agent_that_is_wanted_no_more_is_ended(context: ServerContext, controller: AgentsController) -> None:
-    want(context)
-    hosted(context, controller)
-    with context.store.write() as connection:
-        agents.unwant(connection, "a", "tracker")
-    assert view_of(context, known(context)).state == "stopping"
-    until(lambda: gone(context, controller), "it has ended")
-    assert view_of(context, known(context)).state == "stopped"
+def test_an_agent_that_is_wanted_no_more_is_ended(hosting: Hosting) -> None:
+    hosting.want()
+    hosting.hosted()
+    hosting.unwant()
+    assert hosting.state == "stopping"
+    hosting.until(lambda: not hosting.job.alive, "it has ended")
+    assert hosting.state == "stopped"
 
 
-def test_an_agent_that_does_not_end_when_asked_is_made_to(context: ServerContext, controller: AgentsController) -> None:
-    want(context)
-    folder = context.agent_job("a", "tracker").path / "host"
+def test_an_agent_that_does_not_end_when_asked_is_made_to(hosting: Hosting) -> None:
+    hosting.want()
+    folder = hosting.job.path / "host"
     folder.mkdir(parents=True)
     (folder / "stubborn").touch()
-    hosted(context, controller)
-    with context.store.write() as connection:
-        agents.unwant(connection, "a", "tracker")
-    until(lambda: gone(context, controller), "it was made to end")
+    hosting.hosted()
+    hosting.unwant()
+    hosting.until(lambda: not hosting.job.alive, "it was made to end")
 
 
-def test_an_agent_that_says_nothing_for_long_is_missed_once(
-    context: ServerContext, controller: AgentsController, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(context, "clock", lambda: now)
-    with context.store.write() as connection:
+    monkeypatch.setattr(hosting.context, "clock", lambda: now)
+    with hosting.context.store.write() as connection:
         agents.here(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=now)
-    controller.tick()
-    assert view_of(context, known(context)).state == "running"
+    hosting.tick()
+    assert hosting.state == "running"
     now += SILENT_S + 1
-    controller.tick()
-    controller.tick()
-    assert view_of(context, known(context)).state == "silent"
-    with context.store.read() as connection:
+    hosting.tick()
+    hosting.tick()
+    assert hosting.state == "silent"
+    with hosting.context.store.read() as connection:
         assert [event.type for event in events.after(connection, 0)] == ["agent.missed"]
 
 
-def crashed(context: ServerContext, controller: AgentsController) -> None:
-    """Let one that dies each time be hosted once, and wait until it has died."""
-    job = context.agent_job("a", "tracker")
-    before = job.starts
-
-    def started() -> bool:
-        controller.tick()
-        return job.starts > before
-
-    until(started, "it was started")
-    until(lambda: not job.alive, "it has died")
-
-
-def test_an_agent_that_has_died_a_thousand_times_is_hosted_again_and_holds_up_nobody(
-    context: ServerContext, controller: AgentsController, clock: Clock
-) -> None:
-    want(context, dies=True)
-    crashed(context, controller)
-    job = context.agent_job("a", "tracker")
-    (job.path / "starts").write_bytes(b"." * 1025)
-    want(context, name="watcher")
-    clock.now += 1.0
-    crashed(context, controller)
-    assert known(context).restarts == 1
-    until(lambda: context.agent_job("a", "watcher").pid is not None, "the agent after it is hosted")
-    controller.tick()
-    assert job.starts == 1026, "there is a pause"
+def test_an_agent_that_has_died_a_thousand_times_is_hosted_again_and_holds_up_nobody(hosting: Hosting) -> None:
+    hosting.want(dies=True)
+    hosting.crashed()
+    (hosting.job.path / "starts").write_bytes(b"." * 1025)
+    hosting.want(name="watcher")
+    hosting.now += 1.0
+    hosting.crashed()
+    assert hosting.known.restarts == 1
+    until(lambda: hosting.watcher.pid is not None, "the agent after it is hosted")
+    hosting.tick()
+    assert hosting.job.starts == 1026, "there is a pause"
 
 
 def test_an_agent_whose_folder_cannot_be_made_holds_up_nobody(
-    context: ServerContext, controller: AgentsController, caplog: pytest.LogCaptureFixture
+    hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = context.agent_job("a", "tracker")
-    job.path.parent.mkdir(parents=True)
-    job.path.touch()
-    want(context)
-    want(context, name="watcher")
+    hosting.job.path.parent.mkdir(parents=True)
+    hosting.job.path.touch()
+    hosting.want()
+    hosting.want(name="watcher")
     for _ in range(3):
-        controller.tick()
-    until(lambda: context.agent_job("a", "watcher").pid is not None, "the other agent is hosted")
+        hosting.tick()
+    until(lambda: hosting.watcher.pid is not None, "the other agent is hosted")
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1, told
     assert told[0].startswith("The agent a/tracker is looked at again later: NotADirectoryError")
-    job.path.unlink()
-    hosted(context, controller)
+    hosting.job.path.unlink()
+    hosting.hosted()
 
 
-def test_the_starts_of_an_agent_that_ran_well_or_is_told_anew_are_counted_anew(
-    context: ServerContext, controller: AgentsController, clock: Clock
-) -> None:
-    want(context)
-    hosted(context, controller)
-    job = context.agent_job("a", "tracker")
-    (job.path / "starts").write_bytes(b"." * 1025)
-    controller.tick()
-    clock.now += WELL_S
-    controller.tick()
-    assert job.starts == 0
-    (job.path / "starts").write_bytes(b"." * 1025)
-    want(context, version=2)
-    hosted(context, controller)
-    assert job.starts == 1
+def test_the_starts_of_an_agent_that_ran_well_or_is_told_anew_are_counted_anew(hosting: Hosting) -> None:
+    hosting.want()
+    hosting.hosted()
+    (hosting.job.path / "starts").write_bytes(b"." * 1025)
+    hosting.tick()
+    hosting.now += WELL_S
+    hosting.tick()
+    assert hosting.job.starts == 0
+    (hosting.job.path / "starts").write_bytes(b"." * 1025)
+    hosting.want(version=2)
+    hosting.hosted()
+    assert hosting.job.starts == 1
 
 
-def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it_kept(
-    context: ServerContext, controller: AgentsController
-) -> None:
-    journal = context.agent_job("a", "tracker").path / "host" / "journal"
-    want(context, team="red")
-    hosted(context, controller)
+def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it_kept(hosting: Hosting) -> None:
+    journal = hosting.journal
+    hosting.want(team="red")
+    hosting.hosted()
     journal.write_text("what red has sensed")
-    unwant(context, controller)
-    want(context, team="blue")
-    hosted(context, controller)
+    hosting.gone()
+    hosting.want(team="blue")
+    hosting.hosted()
     assert not journal.exists()
     journal.write_text("what blue has sensed")
-    unwant(context, controller)
-    want(context, team="red", version=2)
-    hosted(context, controller)
+    hosting.gone()
+    hosting.want(team="red", version=2)
+    hosting.hosted()
     assert journal.read_text() == "what red has sensed"
-    unwant(context, controller)
-    want(context, team="blue", version=2)
-    hosted(context, controller)
+    hosting.gone()
+    hosting.want(team="blue", version=2)
+    hosting.hosted()
     assert journal.read_text() == "what blue has sensed"
 
 
 def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_again(
-    context: ServerContext, controller: AgentsController, tmp_path: Path
+    hosting: Hosting, tmp_path: Path
 ) -> None:
-    job, folder = context.agent_job("a", "tracker"), tmp_path / "own"
+    folder = tmp_path / "own"
     folder.mkdir()
     (folder / "watch.py").write_text("LEAST = 1")
     (folder / "beside.py").write_text("")
@@ -261,39 +232,36 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
     source = str(tmp_path / "app.py")
 
     def again() -> bool:
-        anew = has_other_code(job, document, source, "tracker")
-        with context.store.write() as connection:
+        anew = has_other_code(hosting.job, document, source, "tracker")
+        with hosting.context.store.write() as connection:
             agents.put(connection, app="a", name="tracker", team="t", document=document, source=source, anew=anew)
         return anew
 
     assert not again()
-    first = hosted(context, controller)
+    first = hosting.hosted()
     assert not again()
-    controller.tick()
-    assert job.pid == first
+    hosting.tick()
+    assert hosting.job.pid == first
     for file in ("watch.py", "beside.py"):
         (folder / file).write_text(f"LEAST = 2  # in {file}")
-        controller.tick()
-        assert job.pid == first, "nobody has asked for it"
+        hosting.tick()
+        assert hosting.job.pid == first, "nobody has asked for it"
         assert again()
-        assert view_of(context, known(context)).state == "starting"
-        assert hosted(context, controller) != first
+        assert hosting.state == "starting"
+        assert hosting.hosted() != first
         assert not again()
-        first = job.pid or 0
+        first = hosting.job.pid or 0
 
 
-def test_a_kill_while_an_agent_changes_teams_mixes_nothing_up(
-    context: ServerContext, controller: AgentsController
-) -> None:
-    job = context.agent_job("a", "tracker")
-    want(context, team="red")
-    hosted(context, controller)
-    (job.path / "host" / "journal").write_text("what red has sensed")
-    unwant(context, controller)
-    want(context, team="blue")
-    hosted(context, controller)
-    unwant(context, controller)
-    job.path.rename(job.path.with_name(".tracker@blue"))  # as far as a server came that was killed here
-    want(context, team="red")
-    hosted(context, controller)
-    assert (job.path / "host" / "journal").read_text() == "what red has sensed"
+def test_a_kill_while_an_agent_changes_teams_mixes_nothing_up(hosting: Hosting) -> None:
+    hosting.want(team="red")
+    hosting.hosted()
+    (hosting.job.path / "host" / "journal").write_text("what red has sensed")
+    hosting.gone()
+    hosting.want(team="blue")
+    hosting.hosted()
+    hosting.gone()
+    hosting.job.path.rename(hosting.job.path.with_name(".tracker@blue"))  # as far as a server came that was killed here
+    hosting.want(team="red")
+    hosting.hosted()
+    assert (hosting.job.path / "host" / "journal").read_text() == "what red has sensed"

@@ -13,8 +13,10 @@ import httpx
 import pytest
 
 from scanflow.agent.records import Event
+from scanflow_server.auth import home_owner
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
+from tests.unit.server.keeping import known_by
 from tests.waiting import until
 
 BATCH: dict[str, Any] = {
@@ -36,6 +38,9 @@ ONLINE: dict[str, Any] = {
         {"name": "digits", "type": "online", "nodes": [{"name": "m", "kind": "service", "model": "models:/m/1"}]}
     ],
 }
+
+
+HERE = {"url": "http://127.0.0.1:5000", "pid": 4242}
 
 
 @pytest.fixture
@@ -97,7 +102,8 @@ def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(
     assert api.get(f"/runs/{record['name']}").json() == api.get("/runs/@latest").json() == record
     assert [one["name"] for one in api.get("/runs").json()] == [record["name"]]
     assert context.deployer.definition(record["name"]).workflow.by_name["fit"].parameters == {"epochs": 5}
-    assert [one["type"] for one in api.get("/events").json()] == ["run.started"]
+    [told] = api.get("/events").json()
+    assert (told["type"], told["data"]["by"]) == ("run.started", home_owner())
     assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
 
 
@@ -146,15 +152,13 @@ def test_a_script_that_is_not_there_is_told_before_anything_runs(
     assert api.get("/events").json() == []
 
 
-def test_a_plan_runs_nothing(api: httpx.Client, body: dict[str, Any]) -> None:
-    plan = api.post("/runs/plan", json=body).json()
-    assert [step["name"] for step in plan["steps"]] == ["fit"]
+def test_a_plan_runs_nothing_and_finds_a_folder_relative_to_its_file(
+    api: httpx.Client, body: dict[str, Any], tmp_path: Path
+) -> None:
+    for given in (body, {"application": {**BATCH, "app_dir": "."}, "source": str(tmp_path / "app.py")}):
+        plan = api.post("/runs/plan", json=given).json()
+        assert [step["name"] for step in plan["steps"]] == ["fit"]
     assert api.get("/runs").json() == []
-
-
-def test_a_folder_relative_to_its_file_is_found(api: httpx.Client, body: dict[str, Any], tmp_path: Path) -> None:
-    given = {"application": {**BATCH, "app_dir": "."}, "source": str(tmp_path / "app.py")}
-    assert api.post("/runs/plan", json=given).status_code == 200
 
 
 def test_a_run_that_goes_on_is_not_gone_on_with_twice(api: httpx.Client, body: dict[str, Any]) -> None:
@@ -173,9 +177,7 @@ def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(
     for _ in range(2):
         reply = api.post(f"/runs/{name}/resume", json={}, headers={"Idempotency-Key": "r"})
         assert (reply.status_code, reply.json()["state"]) == (200, "running")
-    with context.store.read() as connection:
-        found = runs.get(connection, name)
-    assert found is not None
+    found = known_by(context.store, runs.get, name)
     assert (found.drive, found.stop) == (2, False)
 
 
@@ -273,44 +275,33 @@ def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(
 NONSENSE = ["x", "-1", "1.5", "9" * 19, "9" * 4301, "9" * 20_000, "0" * 4301]
 
 
-@pytest.mark.parametrize("last", NONSENSE)
 def test_what_is_no_number_of_an_event_is_as_if_none_was_known(
-    api: httpx.Client, context: ServerContext, last: str
+    api: httpx.Client, context: ServerContext, body: dict[str, Any]
 ) -> None:
-    with context.store.write() as connection:
-        events.append(connection, [Event(at=1.0, type="sample")])
-    headers = {"accept": "text/event-stream", "Last-Event-ID": last}
-    with api.stream("GET", "/events", headers=headers) as reply:
-        assert reply.status_code == 200
-        assert next(line for line in reply.iter_lines() if line.startswith("id: ")) == "id: 1"
+    def told(path: str, last: str) -> list[str]:
+        lines = api.get(path, headers={"Last-Event-ID": last}).text.splitlines()
+        return [line for line in lines if line.startswith("id")]
 
-
-@pytest.mark.parametrize("last", NONSENSE)
-def test_what_is_no_number_of_an_operations_event_is_as_if_none_was_known(
-    api: httpx.Client, context: ServerContext, last: str
-) -> None:
-    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
-    id = api.post("/services", json=given).json()["operation"]
-    with context.store.write() as connection:
-        operations.end(connection, id, at=2.0, progress=["one"], problem={"status": 400, "detail": "no"})
-    reply = api.get(f"/operations/{id}/events", headers={"Last-Event-ID": last})
-    assert reply.status_code == 200
-    assert [line for line in reply.text.splitlines() if line.startswith("id")] == ["id: 1", "id: 2"]
-
-
-@pytest.mark.parametrize("last", ["1", *(f"1-{one}" for one in NONSENSE)])
-def test_what_is_no_number_of_a_runs_event_is_as_if_none_was_known(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any], last: str
-) -> None:
-    name = api.post("/runs", json=body).json()["name"]
-    job = context.run_job(name, 1)
+    operation, run = deployed(api, context), api.post("/runs", json=body).json()["name"]
+    job = context.run_job(run, 1)
     job.prepare({"what": "run"})
     job.end({"record": None, "problem": {"status": 500, "detail": "no"}})
+    context.deployer.give_up(run, "no")
     with context.store.write() as connection:
-        runs.settle(connection, name, 1, outcome="failed")
-    context.deployer.give_up(name, "no")
-    told = api.get(f"/runs/{name}/events", headers={"Last-Event-ID": last}).text.splitlines()
-    assert [line for line in told if line.startswith("id")] == ["id: 1-1"]
+        operations.end(connection, operation, at=2.0, progress=["one"], problem={"status": 400, "detail": "no"})
+        runs.settle(connection, run, 1, outcome="failed")
+    for last in NONSENSE:
+        headers = {"accept": "text/event-stream", "Last-Event-ID": last}
+        with api.stream("GET", "/events", headers=headers) as reply:
+            assert next(line for line in reply.iter_lines() if line.startswith("id: ")) == "id: 1", last
+        assert told(f"/operations/{operation}/events", last) == ["id: 1", "id: 2"], last
+    for last in ("1", *(f"1-{one}" for one in NONSENSE)):
+        assert told(f"/runs/{run}/events", last) == ["id: 1-1"], last
+
+
+def deployed(api: httpx.Client, context: ServerContext, **more: Any) -> str:
+    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}, **more}
+    return str(api.post("/services", json=given).json()["operation"])
 
 
 def test_a_key_that_the_server_might_make_itself_is_refused(api: httpx.Client, body: dict[str, Any]) -> None:
@@ -358,8 +349,7 @@ def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_b
 def test_an_operation_that_has_ended_streams_its_progress_and_its_end(
     api: httpx.Client, context: ServerContext
 ) -> None:
-    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
-    id = api.post("/services", json=given).json()["operation"]
+    id = deployed(api, context)
     with context.store.write() as connection:
         operations.end(connection, id, at=2.0, progress=["one", "two"], problem={"status": 400, "detail": "no"})
     lines = api.get(f"/operations/{id}/events", headers={"Last-Event-ID": "1"}).text.splitlines()
@@ -403,9 +393,8 @@ def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(
     path = "/agents/mnist/tracker"
     started = api.put(path, json=body).json()
     assert (started["state"], started["url"], started["team"]) == ("starting", None, "ml")
-    here = {"url": "http://127.0.0.1:5000", "pid": 4242}
-    assert api.post(f"{path}/here", json=here).status_code == 204
-    assert api.post(f"{path}/here", json=here).status_code == 204
+    for _ in range(2):
+        assert api.post(f"{path}/here", json=HERE).status_code == 204
     assert [one["type"] for one in api.get("/events").json()] == ["agent.started"]
     assert api.delete(path).json()["state"] == "stopped"
     assert [one["name"] for one in api.get("/agents").json()] == ["tracker"]
@@ -416,36 +405,25 @@ def of_team(body: dict[str, Any], team: str) -> dict[str, Any]:
     return {**body, "application": {**body["application"], "team": team}}
 
 
-def test_an_agent_that_another_team_wants_is_left_to_it(
+def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_more(
     api: httpx.Client, context: ServerContext, body: dict[str, Any]
 ) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
-    reply = api.put(path, json=of_team(body, "blue"))
-    status, kind, told = problem(reply)
+    status, kind, told = problem(api.put(path, json=of_team(body, "blue")))
     assert (status, kind) == (409, "AlreadyRunningError")
-    assert "'red'" in told
-    assert "scanflow agents mnist:tracker --stop" in told
-    assert "another name" in told
-    with context.store.read() as connection:
-        found = agents.get(connection, "mnist", "tracker")
-    assert found is not None
+    for words in ("'red'", "scanflow agents mnist:tracker --stop", "another name"):
+        assert words in told
+    found = known_by(context.store, agents.get, "mnist", "tracker")
     assert (found.team, found.wanted, found.generation) == ("red", True, 1)
     assert [one["team"] for one in api.get("/applications").json()] == ["red"], "nothing is kept of what was refused"
     assert api.put(path, json=of_team(body, "red")).status_code == 200
-
-
-def test_an_agent_that_its_team_wants_no_more_may_be_another_teams(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any]
-) -> None:
-    path = "/agents/mnist/tracker"
-    api.put(path, json=of_team(body, "red"))
-    api.post(f"{path}/here", json={"url": "http://127.0.0.1:5000", "pid": 4242})
+    api.post(f"{path}/here", json=HERE)
     with context.store.write() as connection:
         agents.restarted(connection, "mnist", "tracker")
     api.delete(path)
-    told = api.put(path, json=of_team(body, "blue")).json()
-    assert (told["team"], told["state"], told["url"], told["restarts"]) == ("blue", "starting", None, 0)
+    view = api.put(path, json=of_team(body, "blue")).json()
+    assert (view["team"], view["state"], view["url"], view["restarts"]) == ("blue", "starting", None, 0)
 
 
 def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(
@@ -468,15 +446,14 @@ def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(
     assert api.put(path, json=of_team(body, "blue")).json()["team"] == "blue"
 
 
-def test_an_agent_that_nobody_started_here_may_be_any_teams(api: httpx.Client, body: dict[str, Any]) -> None:
-    api.post("/agents/mnist/tracker/here", json={"url": "http://127.0.0.1:5000", "pid": 4242})
-    assert api.put("/agents/mnist/tracker", json=of_team(body, "blue")).json()["team"] == "blue"
-
-
-def test_an_agent_that_runs_itself_is_found_where_it_says_it_is(api: httpx.Client) -> None:
-    api.post("/agents/mnist/own/here", json={"url": "http://127.0.0.1:5000", "pid": 4242})
+def test_an_agent_that_nobody_started_here_is_where_it_says_it_is_and_may_be_any_teams(
+    api: httpx.Client, body: dict[str, Any]
+) -> None:
+    for name in ("own", "tracker"):
+        api.post(f"/agents/mnist/{name}/here", json=HERE)
     told = api.get("/agents/mnist/own").json()
-    assert (told["state"], told["url"], told["pid"]) == ("running", "http://127.0.0.1:5000", 4242)
+    assert (told["state"], told["url"], told["pid"]) == ("running", HERE["url"], HERE["pid"])
+    assert api.put("/agents/mnist/tracker", json=of_team(body, "blue")).json()["team"] == "blue"
 
 
 def test_an_agent_that_the_application_does_not_have_is_refused(api: httpx.Client, body: dict[str, Any]) -> None:

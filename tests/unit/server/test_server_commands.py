@@ -21,6 +21,7 @@ from scanflow_server.store import intents, operations
 from scanflow_server.store.operations import Kind, OperationRow
 from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.making import intent
+from tests.unit.server.keeping import known_by
 
 DEPLOY = {"application": {"name": "mnist", "team": "ml"}, "source": None, "sizing": None, "port": None}
 
@@ -39,10 +40,7 @@ def request(context: ServerContext, engine: ArbiterEngine, kind: Kind, /, by: st
 
 
 def known(context: ServerContext, id: str) -> OperationRow:
-    with context.store.read() as connection:
-        found = operations.get(connection, id)
-    assert found is not None
-    return found
+    return known_by(context.store, operations.get, id)
 
 
 def begin(context: ServerContext, id: str) -> None:
@@ -78,9 +76,7 @@ def test_what_is_under_way_ends_and_of_what_waits_the_newest_follows(
     begin(context, first)
     second, third = request(context, engine, "deploy"), request(context, engine, "delete")
     assert [known(context, id).state for id in (first, second, third)] == ["running", "failed", "queued"]
-    with context.store.read() as connection:
-        waiting = intents.get(connection, third)
-    assert waiting is not None
+    waiting = known_by(context.store, intents.get, third)
     assert (waiting.action.decision.verdict, waiting.action.decision.winner) == ("queue", first)
 
 
@@ -107,9 +103,7 @@ def test_people_and_agents_change_a_service_one_after_the_other(context: ServerC
     with context.store.write() as connection:
         operations.end(connection, command, at=2.0, progress=[], result=None)
     engine.settle()
-    with context.store.read() as connection:
-        stored = intents.get(connection, "i1")
-    assert stored is not None
+    stored = known_by(context.store, intents.get, "i1")
     assert stored.action.state == "failed", "its turn came, and there is no such service"
     other = request(context, engine, "change", instances=4)
     assert engine.submit(wanted_by_agent("i2")).winner == other
@@ -154,9 +148,7 @@ def test_how_a_command_failed_is_told_and_it_is_not_tried_again(context: ServerC
     with pytest.raises(UsageError, match="no room"):
         carry_out(context, id)
     engine.settle()
-    with context.store.read() as connection:
-        stored = intents.get(connection, id)
-    assert stored is not None
+    stored = known_by(context.store, intents.get, id)
     assert (stored.action.state, stored.action.error, stored.tries) == ("failed", "no room", 1)
 
 
@@ -166,9 +158,7 @@ def test_a_command_waits_for_its_turn_only_for_so_long(context: ServerContext, e
     now = context.clock() + QUEUE_S
     context.clock = lambda: now
     late = make_engine(context)
-    with context.store.read() as connection:
-        stored = intents.get(connection, id)
-    assert stored is not None
+    stored = known_by(context.store, intents.get, id)
     late.intents.decide_again(stored.intent)
     problem = known(context, id).problem
     assert problem is not None

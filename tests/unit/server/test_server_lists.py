@@ -14,6 +14,8 @@ from scanflow_server.store.labels import Wanted
 from tests.server import bearer
 from tests.unit.server.keeping import entered, stored
 
+DATABASES = ["sqlite", "postgresql"]
+
 # -- runs
 
 

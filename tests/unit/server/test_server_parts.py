@@ -52,68 +52,41 @@ def test_a_server_starts_without_what_is_heavy() -> None:
 
 
 class Troubled:
-    """A controller that fails in every way before it succeeds."""
+    """A controller that fails before it succeeds, and cannot say at first when to look again."""
 
-    period_s = 0.0
-
-    def __init__(self) -> None:
-        self.looks = 0
+    def __init__(self, *errors: BaseException, period_s: float = 0.0) -> None:
+        self._errors, self._unasked, self._period_s = list(errors), True, period_s
         self.well = threading.Event()
 
+    @property
+    def period_s(self) -> float:
+        if self._unasked:
+            self._unasked = False
+            raise ZeroDivisionError
+        return self._period_s
+
     def tick(self) -> None:
-        self.looks += 1
-        if self.looks == 1:
-            raise UnavailableError("The database is away.")
-        if self.looks == 2:
-            raise RuntimeError("a defect")
+        if self._errors:
+            raise self._errors.pop(0)
         self.well.set()
 
 
-def test_a_controller_that_fails_looks_again() -> None:
-    troubled = Troubled()
+def test_a_controller_that_fails_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "PAUSE_S", 0.0)
+    # The last is how a library would end the whole program.
+    troubled = Troubled(UnavailableError("The database is away."), RuntimeError("a defect"), SystemExit(1))
     loop = Loop([troubled], ChangeNotifier())
     loop.start()
     assert troubled.well.wait(30)
     loop.stop()
 
 
-class Exiting(Troubled):
-    """A controller in which a library would end the whole program, before it succeeds."""
-
-    def tick(self) -> None:
-        self.looks += 1
-        if self.looks == 1:
-            raise SystemExit(1)
-        self.well.set()
-
-
-def test_a_controller_is_not_ended_by_what_ends_programs() -> None:
-    exiting = Exiting()
-    loop = Loop([exiting], ChangeNotifier())
+def test_a_ring_is_followed_by_a_look() -> None:
+    troubled, bell = Troubled(UnavailableError("away"), UnavailableError("away"), period_s=1e9), ChangeNotifier()
+    loop = Loop([troubled], bell)
     loop.start()
-    assert exiting.well.wait(10)
-    loop.stop()
-
-
-class Restless(Troubled):
-    """A controller that cannot say at first when to look again."""
-
-    asked = 0
-
-    @property
-    def period_s(self) -> float:  # type: ignore[override]
-        self.asked += 1
-        if self.asked == 1:
-            raise ZeroDivisionError
-        return 0.0
-
-
-def test_a_controller_that_cannot_say_when_to_look_again_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "PAUSE_S", 0.0)
-    restless = Restless()
-    loop = Loop([restless], ChangeNotifier())
-    loop.start()
-    assert restless.well.wait(10)
+    while not troubled.well.wait(0.01):
+        bell.notify()
     loop.stop()
 
 
@@ -135,16 +108,6 @@ def test_what_goes_wrong_with_one_thing_is_told_once_until_it_is_well_again(capl
     assert [record.exc_info is not None for record in caplog.records] == [True, False, False]
     with pytest.raises(KeyboardInterrupt):
         look(KeyboardInterrupt())
-
-
-def test_a_ring_is_followed_by_a_look() -> None:
-    troubled, bell = Troubled(), ChangeNotifier()
-    troubled.period_s = 1e9
-    loop = Loop([troubled], bell)
-    loop.start()
-    while not troubled.well.wait(0.01):
-        bell.notify()
-    loop.stop()
 
 
 def test_a_stream_in_which_nothing_happens_says_that_it_lives() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.retention import (
     BATCH,
     DAY_S,
-    Keep,
     Mark,
     RetentionController,
     bookmark_now,
@@ -27,6 +25,7 @@ from scanflow_server.control.retention import (
     is_old,
     may_forget,
     needed_until,
+    pause_s,
 )
 from scanflow_server.jobs import GONE, Job
 from scanflow_server.settings import ServerSettings
@@ -37,9 +36,10 @@ from scanflow_server.store.runs import RunRequest, WantedRun
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
 
+DATABASES = ["sqlite", "postgresql"]
 NOW = 1_800_000_000.0
 LONG_AGO = NOW - 40 * DAY_S
-KEEP = Keep(events=0, events_s=30 * DAY_S, ended_s=30 * DAY_S, keys_s=7 * DAY_S)
+KEEP = ServerSettings(keep_events=0)
 
 
 def with_settings(context: ServerContext, **changes: Any) -> RetentionController:
@@ -65,7 +65,7 @@ def listed(context: ServerContext, after: int = 0) -> list[int]:
     most=some.integers(0, 100),
 )
 def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list[tuple[int, float]], most: int) -> None:
-    keep = Keep(events=most, events_s=30 * DAY_S, ended_s=0, keys_s=0)
+    keep = ServerSettings(keep_events=most)
     newest, now, until = 0, 0.0, 0
     marks: list[Mark] = []
     born: dict[int, float] = {}
@@ -78,7 +78,7 @@ def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list
         until = max(until, gone_until(marks, newest, now, keep))
     assert 0 <= until < max(newest, 1)
     for number in range(1, until + 1):
-        assert now - born[number] > keep.events_s or (most and newest - number >= most)
+        assert now - born[number] > 30 * DAY_S or (most and newest - number >= most)
     if most:
         assert newest - until <= max(most, 1)
     assert len(marks) <= len(steps)
@@ -140,9 +140,9 @@ def test_more_than_enough_is_forgotten_early_only_where_nothing_was_done() -> No
 def test_nothing_is_ever_old_where_it_is_kept_for_ever() -> None:
     assert not is_old(0.0, NOW, 0.0)
     assert not is_old(None, NOW, 1.0)
-    assert Keep(events=0, events_s=0, ended_s=0, keys_s=0).pause_s == 300
-    assert KEEP.pause_s == 300
-    assert Keep(events=1, events_s=20, ended_s=0, keys_s=60).pause_s == 1
+    assert pause_s(ServerSettings(keep_events_days=0, keep_ended_days=0, keep_keys_days=0)) == 300
+    assert pause_s(KEEP) == 300
+    assert pause_s(ServerSettings(keep_events_days=20 / DAY_S)) == 1
 
 
 # -- events
@@ -431,5 +431,4 @@ def test_the_server_has_it_at_work(context: ServerContext) -> None:
 
 def test_the_settings_are_read_from_the_environment() -> None:
     told = ServerSettings.from_environment({"SCANFLOW_KEEP_EVENTS": "5", "SCANFLOW_KEEP_ENDED_DAYS": "0.5"})
-    assert Keep.of(told) == Keep(events=5, events_s=30 * DAY_S, ended_s=DAY_S / 2, keys_s=7 * DAY_S)
-    assert json.loads(told.model_dump_json(include={"keep_keys_days"})) == {"keep_keys_days": 7.0}
+    assert (told.keep_events, told.keep_events_days, told.keep_ended_days, told.keep_keys_days) == (5, 30, 0.5, 7)

@@ -20,6 +20,9 @@ from scanflow_server.store.migrations import head, migrate
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import RunRequest, WantedRun
 from scanflow_server.store.tables import metadata
+from tests.unit.server.keeping import known_by
+
+DATABASES = ["sqlite", "postgresql"]
 
 
 def an_event(number: int = 0, type: str = "sample") -> Event:
@@ -118,9 +121,7 @@ def test_writers_come_one_after_the_other(store: Store) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(count_on, range(4), timeout=60))
-    with store.read() as connection:
-        found = applications.get(connection, "a")
-    assert found is not None
+    found = known_by(store, applications.get, "a")
     assert (found.document, found.revision) == ({"n": 40}, 41)
 
 
@@ -190,9 +191,7 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
         runs.drive_again(connection, "calm-otter-417", RunRequest(action="resume"))
         runs.stop(connection, "calm-otter-417")
         assert not runs.settle(connection, "calm-otter-417", 1, outcome="succeeded")
-    with store.read() as connection:
-        found = runs.get(connection, "calm-otter-417")
-    assert found is not None
+    found = known_by(store, runs.get, "calm-otter-417")
     assert (found.drive, found.active, found.stop, found.outcome, found.problem) == (2, True, True, None, None)
     assert found.definition == {"x": [1]}
     assert found.asked.action == "resume"

@@ -12,6 +12,7 @@ from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.arbiter.standin import KilledError, World
+from tests.unit.server.keeping import known_by
 from tests.waiting import until
 
 
@@ -23,11 +24,15 @@ def wanted(id: str, instances: int = 4, **changes: Any) -> Intent:
     )
 
 
+def act(engine: ArbiterEngine, wanted: Intent) -> ArbiterEngine:
+    """Decide on an intent, and do all that is due."""
+    engine.submit(wanted)
+    engine.settle()
+    return engine
+
+
 def action(world: World, id: str) -> Action:
-    with world.store.read() as connection:
-        stored = kept.get(connection, id)
-    assert stored is not None
-    return stored.action
+    return known_by(world.store, kept.get, id).action
 
 
 def trail(world: World, id: str) -> list[str]:
@@ -53,18 +58,14 @@ def test_what_is_decided_is_done_and_written_down(world: World) -> None:
 
 
 def test_a_key_is_acted_on_once(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1", key="k"))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1", key="k"))
     again = engine.submit(wanted("i2", 7, key="k"))
     engine.settle()
     assert (again.verdict, again.winner, world.replicas["serve"]) == ("duplicate", "i1", 4)
 
 
 def test_two_strategies_do_not_fight_over_replicas(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1"))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1"))
     lost = engine.submit(wanted("i2", 1, strategy="save"))
     engine.settle()
     assert (lost.verdict, lost.winner, world.replicas["serve"]) == ("refuse", "i1", 4)
@@ -76,8 +77,7 @@ def test_two_strategies_do_not_fight_over_replicas(world: World) -> None:
 def test_a_strategy_whose_agent_lives_keeps_its_field_and_a_higher_priority_takes_it(world: World) -> None:
     engine = world.engine()
     world.living.add("planner")
-    engine.submit(wanted("i1"))
-    engine.settle()
+    act(engine, wanted("i1"))
     world.now += 10_000
     assert engine.submit(wanted("i2", 1, strategy="save")).verdict == "refuse"
     assert engine.submit(wanted("i3", 1, strategy="save", priority=1)).verdict == "act"
@@ -98,9 +98,7 @@ def test_of_two_that_wait_the_better_is_done_in_either_order(world: World, order
 
 
 def test_somebody_elses_value_is_left_alone_until_a_person_says_yes(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1"))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1"))
     world.replicas["serve"] = 9
     assert "it is 9, and 4 was written here last" in engine.submit(wanted("i2", 5)).reason
     engine.settle()
@@ -114,8 +112,7 @@ def test_somebody_elses_value_is_left_alone_until_a_person_says_yes(world: World
 
 def test_somebody_elses_value_is_overwritten_after_a_while_and_the_while_begins_anew_with_another(world: World) -> None:
     engine = world.engine(foreign_s=100)
-    engine.submit(wanted("i1"))
-    engine.settle()
+    act(engine, wanted("i1"))
     world.replicas["serve"] = 9
     assert engine.submit(wanted("i2", 5)).retry_at == 1100
     world.now, world.replicas["serve"] = 1090, 8
@@ -127,8 +124,7 @@ def test_somebody_elses_value_is_overwritten_after_a_while_and_the_while_begins_
 def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(world: World) -> None:
     engine = world.engine()
     assert engine.submit(wanted("i1", autonomy="approve")).verdict == "approve"
-    engine.submit(wanted("i2", 7, autonomy="suggest", service="other"))
-    engine.settle()
+    act(engine, wanted("i2", 7, autonomy="suggest", service="other"))
     assert world.done == []
     refused = engine.intents.refuse("i2", by="bob", reason="too many")
     assert (refused.state, refused.decision.reason) == ("refused", "bob refused it: too many")
@@ -145,26 +141,21 @@ def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(world: World
         engine.intents.refuse("i9", by="bob")
 
 
-@pytest.mark.parametrize("instant", ["before", "noted", "after"])
+@pytest.mark.parametrize("instant", ["decided", "before", "noted", "after"])
 def test_a_kill_at_any_instant_neither_loses_nor_repeats_an_action(world: World, instant: str) -> None:
     engine = world.engine()
     engine.submit(wanted("i1"))
-    world.kill = instant
-    with pytest.raises(KilledError):
-        engine.settle()
-    assert action(world, "i1").state == "running"
+    if instant != "decided":
+        world.kill = instant
+        with pytest.raises(KilledError):
+            engine.settle()
+        assert action(world, "i1").state == "running"
     world.kill = None
     world.engine().settle()
     done = action(world, "i1")
     assert (done.state, len(world.done), world.replicas["serve"]) == ("succeeded", 1, 4)
     assert done.inverse is not None
     assert done.inverse.arguments["instances"] == 2
-
-
-def test_a_kill_between_the_decision_and_the_action_loses_nothing(world: World) -> None:
-    world.engine().submit(wanted("i1"))
-    world.engine().settle()
-    assert world.replicas["serve"] == 4
 
 
 def test_what_is_cut_off_again_and_again_is_given_up_and_said_so(world: World) -> None:
@@ -182,8 +173,7 @@ def test_what_is_cut_off_again_and_again_is_given_up_and_said_so(world: World) -
 def test_what_does_not_answer_is_tried_again_and_not_for_ever(world: World) -> None:
     engine = world.engine()
     world.does_not_answer()
-    engine.submit(wanted("i1"))
-    engine.settle()
+    act(engine, wanted("i1"))
     assert (action(world, "i1").state, action(world, "i1").error is not None) == ("pending", True)
     world.fail = None
     engine.settle()
@@ -204,59 +194,45 @@ def test_what_does_not_answer_is_tried_again_and_not_for_ever(world: World) -> N
 def test_what_cannot_be_done_has_failed_and_says_why(world: World, error: Exception) -> None:
     engine = world.engine()
     world.fail = error
-    engine.submit(wanted("i1"))
-    engine.settle()
+    act(engine, wanted("i1"))
     assert (action(world, "i1").state, str(error) in str(action(world, "i1").error)) == ("failed", True)
     assert told(world) == ["intent", "action.failed"]
 
 
-def guarded(**changes: Any) -> Guard:
-    given: dict[str, Any] = {"metric": "service.serve.p95_s", "worse": "higher", "by": 0.05, "within_s": 60.0}
-    return Guard(**{**given, **changes})
+GUARD = Guard(metric="service.serve.p95_s", worse="higher", by=0.05, within_s=60.0)
 
 
-def test_an_action_is_taken_back_when_its_guard_regresses(world: World) -> None:
-    engine = world.engine()
-    world.metrics["service.serve.p95_s"] = 0.1
-    engine.submit(wanted("i1", guard=guarded()))
+@pytest.mark.parametrize(
+    ("before", "after", "later_s", "said"),
+    [
+        (0.1, 0.2, 0.0, "went from 0.1 to 0.2"),
+        (0.1, 0.14, 0.0, "the guard watches service.serve.p95_s, which was 0.1, for 60 s"),
+        (0.1, 0.14, 60.0, "the guard saw nothing worse"),
+        (None, 9.0, 0.0, "which was unknown"),
+    ],
+)
+def test_an_action_is_taken_back_when_its_guard_regresses(
+    world: World, before: float | None, after: float, later_s: float, said: str
+) -> None:
+    worse = said.startswith("went")
+    if before is not None:
+        world.metrics["service.serve.p95_s"] = before
+    engine = act(world.engine(), wanted("i1", guard=GUARD))
+    world.metrics["service.serve.p95_s"] = after
+    world.now += later_s
     engine.settle()
-    world.metrics["service.serve.p95_s"] = 0.14
-    engine.settle()
-    assert action(world, "i1").state == "succeeded"
-    world.metrics["service.serve.p95_s"] = 0.2
-    engine.settle()
+    if later_s:  # it watches for its time only
+        world.metrics["service.serve.p95_s"] = 9.0
+        engine.settle()
     back = action(world, "i1")
-    assert (back.state, back.reverted_by, world.replicas["serve"]) == ("reverted", "the guard", 2)
-    assert told(world)[-1] == "action.reverted"
-    assert any("went from 0.1 to 0.2" in text for text in trail(world, "i1"))
-
-
-def test_a_guard_watches_for_its_time_only(world: World) -> None:
-    engine = world.engine()
-    world.metrics["service.serve.p95_s"] = 0.1
-    engine.submit(wanted("i1", guard=guarded()))
-    engine.settle()
-    world.now += 60
-    engine.settle()
-    world.metrics["service.serve.p95_s"] = 9.0
-    engine.settle()
-    assert (action(world, "i1").state, trail(world, "i1")[-1]) == ("succeeded", "the guard saw nothing worse")
-
-
-def test_a_guard_whose_metric_nobody_knew_takes_nothing_back(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1", guard=guarded()))
-    engine.settle()
-    world.metrics["service.serve.p95_s"] = 9.0
-    engine.settle()
-    assert action(world, "i1").state == "succeeded"
-    assert any("which was unknown" in text for text in trail(world, "i1"))
+    expected = ("reverted", "the guard", 2) if worse else ("succeeded", None, 4)
+    assert (back.state, back.reverted_by, world.replicas["serve"]) == expected
+    assert told(world)[-1] == f"action.{expected[0]}"
+    assert any(said in text for text in trail(world, "i1"))
 
 
 def test_a_kill_while_something_is_taken_back_is_gone_on_with(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1"))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1"))
     world.kill = "before"
     with pytest.raises(KilledError):
         engine.revert("i1", by="ann")
@@ -267,11 +243,8 @@ def test_a_kill_while_something_is_taken_back_is_gone_on_with(world: World) -> N
 
 
 def test_a_person_takes_back_what_nobody_has_written_over_since(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1"))
-    engine.settle()
-    engine.submit(wanted("i2", 6))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1"))
+    act(engine, wanted("i2", 6))
     with pytest.raises(UsageError, match="'i2' has written 'replicas'"):
         engine.revert("i1", by="ann")
     assert engine.revert("i2", by="ann").state == "reverted"
@@ -321,9 +294,7 @@ def test_what_waits_for_its_turn_is_done_when_it_comes(world: World) -> None:
         return first(*given)
 
     world.perform = perform  # type: ignore[method-assign,assignment]
-    engine = world.engine()
-    engine.submit(wanted("i1", 4))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1", 4))
     world.now += 1
     engine.settle()
     assert (decisions, world.replicas["serve"]) == (["queue"], 6)
@@ -332,8 +303,7 @@ def test_what_waits_for_its_turn_is_done_when_it_comes(world: World) -> None:
 def test_why_tells_the_whole_story(world: World) -> None:
     engine: ArbiterEngine = world.engine()
     sample = {"id": "s1", "agent": "planner", "sensor": "load", "at": 999.0, "value": 31, "cause": "interval:16:39"}
-    engine.submit(wanted("i1", sample=sample, rule="load 31 > 20"))
-    engine.settle()
+    act(engine, wanted("i1", sample=sample, rule="load 31 > 20"))
     with world.store.read() as connection:
         lines = why(action(world, "i1"), kept.said(connection, "i1"))
     heads = [line.split()[0] for line in lines if not line.startswith(" ")]

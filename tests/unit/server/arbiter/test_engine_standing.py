@@ -13,9 +13,10 @@ from scanflow_server.arbiter.make import posted
 from scanflow_server.store import events
 from scanflow_server.store.base import Store
 from tests.unit.server.arbiter.standin import World
-from tests.unit.server.arbiter.test_engine import action, trail, wanted
+from tests.unit.server.arbiter.test_engine import act, action, trail, wanted
 from tests.waiting import until
 
+DATABASES = ["sqlite", "postgresql"]
 P95 = "service.serve.p95_s"
 GUARD = Guard(metric=P95, worse="higher", by=0.05, within_s=600.0)
 
@@ -25,13 +26,11 @@ def after_another(request: pytest.FixtureRequest, world: World) -> World:
     """A guarded change from 2 to 4 by ``i1``, and one after it by ``i2``, of which nothing stands."""
     engine = world.engine()
     world.metrics[P95] = 0.1
-    engine.submit(wanted("i1", guard=GUARD))
-    engine.settle()
+    act(engine, wanted("i1", guard=GUARD))
     world.now += 1
     if request.param == "failed":
         world.fail = UsageError("It does not fit.")
-    engine.submit(wanted("i2", 6, strategy="other", priority=1))
-    engine.settle()
+    act(engine, wanted("i2", 6, strategy="other", priority=1))
     world.fail = None
     if request.param == "taken back":
         assert engine.revert("i2", by="ann").state == "reverted"
@@ -68,9 +67,7 @@ def test_what_stood_before_it_is_not_turned_at_once_by_who_leaves_changes_standi
 
 
 def test_somebody_elses_value_is_still_somebody_elses_after_an_action_that_failed(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1"))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1"))
     world.replicas["serve"] = 9
     engine.submit(wanted("i2", 5))
     world.fail = UsageError("It does not fit.")
@@ -83,8 +80,7 @@ def test_somebody_elses_value_is_still_somebody_elses_after_an_action_that_faile
 def test_what_is_tried_again_later_is_not_done_after_what_comes_after_it(world: World) -> None:
     engine = world.engine()
     world.does_not_answer()
-    engine.submit(wanted("i1", 3, strategy="a"))
-    engine.settle()
+    act(engine, wanted("i1", 3, strategy="a"))
     assert action(world, "i1").state == "pending"
     world.fail = None
     world.now += 0.5
@@ -99,9 +95,7 @@ def test_what_is_tried_again_later_is_not_done_after_what_comes_after_it(world: 
 
 
 def test_what_is_being_taken_back_is_not_done_after_what_comes_after_it(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1", 3))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1", 3))
     world.does_not_answer()
     engine.revert("i1", by="ann", timeout_s=0.0)
     back = action(world, "i1")
@@ -116,9 +110,7 @@ def test_what_is_being_taken_back_is_not_done_after_what_comes_after_it(world: W
 
 def test_what_was_written_into_one_that_was_deleted_is_nothing_to_the_next_of_its_name(world: World) -> None:
     world.since = 900.0
-    engine = world.engine()
-    engine.submit(wanted("i1"))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1"))
     world.replicas["serve"] = 9
     assert engine.submit(wanted("i2", 5)).verdict == "refuse"
     world.now, world.since = 1010.0, 1005.0  # deleted, and deployed anew
@@ -129,9 +121,7 @@ def test_what_was_written_into_one_that_was_deleted_is_nothing_to_the_next_of_it
 
 
 def test_what_could_not_be_taken_back_says_so_and_stands(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1", 3))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1", 3))
     world.fail = UsageError("It does not fit.")
     back = engine.revert("i1", by="ann")
     assert (back.state, back.error, back.reverted_by) == ("succeeded", "It does not fit.", None)
@@ -139,8 +129,7 @@ def test_what_could_not_be_taken_back_says_so_and_stands(world: World) -> None:
 
 def test_a_failed_action_leaves_the_time_for_which_somebody_elses_value_is_left_alone_as_it_was(world: World) -> None:
     engine = world.engine(foreign_s=100)
-    engine.submit(wanted("i1"))
-    engine.settle()
+    act(engine, wanted("i1"))
     world.replicas["serve"] = 9
     assert engine.submit(wanted("i2", 5)).retry_at == 1100
     world.now, world.fail = 1050, UsageError("It does not fit.")
@@ -151,9 +140,7 @@ def test_a_failed_action_leaves_the_time_for_which_somebody_elses_value_is_left_
 
 
 def test_a_value_that_an_action_which_is_lost_may_have_written_is_nobody_elses(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1", 3))
-    engine.settle()
+    engine = act(world.engine(), wanted("i1", 3))
     world.does_not_answer()
     engine.submit(wanted("i2", 8))
     for _ in range(6):
