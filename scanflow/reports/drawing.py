@@ -8,9 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 AXIS_FONT_PX = 12
-WIDEST = 0.62
-"""Of a letter, on average, as a share of the font's size: an upper bound for the usual sans-serif fonts."""
-
+WIDEST = 0.62  # of a letter, on average, as a share of the font's size: an upper bound for the usual sans-serif fonts
 GAP_PX = 8.0
 
 

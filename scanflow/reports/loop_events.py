@@ -228,5 +228,4 @@ _TELLERS: Mapping[str, Callable[[Event, str, Mapping[str, Any]], LoopEvent | Non
 
 _OF_RUNS = frozenset({"drift.found", "drift.none", "model.judged"})
 
-TYPES = tuple(_TELLERS)
-"""The types of the events that belong to a story."""
+TYPES = tuple(_TELLERS)  # the types of the events that belong to a story

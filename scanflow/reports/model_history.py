@@ -16,8 +16,7 @@ ROW_PX = 18.0
 AFTER_SHARE = 0.25
 """Where something older came back into use, or nothing was left in use: so much of a version's room after its point."""
 
-CLEAR_PX = 16.0
-"""How far from its point a label is, at least."""
+CLEAR_PX = 16.0  # how far from its point a label is, at least
 
 
 def model_history(versions: Sequence[Version]) -> str:

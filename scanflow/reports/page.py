@@ -11,9 +11,7 @@ from scanflow.reports.records import LoopEvent, Version
 from scanflow.reports.style import PAGE
 from scanflow.reports.timeline import timeline
 
-MOST_ROWS = 1000
-"""So many events are listed, the latest ones; the plot has all."""
-
+MOST_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
 LANES = (
     "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), drift was looked for "
     "and not found (grey)."

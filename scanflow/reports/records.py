@@ -16,21 +16,12 @@ class LoopEvent(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     at: float = Field(allow_inf_nan=False)
-    agent: str
-    """In whose lane it is drawn."""
-
+    agent: str  # in whose lane it is drawn
     kind: Kind
-    text: str
-    """A few words for the plot: '1,000 predictions'."""
-
-    count: int | None = None
-    """How many predictions, outliers, points: what is added up when events are drawn as one."""
-
-    picked: int | None = None
-    """How many points a detection picked for people to label."""
-
-    detail: str = ""
-    """A sentence for the table below the plots."""
+    text: str  # A few words for the plot: '1,000 predictions'
+    count: int | None = None  # how many predictions, outliers, points: what is added up when events are drawn as one
+    picked: int | None = None  # how many points a detection picked for people to label
+    detail: str = ""  # A sentence for the table below the plots
 
 
 class Use(BaseModel):
@@ -39,8 +30,7 @@ class Use(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     began: float = Field(allow_inf_nan=False)
-    ended: float | None = Field(default=None, allow_inf_nan=False)
-    """None: it is the champion now."""
+    ended: float | None = Field(default=None, allow_inf_nan=False)  # None: it is the champion now
 
 
 class Version(BaseModel):
@@ -49,12 +39,9 @@ class Version(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: int
-    at: float = Field(allow_inf_nan=False)
-    """When it was made."""
-
+    at: float = Field(allow_inf_nan=False)  # when it was made
     accuracy: float = Field(ge=0, le=1)
-    uses: tuple[Use, ...] = ()
-    """When it was the champion, in the order of time."""
+    uses: tuple[Use, ...] = ()  # when it was the champion, in the order of time
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own form; mypy knows no decorated property
     @property

@@ -13,12 +13,8 @@ WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960.0, 112.0, 24.0, 12.0, 58.0
 ROW_PX, MARKER_PX, MOST_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0
 MOST_LETTERS = 66
-MERGE_PX = 14.0
-"""Events of one kind in one lane that are closer than this to the first of them are drawn as one."""
-
-MERGE_PREDICTIONS_PX = 72.0
-"""The same for predictions: what counts is how many there were until somebody looked."""
-
+MERGE_PX = 14.0  # events of one kind in one lane that are closer than this to the first of them are drawn as one
+MERGE_PREDICTIONS_PX = 72.0  # the same for predictions: what counts is how many there were until somebody looked
 ORDER = ("tracker", "checker", "planner", "executor")
 COLOUR: dict[Kind, str] = {
     "predictions": "blue",

@@ -12,7 +12,7 @@ from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.local import Local
 from scanflow.backends.local.log_files import FileLogs
-from scanflow.backends.local.services.planning import plan_online
+from scanflow.backends.local.services.spec.builder import plan_online
 from scanflow.backends.port import OnlineBackend
 from scanflow.backends.service_change import ServiceChange, Sizing
 from scanflow.backends.service_records import (

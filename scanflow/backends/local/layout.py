@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from scanflow.backends.tasks import split_task
 from scanflow.names import StepName, environment_name
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
-    path: Path
+    """The home folder."""
 
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal.db"
-
-    @property
-    def environments(self) -> Path:
-        return self.path / "venvs"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.journal = path / "journal.db"  # which runs there are
+        self.environments = path / "venvs"  # cached Python environments of steps with requirements
 
     def runs_of(self, app: str, team: str) -> Path:
         return self.path / "environments" / environment_name(app, team) / "runs"
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
-    path: Path
+    """One run's folder."""
 
-    @property
-    def lock(self) -> Path:
-        """Held by whoever drives the run."""
-        return self.path / "lock"
-
-    @property
-    def outputs(self) -> Path:
-        """What steps left for later ones; scripts see it as the workflow's ``output_dir``."""
-        return self.path / "outputs"
-
-    @property
-    def functions(self) -> Path:
-        """Functions that no file defines (a notebook's), kept by value."""
-        return self.path / "functions"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = path / "lock"  # held by whoever drives the run
+        self.outputs = path / "outputs"  # what steps left for later ones; scripts see it as output_dir
+        self.functions = path / "functions"  # functions that no file defines (a notebook's), kept by value
 
     def outputs_of(self, task: StepName) -> Path:
         step, index = split_task(task)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.local.services.supervisor.autoscaling import History, decide
-from scanflow.backends.local.services.supervisor.backoff import failures_in_a_row, pause_s
+from scanflow.backends.local.services.supervisor.attempts import failures_in_a_row, pause_s
+from scanflow.backends.local.services.supervisor.autoscaler import decide
+from scanflow.backends.local.services.supervisor.backup import Failover, look
 from scanflow.backends.local.services.supervisor.canary import analyse
-from scanflow.backends.local.services.supervisor.failover import Failover, look
 from scanflow.backends.local.services.supervisor.metrics import RevisionStats
 from scanflow.backends.service_records import CanaryPolicy, Explanation
 
@@ -106,14 +106,7 @@ def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
 def scaled(
     scaling: Scaling, instances: int, sample: float | None, *, changed: float = -1e6, active: float = 0.0
 ) -> Explanation:
-    return decide(
-        scaling,
-        service="w",
-        instances=instances,
-        sample=sample,
-        now=0.0,
-        history=History(changed=changed, active=active),
-    )
+    return decide(scaling, service="w", instances=instances, sample=sample, now=0.0, changed=changed, active=active)
 
 
 RPS = Scaling(metric="rps", target=20, min=1, max=3, cool_down=60)

@@ -7,6 +7,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from scanflow.app.application import Application
@@ -24,7 +26,7 @@ from scanflow.backends.local.services.control.rollout import (
 from scanflow.backends.local.services.control.start import ensure_supervisor
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.spec import changes
-from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
+from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder, plan_online
 from scanflow.backends.local.services.spec.service_spec import Fetch, ServiceSpec
 from scanflow.backends.local.services.state.desired import DesiredState, read_desired, taken_ports
 from scanflow.backends.local.services.state.desired import change as change_stored
@@ -77,17 +79,11 @@ class LocalServices:
         self._builder = ServiceSpecBuilder(self._home, self._folders, fetch)
 
     def check(self, app: Application, workflow: Workflow) -> None:
-        """Refuse at once what would fail later: a field that cannot be honoured, a missing file, too many cores.
-
-        Raises:
-            UsageError: says what it is.
-        """
+        """Refuse at once what would fail later: a field that cannot be honoured, a missing file, too many cores."""
         self._builder.check(app, workflow, None)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         """Check a workflow, and return where its instances would be placed beside the other services."""
-        from scanflow.backends.local.services.planning import plan_online
-
         self.check(app, workflow)
         return plan_online(self._home.path, workflow)
 
@@ -113,24 +109,19 @@ class LocalServices:
         self._builder.check(app, workflow, shape)
         folder = self._folders.service(workflow.name)
         self._check_owner(folder, app, workflow)
-        watcher = Watcher(folder, observe)
-
-        def tell(text: str) -> None:
-            observe(Progress(service=workflow.name, text=text))
+        made = self._builder.definition(
+            app,
+            workflow,
+            source=source,
+            shape=shape,
+            tell=lambda text: observe(Progress(service=workflow.name, text=text)),
+        )
 
         def deployed(before: DesiredState | None) -> DesiredState:
-            if before is not None and key in before.changes:
-                return before
-            return self._deployed(before, folder, made, app, workflow, port).with_key(key)
+            return self._deployed(before, folder, made, app, workflow, port)
 
-        made = self._builder.definition(app, workflow, source=source, shape=shape, tell=tell)
-        with locked(self._folders.lock):
-            after = change_stored(folder, deployed)
-        assert after is not None
-        generation = after.generation if key is None else after.changes[key]
-        record = wait_until_settled(folder, generation, watcher, timeout_s or self._timeout_s)
-        self._keep_shapes(after.definition, tell)
-        return record
+        ports = locked(self._folders.lock)
+        return self._change(folder, deployed, key, observe, timeout_s or self._timeout_s, inside=ports)
 
     def _check_owner(self, folder: ServiceFolder, app: Application, workflow: Workflow) -> None:
         desired = read_desired(folder)
@@ -153,43 +144,34 @@ class LocalServices:
         workflow: Workflow,
         port: int | None,
     ) -> DesiredState:
-        """Return what is wanted with a deployment in it: of a new service, or of one that is there."""
         serving = workflow.serving or Serving()
         recorder = self._recorder(folder, app, serving)
+        asked = port or serving.port
         if before is None or before.settled == 0:
+            generation, had_http, had_grpc = 1, None, None
+            if before is not None:
+                generation, had_http, had_grpc = before.generation + 1, before.port, before.grpc_port
             taken = taken_ports(self._folders, workflow.name)
-            generation = 1 if before is None else before.generation + 1
-            asked = port or serving.port
-            if before is not None and asked in {None, before.port}:
-                http = before.port
-            else:
-                http = choose_port(asked, host="127.0.0.1", taken=taken, what="HTTP")
-            grpc = None
-            if before is not None and serving.grpc_port in {None, before.grpc_port} and before.grpc_port:
-                grpc = before.grpc_port
-            elif serving.grpc_port != 0:
-                grpc = choose_port(serving.grpc_port, host="127.0.0.1", taken={*taken, http}, what="gRPC")
+            http = _port(asked, had_http, taken, "HTTP")
             return DesiredState(
                 name=workflow.name,
                 port=http,
-                grpc_port=grpc,
+                grpc_port=None
+                if serving.grpc_port == 0
+                else _port(serving.grpc_port, had_grpc, {*taken, http}, "gRPC"),
                 created=time.time(),
                 generation=generation,
                 definition=_numbered(made, generation),
                 recorder=recorder,
                 program=self._program,
             )
-        asked = port or serving.port
         if asked not in {None, before.port}:
             raise UsageError(
                 f"The service {before.name!r} listens on port {before.port}, which its callers know; it cannot move to "
                 f"{asked}. Delete it first: scanflow delete {before.name}"
             )
         kept = before.definition.with_unseen_of(made)
-        if kept is not None:
-            changed = before.requested(kept, replaces=False)
-        else:
-            changed = before.requested(_numbered(made, before.generation + 1), replaces=True)
+        changed = before.requested(kept or _numbered(made, before.generation + 1), replaces=kept is None)
         return changed.model_copy(update={"recorder": recorder, "program": self._program})
 
     def _recorder(self, folder: ServiceFolder, app: Application, serving: Serving) -> tuple[str, ...]:
@@ -223,10 +205,7 @@ class LocalServices:
         Raises:
             NotFoundError: there is none of that name.
         """
-        folder = self._folder(name)
-        if self.ensure(name):
-            wait_until_reported(folder)
-        return self._record(folder)
+        return self._record(self._watched(name))
 
     def ensure(self, name: str) -> bool:
         """Make sure that a service has a supervisor; say whether it had none."""
@@ -234,12 +213,15 @@ class LocalServices:
         desired = read_desired(folder)
         return desired is not None and not desired.hopeless and ensure_supervisor(folder)
 
-    def explain(self, name: str) -> Explanation:
-        """Return the last decision on the number of instances, with what it was made from."""
+    def _watched(self, name: str) -> ServiceFolder:
         folder = self._folder(name)
         if self.ensure(name):
             wait_until_reported(folder)
-        state = read_observed(folder)
+        return folder
+
+    def explain(self, name: str) -> Explanation:
+        """Return the last decision on the number of instances, with what it was made from."""
+        state = read_observed(self._watched(name))
         if state is None or state.explanation is None:
             raise UnavailableError(f"The supervisor of {name!r} has not looked at it yet. Try again in a moment.")
         return state.explanation
@@ -270,25 +252,40 @@ class LocalServices:
     def change(
         self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = lambda _: None
     ) -> ServiceRecord:
-        """Change a service while it serves. See :class:`~scanflow.backends.port.OnlineBackend`."""
         folder = self._folder(name)
         files = None if change.model is None else self._fetch(change.model)
 
         def changed(found: DesiredState | None) -> DesiredState:
             if found is None or found.deleted:
                 raise NotFoundError(f"The service {name!r} was deleted meanwhile.")
-            if key in found.changes:
-                return found
             if found.hopeless or not found.settled:
                 raise UsageError(f"The service {name!r} is not deployed yet. Deploy it first: scanflow deploy")
-            return changes.applied(found, change, files, self._recalled, self._builder.complete).with_key(key)
+            return changes.applied(found, change, files, self._recalled, self._builder.complete)
+
+        return self._change(folder, changed, key, observe, self._timeout_s)
+
+    def _change(
+        self,
+        folder: ServiceFolder,
+        make: Callable[[DesiredState | None], DesiredState],
+        key: str | None,
+        observe: ServiceObserver,
+        timeout_s: float,
+        *,
+        inside: AbstractContextManager[None] | None = None,
+    ) -> ServiceRecord:
+        """Change what is wanted, unless that was asked for with this key before; return it once it is in effect."""
+
+        def made_once(found: DesiredState | None) -> DesiredState:
+            return found if found is not None and key in found.changes else make(found).with_key(key)
 
         watcher = Watcher(folder, observe)
-        after = change_stored(folder, changed)
+        with inside or nullcontext():
+            after = change_stored(folder, made_once)
         assert after is not None
         generation = after.generation if key is None else after.changes[key]
-        record = wait_until_settled(folder, generation, watcher, self._timeout_s)
-        self._keep_shapes(after.definition, lambda text: observe(Progress(service=name, text=text)))
+        record = wait_until_settled(folder, generation, watcher, timeout_s)
+        self._keep_shapes(after.definition, observe)
         return record
 
     def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 120.0) -> None:
@@ -314,14 +311,14 @@ class LocalServices:
         except ScanflowError:
             return None  # the registry is away: the shape that we know ourselves is as good
 
-    def _keep_shapes(self, definition: ServiceSpec, tell: Callable[[str], None]) -> None:
+    def _keep_shapes(self, definition: ServiceSpec, observe: ServiceObserver) -> None:
         """Keep with each model version how it is served; a registry that does not answer fails no change."""
-        for revision in definition.revisions:
-            for model in (node.model for node in revision.nodes if node.model is not None):
-                try:
-                    self._remember(model.name, model.version, definition.shape)
-                except ScanflowError as error:
-                    tell(f"the shape was not kept with models:/{model.name}/{model.version}: {error}")
+        for model in (node.model for revision in definition.revisions for node in revision.nodes if node.model):
+            try:
+                self._remember(model.name, model.version, definition.shape)
+            except ScanflowError as error:
+                text = f"the shape was not kept with models:/{model.name}/{model.version}: {error}"
+                observe(Progress(service=definition.workflow, text=text))
 
     def _folder(self, name: str) -> ServiceFolder:
         folder = self._folders.service(name)
@@ -347,8 +344,12 @@ class LocalServices:
 
 
 def _numbered(made: ServiceSpec, generation: int) -> ServiceSpec:
-    """Return a definition as that of a generation of its own."""
-    only = made.settled_on(made.current, generation)
-    current = only.revisions[0]
-    named = type(current)(id=f"r{generation}", nodes=current.nodes)
-    return only.changed(deployment=generation, revisions=(named,))
+    revision = replace(made.current, id=f"r{generation}")
+    return made.changed(deployment=generation, serves=generation, revisions=(revision,))
+
+
+def _port(asked: int | None, had: int | None, taken: set[int], what: str) -> int:
+    """Return the port a service had, if it may keep that, or a free one."""
+    if had and asked in {None, had}:
+        return had
+    return choose_port(asked, host="127.0.0.1", taken=taken, what=what)

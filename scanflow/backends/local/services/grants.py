@@ -6,10 +6,9 @@ are shared; the old and the new instances of a service that is replaced share CP
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
@@ -19,17 +18,20 @@ from scanflow.placement.place import Grant, place
 from scanflow.placement.threads import POOLS, check_overrides, thread_variables
 from scanflow.placement.topology import Topology
 from scanflow.processes.files import locked, write_atomically
+from scanflow.wire import decode, encode
 
-_FILE = "grants.json"
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    shared: bool = False
+    grants: tuple[Grant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UsedCpus:
     """The CPUs that instances hold."""
 
-    exclusive: tuple[Grant, ...] = ()
-    """Grants that no other pinned instance may share."""
-
+    exclusive: tuple[Grant, ...] = ()  # grants that no other pinned instance may share
     shared: tuple[Grant, ...] = ()
 
 
@@ -108,7 +110,7 @@ def choose(
                 chosen = _exclusive(topology, shape, count, own, others, leaving)
             except InvalidError:
                 chosen = _exclusive(topology, shape, count, own, others, ())
-        _write(folder, [*own, chosen], shared=shared)
+        write_atomically(folder.grants, encode(_Held(shared, (*own, chosen))))
         return chosen
 
 
@@ -133,39 +135,21 @@ def _exclusive(
 
 def release(folder: ServiceFolder) -> None:
     """Hold no cores any more."""
-    (folder.path / _FILE).unlink(missing_ok=True)
+    folder.grants.unlink(missing_ok=True)
 
 
 def grants_of_others(home: ServicesHome, name: str) -> UsedCpus:
-    """Return what the other services of this home hold."""
-    found: dict[bool, list[Grant]] = {False: [], True: []}
-    for other in home.names():
-        if other != name:
-            shared, grants = _read(home.service(other).path / _FILE)
-            found[shared] += grants
-    return UsedCpus(tuple(found[False]), tuple(found[True]))
+    held = [_read(home.service(other).grants) for other in home.names() if other != name]
+    exclusive, shared = (
+        [grant for one in held if one.shared is kind for grant in one.grants] for kind in (False, True)
+    )
+    return UsedCpus(tuple(exclusive), tuple(shared))
 
 
-def _write(folder: ServiceFolder, grants: Sequence[Grant], *, shared: bool) -> None:
-    text = json.dumps({"shared": shared, "grants": [asdict(grant) for grant in grants]})
-    write_atomically(folder.path / _FILE, text.encode())
-
-
-def _read(path: Path) -> tuple[bool, list[Grant]]:
+def _read(path: Path) -> _Held:
     try:
-        found = json.loads(path.read_bytes())
-        grants = [
-            Grant(
-                cpus=tuple(one["cpus"]),
-                memory_nodes=tuple(one["memory_nodes"]),
-                thread_cpus=tuple(one["thread_cpus"]),
-                cores=one["cores"],
-                part=one["part"],
-            )
-            for one in found["grants"]
-        ]
-        return bool(found["shared"]), grants
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return False, []
+        return decode(_Held, path.read_bytes())
+    except (FileNotFoundError, InvalidError):
+        return _Held()
     except OSError as error:
         raise UnavailableError(f"{str(path)!r} cannot be read: {error.strerror}.") from error

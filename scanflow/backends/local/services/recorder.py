@@ -21,8 +21,6 @@ POLL_S = 0.5
 
 
 class PredictionLog(Protocol):
-    """Writes one file of predictions to the tracker."""
-
     def __call__(self, *, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> object:
         """Return once it is safe there.
 
@@ -76,7 +74,6 @@ def _versions(state: Path, revisions: Sequence[str]) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run as a program."""
     folder, locator, given = arguments
     module, _, name = locator.partition(":")
     function: Callable[..., object] = getattr(importlib.import_module(module), name)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
-import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -19,23 +18,14 @@ from scanflow.wire import ControlMessage
 _MOST_AT_ONCE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A message that was not answered yet."""
-
-    kind: str
-    body: dict[str, Any]
-    at: float
-    """Seconds on the monotonic clock."""
-
-
 class Channel:
-    """A connected control socket. Messages that need an answer are remembered until it comes."""
+    """A connected control socket. What was asked is remembered until it is answered."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        self.sock = sock
-        self.unanswered: dict[str, Sent] = {}
+        self._sock = sock
+        self._selector: selectors.BaseSelector | None = None
+        self._unanswered: dict[str, ControlMessage] = {}
         self._numbers = count(1)
         self._outbox: deque[tuple[ControlMessage, list[int]]] = deque()
 
@@ -53,41 +43,43 @@ class Channel:
         return bool(self._outbox)
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for a selector."""
-        return self.sock.fileno()
+        return self._sock.fileno()
 
-    def ask(self, kind: Any, body: dict[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = "") -> str:
-        """Send a message that is to be answered; return the key of its answer. The files stay the caller's."""
-        key = key or f"#{next(self._numbers)}"
-        message = ControlMessage(kind=kind, key=key, body=body or {})
-        self.unanswered[key] = Sent(kind, message.body, time.monotonic())
-        self._post(message, fds)
-        return key
+    def watch(self, selector: selectors.BaseSelector, read: Callable[[], object]) -> None:
+        """Have ``read`` called whenever something comes, until this is closed."""
+        selector.register(self, selectors.EVENT_READ, read)
+        self._selector = selector
+
+    def ask(self, kind: Any, body: dict[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = "") -> None:
+        """Send a message that is to be answered. The files stay the caller's."""
+        message = ControlMessage(kind=kind, key=key or f"#{next(self._numbers)}", body=body or {})
+        self._unanswered[message.key] = message
+        self._outbox.append((message, [os.dup(fd) for fd in fds]))
+        self.flush()
 
     def awaits(self, kind: str) -> bool:
         """Say whether a message of that kind waits for its answer."""
-        return any(sent.kind == kind for sent in self.unanswered.values())
+        return any(asked.kind == kind for asked in self._unanswered.values())
 
     def flush(self) -> None:
         """Send what fits now of what did not before."""
         while self._outbox:
             message, fds = self._outbox[0]
             try:
-                seqpacket.send(self.sock, message, fds)
+                seqpacket.send(self._sock, message, fds)
             except BlockingIOError:
                 return
             except OSError:  # the other side is gone: reading tells that
                 pass
             self._outbox.popleft()
-            _close(fds)
+            seqpacket.close_all(fds)
 
-    def read(self) -> tuple[list[tuple[ControlMessage, list[int]]], bool]:
-        """Return the messages that came, each with its files, which are the caller's to close; and whether the other
-        side is still there."""
-        found: list[tuple[ControlMessage, list[int]]] = []
+    def answers(self) -> tuple[list[tuple[ControlMessage, dict[str, Any]]], bool]:
+        """Return what was answered, each with the body of its reply; and whether the other side is still there."""
+        found: list[tuple[ControlMessage, dict[str, Any]]] = []
         for _ in range(_MOST_AT_ONCE):
             try:
-                came = seqpacket.receive(self.sock)
+                came = seqpacket.receive(self._sock)
             except BlockingIOError:
                 break
             except InvalidError:
@@ -96,24 +88,16 @@ class Channel:
                 return found, False
             if came is None:
                 return found, False
-            found.append(came)
+            reply, fds = came
+            seqpacket.close_all(fds)
+            if reply.kind == "reply" and (asked := self._unanswered.pop(reply.key, None)) is not None:
+                found.append((asked, reply.body))
         return found, True
 
-    def answered(self, reply: ControlMessage) -> Sent | None:
-        """Return what a reply answers, once."""
-        return self.unanswered.pop(reply.key, None)
-
     def close(self) -> None:
-        """Close the connection."""
+        if self._selector is not None:
+            self._selector.unregister(self)
+            self._selector = None
         while self._outbox:
-            _close(self._outbox.popleft()[1])
-        self.sock.close()
-
-    def _post(self, message: ControlMessage, fds: Sequence[int]) -> None:
-        self._outbox.append((message, [os.dup(fd) for fd in fds]))
-        self.flush()
-
-
-def _close(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
+            seqpacket.close_all(self._outbox.popleft()[1])
+        self._sock.close()

@@ -13,8 +13,7 @@ from scanflow.errors import NotFoundError, UnavailableError, UsageError
 
 _POLL_S = 0.03
 _START_S = 5.0
-_BACK_S = 30.0
-"""How long to wait until what served before serves again."""
+_BACK_S = 30.0  # how long to wait until what served before serves again
 
 
 class Watcher:
@@ -26,7 +25,6 @@ class Watcher:
         self._seen = state.events[-1].number if state and state.events else 0
 
     def look(self) -> ServiceRecord | None:
-        """Report new events; return the service's record."""
         state = read_observed(self._folder)
         for event in state.events if state else ():
             if event.number > self._seen:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.app.application import Application
+from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.quantities import format_memory
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Serving
@@ -35,6 +36,7 @@ from scanflow.backends.shapes import shape_of
 from scanflow.errors import InvalidError, UsageError
 from scanflow.placement.available_cpus import this_machine
 from scanflow.placement.sysfs import read_topology
+from scanflow.placement.threads import pool_size
 from scanflow.wire import ModelFiles, Revision
 
 
@@ -73,7 +75,6 @@ class ServiceSpecBuilder:
         shape: Shape | None,
         tell: Callable[[str], None],
     ) -> ServiceSpec:
-        """Return the definition, its models fetched and its environment made."""
         serving = workflow.serving or Serving()
         scaling = _scaling(workflow)
         env = dict(serving.env)
@@ -131,6 +132,33 @@ class ServiceSpecBuilder:
             tell("its environment is being made")
             make_environment(python, wanted, base=files[0].parent, patience=Patience())
         return python
+
+
+def plan_online(home: Path, workflow: Workflow) -> Plan:
+    """Return the plan of an online workflow beside what is deployed in this home.
+
+    Raises:
+        InvalidError: there are too few CPUs for it; the message says what to write.
+    """
+    shape, topology = shape_of(workflow), read_topology()
+    others = grants_of_others(ServicesHome(home / "services"), workflow.name)
+    instances = tuple(
+        PlannedInstance(
+            name=str(number),
+            cores=grant.cores,
+            cpus=grant.cpus,
+            memory_nodes=grant.memory_nodes,
+            threads=pool_size(grant.cores),
+        )
+        for number, grant in enumerate(planned(topology, shape, shape.instances, others), 1)
+    )
+    return plan_graph(
+        workflow,
+        instances,
+        memory_bytes=shape.memory_bytes,
+        machine_cores=topology.effective_count,
+        machine_memory_bytes=this_machine().memory_bytes,
+    )
 
 
 def _scaling(workflow: Workflow) -> Scaling | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from scanflow.backends.local.services.spec.service_spec import ServiceSpec, with_model
 from scanflow.backends.local.services.state.desired import DesiredState
@@ -10,7 +11,7 @@ from scanflow.backends.service_change import CanaryPolicy, ServiceChange
 from scanflow.backends.service_records import Shape
 from scanflow.backends.shapes import changed_shape
 from scanflow.errors import UnsupportedError, UsageError
-from scanflow.wire import ModelFiles, Node, Revision
+from scanflow.wire import ModelFiles, Revision
 
 Complete = Callable[[ServiceSpec, Shape], Shape]
 """Derive a shape's thread variables, and check that it fits the machine."""
@@ -67,7 +68,7 @@ def with_canary(
         raise UsageError(f"{_name(files)} is what {stored.name!r} serves already. Name another version.")
     generation = stored.generation + 1
     name = trial.id if same and trial is not None else f"r{generation}"
-    current = Revision(id=definition.current.id, nodes=definition.current.nodes, weight=1.0 if shadow else 1.0 - weight)
+    current = replace(definition.current, weight=1.0 if shadow else 1.0 - weight)
     other = Revision(id=name, nodes=nodes, weight=1.0 if shadow else weight, shadow=shadow)
     kept = policy or (definition.policy if same else None)
     changed = definition.changed(revisions=(current, other), policy=kept, serves=generation)
@@ -98,7 +99,9 @@ def swapped(stored: DesiredState, files: ModelFiles, node: str | None) -> Desire
     nodes = with_model(definition, files, node)
     if nodes == definition.current.nodes and definition.canary is None:
         raise UsageError(f"{_name(files)} is what {stored.name!r} serves already.")
-    return stored.requested(_only(definition, nodes, stored.generation + 1), replaces=True)
+    generation = stored.generation + 1
+    swapped_in = definition.settled_on(Revision(id=f"r{generation}", nodes=nodes), generation)
+    return stored.requested(swapped_in, replaces=True)
 
 
 def rolled_back(stored: DesiredState, recall: Callable[[str, int], Shape | None], complete: Complete) -> DesiredState:
@@ -113,10 +116,8 @@ def rolled_back(stored: DesiredState, recall: Callable[[str, int], Shape | None]
     before = stored.previous
     if before is None:
         raise UsageError(f"There is nothing to roll {stored.name!r} back to: it was deployed once and not changed.")
-    shape = before.shape
-    for model in before.registry_models():
-        shape = recall(model.name, model.version) or shape
-        break
+    model = next((node.model for node in before.current.nodes if node.model is not None), None)
+    shape = (model and recall(model.name, model.version)) or before.shape
     return stored.requested(before.changed(serves=generation, shape=complete(before, shape)), replaces=True)
 
 
@@ -142,10 +143,6 @@ def _resized(stored: DesiredState, change: ServiceChange, complete: Complete) ->
             f"{shape.instances}. Change the scaling as well, or turn it off."
         )
     return stored.requested(definition.changed(shape=complete(definition, shape)), replaces=False)
-
-
-def _only(definition: ServiceSpec, nodes: tuple[Node, ...], generation: int) -> ServiceSpec:
-    return definition.settled_on(Revision(id=f"r{generation}", nodes=nodes), generation)
 
 
 def _name(files: ModelFiles) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,34 +46,22 @@ class ServiceSpec(BaseModel):
     workflow: str
     source: str | None = None
     app_dir: str
-    code: str = ""
-    """The state of the files below ``app_dir``: see :func:`fingerprint`."""
-
+    code: str = ""  # the state of the files below app_dir: see :func:`fingerprint`
     deployment: int
     """The generation in which it was deployed last; each deployment has processes of its own, since code may differ."""
 
-    serves: int
-    """The generation in which the revisions changed last."""
-
+    serves: int  # the generation in which the revisions changed last
     shape: Shape
-    revisions: tuple[Revision, ...]
-    """The current one first; then, if there is one, the canary or shadow."""
-
-    policy: CanaryPolicy | None = None
-    """When the canary is promoted or taken back."""
-
+    revisions: tuple[Revision, ...]  # the current one first; then, if there is one, the canary or shadow
+    policy: CanaryPolicy | None = None  # when the canary is promoted or taken back
     scaling: Scaling | None = None
     serving: Serving = Serving()
     tracker_uri: str | None = None
     python: str
-    """The interpreter of its instances."""
-
-    aliases: tuple[str, ...] = ()
-    """Services that have it for their backup."""
+    aliases: tuple[str, ...] = ()  # services that have it for their backup
 
     @property
     def spec_hash(self) -> str:
-        """What an instance is started with, as a short text: instances of another are replaced, and no others."""
         shape = self.shape
         parts = (self.deployment, shape.cores, shape.memory_bytes, shape.affinity, sorted(shape.threads.items()))
         return f"{self.deployment}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
@@ -87,7 +75,6 @@ class ServiceSpec(BaseModel):
 
     @property
     def desired(self) -> Desired:
-        """What its instances should serve."""
         return Desired(generation=self.serves, revisions=self.revisions)
 
     @property
@@ -97,11 +84,9 @@ class ServiceSpec(BaseModel):
 
     @property
     def canary(self) -> Revision | None:
-        """The canary or shadow, if there is one."""
         return self.revisions[1] if len(self.revisions) > 1 else None
 
     def changed(self, **changes: Any) -> Self:
-        """Return a copy with fields replaced, checked again."""
         return type(self).model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
     def with_unseen_of(self, other: ServiceSpec) -> Self | None:
@@ -116,12 +101,8 @@ class ServiceSpec(BaseModel):
 
     def settled_on(self, revision: Revision, generation: int) -> Self:
         """Return the definition with that revision alone."""
-        only = Revision(id=revision.id, nodes=revision.nodes)
+        only = replace(revision, weight=1.0, shadow=False)
         return self.changed(revisions=(only,), policy=None, serves=generation)
-
-    def registry_models(self) -> tuple[ModelFiles, ...]:
-        """Return the registered models that the current revision serves."""
-        return tuple(node.model for node in self.current.nodes if node.model is not None)
 
 
 def fingerprint(folder: Path) -> str:
@@ -195,7 +176,9 @@ def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> 
             f"The node {node!r} of {definition.workflow!r} is a class and not a registered model. Change its code and "
             "deploy again."
         )
-    return tuple(_replaced(one, files) if one.name == node else one for one in nodes)
+    return tuple(
+        replace(one, model=files, implementation=None, file=None) if one.name == node else one for one in nodes
+    )
 
 
 def requirements_of(app: Application, workflow: Workflow) -> tuple[Path, ...]:
@@ -263,14 +246,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return value
-
-
-def _replaced(node: Node, files: ModelFiles) -> Node:
-    return Node(
-        name=node.name,
-        role=node.role,
-        parents=node.parents,
-        model=files,
-        parameters=node.parameters,
-        batching=node.batching,
-    )

@@ -39,24 +39,14 @@ class DesiredState(BaseModel):
     grpc_port: int | None = None
     created: float
     generation: int = 1
-    settled: int = 0
-    """The newest generation that is wholly in effect."""
-
+    settled: int = 0  # the newest generation that is wholly in effect
     definition: ServiceSpec
-    """What is wanted now."""
-
     fallback: ServiceSpec | None = None
     """What served when the change was asked for; None once it is in effect, and before anything was."""
 
-    previous: ServiceSpec | None = None
-    """What to roll back to."""
-
-    previous_if_settled: ServiceSpec | None = None
-    """What to roll back to once the change is in effect."""
-
-    failed: Failed | None = None
-    """The last change, where it could not be."""
-
+    previous: ServiceSpec | None = None  # what to roll back to
+    previous_if_settled: ServiceSpec | None = None  # what to roll back to once the change is in effect
+    failed: Failed | None = None  # the last change, where it could not be
     deleted: bool = False
     changes: dict[str, int] = Field(default_factory=dict)
     """The generations of the newest changes that were asked for with a key."""
@@ -78,7 +68,6 @@ class DesiredState(BaseModel):
         return self.failed is not None and self.failed.generation >= self.generation
 
     def requested(self, definition: ServiceSpec, *, replaces: bool) -> Self:
-        """Return it with a change asked for. ``replaces``: what is there now becomes what to roll back to."""
         served = self.definition if self.in_effect else self.fallback
         previous = served if replaces and served is not None else self.previous_if_settled
         return self.model_copy(
@@ -99,7 +88,6 @@ class DesiredState(BaseModel):
         return self.model_copy(update={"changes": {**dict(kept), key: self.generation}})
 
     def settle(self) -> Self:
-        """Return it with the change in effect."""
         return self.model_copy(
             update={
                 "settled": self.generation,
@@ -110,7 +98,6 @@ class DesiredState(BaseModel):
         )
 
     def give_up(self, reason: str) -> Self:
-        """Return it with the change undone; where nothing served before, it only says why."""
         failed = Failed(generation=self.generation, reason=reason)
         if self.fallback is None:
             return self.model_copy(update={"failed": failed, "previous_if_settled": None})
@@ -128,7 +115,6 @@ def _without_canary(definition: ServiceSpec) -> ServiceSpec:
 
 
 def read_desired(folder: ServiceFolder) -> DesiredState | None:
-    """Return what is wanted; None where there is no such service."""
     try:
         return DesiredState.model_validate_json(folder.desired.read_bytes())
     except FileNotFoundError:

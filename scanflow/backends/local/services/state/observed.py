@@ -15,16 +15,10 @@ KEPT = 100
 
 
 class ServiceEvent(BaseModel):
-    """Something that happened."""
-
     model_config = ConfigDict(frozen=True)
 
-    number: int
-    """Counts up, also over supervisors."""
-
-    at: float
-    """Seconds since the epoch."""
-
+    number: int  # counts up, also over supervisors
+    at: float  # seconds since the epoch
     text: str
 
 
@@ -36,8 +30,7 @@ class ObservedState(BaseModel):
     record: ServiceRecord
     events: tuple[ServiceEvent, ...] = ()
     explanation: Explanation | None = None
-    by: int = 0
-    """The process id of the supervisor that saw it so."""
+    by: int = 0  # the process id of the supervisor that saw it so
 
 
 class EventLog:
@@ -49,13 +42,11 @@ class EventLog:
         self._number = kept[-1].number if kept else 0
 
     def add(self, text: str, wall: float) -> None:
-        """Note that something happened."""
         self._number += 1
         self.events.append(ServiceEvent(number=self._number, at=wall, text=text))
 
 
 def read_observed(folder: ServiceFolder) -> ObservedState | None:
-    """Return what was reported last; None: nothing yet."""
     try:
         return ObservedState.model_validate_json(folder.state.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -63,7 +54,6 @@ def read_observed(folder: ServiceFolder) -> ObservedState | None:
 
 
 def write_observed(folder: ServiceFolder, state: ObservedState) -> None:
-    """Replace what was reported."""
     write_atomically(folder.state, state.model_dump_json().encode())
 
 

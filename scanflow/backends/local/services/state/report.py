@@ -23,7 +23,6 @@ def record_of(
     backup_active: bool = False,
     recorded: int = 0,
 ) -> ServiceRecord:
-    """Return a service's record. ``count``: instances there should be now."""
     definition = desired.definition
     known = sorted(instances, key=lambda one: (len(one.name), one.name))
     failed = desired.failed

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
+from scanflow.errors import InvalidError
 from scanflow.placement.place import Grant
 from scanflow.private import private_folder, write_private
 from scanflow.processes.shims import Exit, Spec, attempt_folder
-from scanflow.wire import InstanceSpec, Recording, encode
+from scanflow.wire import InstanceSpec, Recording, decode, encode
 
-CONFIGURATION = 78
-"""The exit code of an instance that will not get better by being started again."""
-
-KEPT = 3
-"""Attempts of an instance whose logs are kept."""
-
-LOG_BYTES = 8 * 1024 * 1024
-"""A log larger than this is moved aside, and started again."""
+CONFIGURATION = 78  # the exit code of an instance that will not get better by being started again
+KEPT = 3  # attempts of an instance whose logs are kept
+LOG_BYTES = 8 * 1024 * 1024  # A log larger than this is moved aside, and started again
+HEALTHY_S = 60.0  # what was well for so long starts with a clean record
+LONGEST_PAUSE_S = 30.0
 
 _DRAIN_EXTRA_S = 10.0
 
@@ -41,51 +40,41 @@ class Template:
     grant: Grant
 
 
-def make_attempt(folder: ServiceFolder, desired: DesiredState, name: str, grant: Grant) -> Path:
+def make_attempt(folder: ServiceFolder, desired: DesiredState, name: str, template: Template) -> Path:
     """Write the folder of an instance's next attempt, ready for its shim.
 
     Raises:
         OSError: it cannot be written; nothing is left of it.
     """
-    own = folder.attempts(name)
-    path = own / str(max(numbers(own), default=0) + 1)
+    path, definition = next_attempt(folder.attempts(name)), desired.definition
+    spec = _spec(folder, desired, name, path, template.grant)
+    command = Spec(
+        argv=(definition.python, *desired.program, str(path)),
+        cwd=definition.app_dir,
+        env={
+            "PYTHONUNBUFFERED": "1",
+            "SCANFLOW_APP": definition.app,
+            "SCANFLOW_TEAM": definition.team,
+            "SCANFLOW_WORKFLOW": definition.workflow,
+            "SCANFLOW_INSTANCE": name,
+            **definition.serving.env,
+            **spec.threads,
+        },
+        grace_s=definition.limits.deadline_s + _DRAIN_EXTRA_S,
+    )
     try:
-        return _written(folder, desired, name, path, grant)
+        private_folder(path)
+        write_private(path / "instance.json", encode(spec))
+        write_private(path / "desired.json", encode(definition.desired))
+        write_private(path / "template.json", encode(template))
+        return attempt_folder(path, command)
     except OSError:
         shutil.rmtree(path, ignore_errors=True)
         raise
 
 
-def _written(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, grant: Grant) -> Path:
-    definition = desired.definition
-    private_folder(path)
-    spec = _spec(folder, desired, name, path, grant)
-    write_private(path / "instance.json", encode(spec))
-    write_private(path / "desired.json", encode(definition.desired))
-    template = {"spec_hash": definition.spec_hash, "cores": definition.shape.cores or 1.0, "grant": asdict(grant)}
-    write_private(path / "template.json", json.dumps(template))
-    return attempt_folder(
-        path,
-        Spec(
-            argv=(definition.python, *desired.program, str(path)),
-            cwd=definition.app_dir,
-            env={
-                "PYTHONUNBUFFERED": "1",
-                "SCANFLOW_APP": definition.app,
-                "SCANFLOW_TEAM": definition.team,
-                "SCANFLOW_WORKFLOW": definition.workflow,
-                "SCANFLOW_INSTANCE": name,
-                **definition.serving.env,
-                **spec.threads,
-            },
-            grace_s=definition.limits.deadline_s + _DRAIN_EXTRA_S,
-        ),
-    )
-
-
 def _spec(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, grant: Grant) -> InstanceSpec:
-    definition = desired.definition
-    shape = definition.shape
+    definition, shape = desired.definition, desired.definition.shape
     recording = None
     if definition.serving.record > 0 and desired.recorder:
         recording = Recording(folder=str(folder.recorded), fraction=definition.serving.record)
@@ -115,10 +104,13 @@ def _spec(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, g
 
 
 def numbers(own: Path) -> list[int]:
-    """Return the numbers of an instance's attempts, in order."""
     if not own.is_dir():
         return []
     return sorted(int(path.name) for path in own.iterdir() if path.name.isdecimal())
+
+
+def next_attempt(own: Path) -> Path:
+    return own / str(max(numbers(own), default=0) + 1)
 
 
 def newest(folder: ServiceFolder) -> list[tuple[str, Path]]:
@@ -130,19 +122,13 @@ def newest(folder: ServiceFolder) -> list[tuple[str, Path]]:
 
 
 def read_template(path: Path) -> Template | None:
-    """Return what an attempt was started with; None where its supervisor did not get so far."""
     try:
-        found = json.loads((path / "template.json").read_bytes())
-    except (OSError, ValueError):
+        return decode(Template, (path / "template.json").read_bytes())
+    except (OSError, InvalidError):
         return None
-    grant: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in found["grant"].items()
-    }
-    return Template(found["spec_hash"], found["cores"], Grant(**grant))
 
 
 def started(path: Path) -> dict[str, Any] | None:
-    """Return the process id and the beginning of an attempt, once there is one."""
     try:
         found: dict[str, Any] = json.loads((path / "started").read_bytes())
     except (OSError, ValueError):
@@ -151,7 +137,6 @@ def started(path: Path) -> dict[str, Any] | None:
 
 
 def failure_of(path: Path, exit_: Exit) -> str:
-    """Return why an attempt ended, in one line for people."""
     try:
         reason = str(json.loads((path / "failure.json").read_bytes())["error"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -166,6 +151,16 @@ def failure_of(path: Path, exit_: Exit) -> str:
         return "it reported itself unhealthy: too many of its threads hang in a component"
     last = _last_line(path / "stderr.log")
     return f"it ended with exit code {exit_.exit_code}" + (f": {last}" if last else "")
+
+
+def failures_in_a_row(lives_s: Sequence[float]) -> int:
+    """Return how many of the last lives, oldest first, were too short to count as healthy."""
+    return next((count for count, life in enumerate(reversed(lives_s)) if life >= HEALTHY_S), len(lives_s))
+
+
+def pause_s(failures: int) -> float:
+    """Return how long to wait after so many ends in a row: 0, 0, 0.5, 1, 2, 4 … 30 seconds."""
+    return 0.0 if failures <= 1 else min(LONGEST_PAUSE_S, 0.5 * 2.0 ** min(failures - 2, 16))
 
 
 def prune(own: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from selectors import BaseSelector
+from typing import Literal
 
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.control.start import start_supervisor
@@ -13,19 +15,43 @@ from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_supervised
 from scanflow.backends.local.services.supervisor.attempts import newest
-from scanflow.backends.local.services.supervisor.failover import Failover, look
 from scanflow.errors import ScanflowError
-
-Watch = Callable[[Channel, Callable[[], object]], None]
 
 _LOOK_S = 0.5
 _ROUSE_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """Who answers now, and how many looks in a row found the service healthy."""
+
+    active: Literal["primary", "backup"] = "primary"
+    healthy: int = 0
+
+
+def look(before: Failover, *, ready: int, wanted: int, backup: bool, hand_back_after: int) -> Failover:
+    """Return who answers after one more look at the service. Pure.
+
+    Failover is immediate, since nobody else would respond; failing back waits for consecutive successful health
+    checks, so that a service that comes and goes does not take its callers along.
+
+    Args:
+        before: who answered until now.
+        ready: instances that could answer.
+        wanted: instances that there should be; with none the service sleeps, and its backup is not asked.
+        backup: whether it has a backup that could answer.
+        hand_back_after: consecutive successful health checks before the service answers itself again.
+    """
+    healthy = before.healthy + 1 if ready else 0
+    if before.active == "primary":
+        takes_over = backup and wanted > 0 and ready == 0
+        return Failover("backup" if takes_over else "primary", 0 if takes_over else healthy)
+    hands_back = healthy >= hand_back_after or not backup or wanted == 0
+    return Failover("primary" if hands_back else "backup", healthy)
+
+
 @dataclass(slots=True)
 class _Lender:
-    """An instance of the backup."""
-
     channel: Channel
     ready: bool = False
     listens: bool = False
@@ -39,9 +65,8 @@ class Backup:
     nothing behind.
     """
 
-    def __init__(self, folder: ServiceFolder, *, watch: Watch, unwatch: Callable[[Channel], None]) -> None:
-        self._service, self._home = folder.path.name, ServicesHome(folder.path.parent)
-        self._watch, self._unwatch = watch, unwatch
+    def __init__(self, folder: ServiceFolder, selector: BaseSelector) -> None:
+        self._service, self._home, self._selector = folder.path.name, ServicesHome(folder.path.parent), selector
         self._name: str | None = None
         self._failover = Failover()
         self._lenders: dict[Path, _Lender] = {}
@@ -49,12 +74,10 @@ class Backup:
 
     @property
     def active(self) -> bool:
-        """Whether the backup is to answer now."""
         return self._failover.active == "backup"
 
     @property
     def answers(self) -> bool:
-        """Whether an instance of the backup accepts now."""
         return any(one.listens and one.ready for one in self._lenders.values())
 
     def look(
@@ -88,7 +111,7 @@ class Backup:
         self._failover = look(before, ready=ready, wanted=wanted, backup=able, hand_back_after=hand_back_after)
         if not able and wanted and not ready:
             self._rouse(name, now)
-        self._apply(listener)
+        self.lend(listener)
         if self._failover.active == before.active:
             return None
         return (
@@ -97,25 +120,21 @@ class Backup:
             else f"the backup {name!r} hands back"
         )
 
-    def lend(self, listener: socket.socket | None) -> None:
-        """Have the backup's instances that are ready by now accept too, if the backup is to answer."""
-        self._apply(listener)
-
     def _find(self, name: str, now: float) -> None:
-        """Connect to the instances that the backup has now, and ask each how it is."""
         if now - self._looked >= _LOOK_S:
             self._looked = now
             for _, path in newest(self._home.service(name)):
                 if path not in self._lenders and (channel := Channel.to(path / "control")) is not None:
                     self._lenders[path] = _Lender(channel)
-                    self._watch(channel, lambda path=path: self._receive(path))  # type: ignore[misc]
+                    channel.watch(self._selector, partial(self._receive, path))
         for one in self._lenders.values():
             one.channel.flush()
             if now - one.looked >= _LOOK_S and not one.channel.awaits("state"):
                 one.looked = now
                 one.channel.ask("state")
 
-    def _apply(self, listener: socket.socket | None) -> None:
+    def lend(self, listener: socket.socket | None) -> None:
+        """Have the backup's instances that are ready by now accept too, if the backup is to answer."""
         for one in self._lenders.values():
             if self.active and one.ready and not one.listens and listener is not None:
                 one.channel.ask("listen", key=self._service, fds=[listener.fileno()])
@@ -126,21 +145,14 @@ class Backup:
 
     def _receive(self, path: Path) -> None:
         one = self._lenders[path]
-        messages, there = one.channel.read()
-        for message, fds in messages:
-            assert not fds
-            sent = one.channel.answered(message)
-            if sent is not None and sent.kind == "state":
-                one.ready = bool(message.body.get("ready"))
-            elif sent is not None and sent.kind == "listen" and "error" in message.body:
+        answers, there = one.channel.answers()
+        for asked, body in answers:
+            if asked.kind == "state":
+                one.ready = bool(body.get("ready"))
+            elif asked.kind == "listen" and "error" in body:
                 one.listens = False
         if not there:
-            self._drop(path)
-
-    def _drop(self, path: Path) -> None:
-        one = self._lenders.pop(path)
-        self._unwatch(one.channel)
-        one.channel.close()
+            self._lenders.pop(path).channel.close()
 
     def _rouse(self, name: str, now: float) -> None:
         """Have a backup that sleeps, or that nobody watches, get ready: a connection to its port wakes it."""
@@ -162,6 +174,5 @@ class Backup:
             caller.connect_ex((desired.host, desired.port))
 
     def close(self) -> None:
-        """Let go of the backup, which then accepts here no longer."""
-        for path in list(self._lenders):
-            self._drop(path)
+        while self._lenders:
+            self._lenders.popitem()[1].channel.close()

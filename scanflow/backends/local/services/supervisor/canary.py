@@ -47,8 +47,6 @@ def _value(policy: CanaryPolicy, stats: RevisionStats) -> float:
 
 
 class CanaryAnalysis:
-    """The analysis of the canary that there is now, if any."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._began: tuple[str, float, dict[str, RevisionStats]] | None = None

@@ -9,22 +9,21 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from functools import partial
+from selectors import BaseSelector
 from socket import socket
 
-from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState, change, read_desired
 from scanflow.backends.local.services.state.observed import EventLog, ObservedState, read_observed, write_observed
 from scanflow.backends.local.services.state.report import record_of
+from scanflow.backends.local.services.supervisor.attempts import limit_logs
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
 from scanflow.backends.local.services.supervisor.backup import Backup
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
 from scanflow.backends.local.services.supervisor.instance import Instance
-from scanflow.backends.local.services.supervisor.interval import IntervalGate
 from scanflow.backends.local.services.supervisor.listener import LISTEN_FD, Listener, Refuser
 from scanflow.backends.local.services.supervisor.metrics import MetricsWindow, ServiceMetrics
-from scanflow.backends.local.services.supervisor.pool import InstancePool
+from scanflow.backends.local.services.supervisor.pool import EAGER_S, InstancePool
 from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, reconcile, settled
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
 from scanflow.errors import ScanflowError
@@ -34,40 +33,39 @@ from scanflow.processes.shims import Shims
 
 _log = logging.getLogger(__name__)
 
-EAGER_S = 0.05
-HOLD_S = 10.0
-"""Longest that a connection waits for an instance, where requests have no shorter deadline."""
+HOLD_S = 10.0  # longest that a connection waits for an instance, where requests have no shorter deadline
+RECORDER_S = 30.0  # longest that a service that is being deleted waits for its predictions to be taken to the tracker
 
-RECORDER_S = 30.0
-"""Longest that a service that is being deleted waits for its predictions to be taken to the tracker."""
+
+class IntervalGate:
+    """What is done every so many seconds, in a loop that comes by more often."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def due(self, what: str, every_s: float, now: float) -> bool:
+        """Say whether it is time for it again, and take it as done."""
+        if now - self._last.get(what, float("-inf")) < every_s:
+            return False
+        self._last[what] = now
+        return True
 
 
 class ServiceController:
-    """A service, its instances, its listening socket, and everything that is decided about them."""
-
-    def __init__(
-        self,
-        folder: ServiceFolder,
-        desired: DesiredState,
-        shims: Shims,
-        *,
-        watch: Callable[[Channel, Callable[[], object]], None],
-        unwatch: Callable[[Channel], None],
-    ) -> None:
-        """``watch`` has a function called whenever a channel has something to read."""
+    def __init__(self, folder: ServiceFolder, desired: DesiredState, shims: Shims, selector: BaseSelector) -> None:
+        """``selector`` calls what is registered with it whenever there is something to read."""
         now = time.monotonic()
         self.folder, self.desired, self.shims = folder, desired, shims
-        self._watch, self._unwatch = watch, unwatch
         before = read_observed(folder)
         self._events = EventLog(before)
         self.listener = Listener()
         self._metrics = ServiceMetrics(folder.counted)
         self._window = MetricsWindow(now)
-        self.pool = InstancePool(folder, shims, self._metrics, say=self._say, joined=self._joined, left=self._left)
+        self.pool = InstancePool(folder, shims, self._metrics, selector, self._say)
         self.autoscaler = Autoscaler(now)
         same = before is not None and before.record.generation == desired.generation and before.record.settled
         self.autoscaler.begin(desired.definition, now, count=before.record.shape.instances if before and same else None)
-        self._backup = Backup(folder, watch=watch, unwatch=unwatch)
+        self._backup = Backup(folder, selector)
         self._refuser = Refuser(folder.path.name)
         self._canary = CanaryAnalysis(folder.canary)
         self.recording = RecorderProcess(folder, shims)
@@ -230,8 +228,9 @@ class ServiceController:
         definition = self.desired.definition
         if self._gate.due("usage", 2.0, now):
             self._measure(now)
-        if self._gate.due("tidy", 10.0, now):
-            self.pool.tidy()
+        if self._gate.due("logs", 10.0, now):
+            for one in self.pool.alive:
+                limit_logs(one.path)
         if not self._stopping and self.autoscaler.due(definition, now):
             self._measure(now)
             if said := self.autoscaler.look(definition, self._window, self.pool.ready, now, time.time()):
@@ -245,7 +244,8 @@ class ServiceController:
                 self._fail_over(now)  # nobody answers: not a second longer
 
     def _measure(self, now: float) -> None:
-        self.pool.measure(now)
+        for one in self.pool.alive:
+            one.measure(now)
         self._window.look(self._metrics.totals, now, in_flight=self.pool.in_flight)
         if self.autoscaler.count and not self.pool.ready:
             self._window.active = now  # whoever woke the service still waits
@@ -282,11 +282,10 @@ class ServiceController:
     def _act(self, wanted: PoolTarget, now: float) -> None:
         refused = next((one for one in self.pool.all.values() if one.refused is not None), None)
         if refused is not None:
+            why, refused.refused = refused.refused, None
             if wanted.changing:
-                self._give_up(f"instance {refused.name} cannot serve it: {refused.refused}")
-                refused.refused = None
+                self._give_up(f"instance {refused.name} cannot serve it: {why}")
                 return
-            refused.refused = None
         for action in reconcile(wanted, self.pool.seen(now)):
             self._do(action, wanted, now)
 
@@ -346,7 +345,6 @@ class ServiceController:
     # The listening socket
 
     def _listen(self, now: float) -> bool:
-        """Listen; say whether that works. A service that is being deleted listens no more."""
         if self._stopping:
             if self.listener.sock is not None:
                 self.listener.close()
@@ -364,7 +362,6 @@ class ServiceController:
         return True
 
     def _wake(self, now: float) -> None:
-        """Start an instance, if a client waits and there is none."""
         if self._asleep and self.listener.waiting:
             self._say("a request came: starting an instance")
             self.autoscaler.wake(now)
@@ -382,31 +379,6 @@ class ServiceController:
         if self.listener.sock is not None and self._refusing(now):
             self._refuser.accept(self.listener.sock, now)
         self._refuser.serve(now)
-
-    # Hearing
-
-    def _joined(self, one: Instance) -> None:
-        channel = one.channel
-        if channel is not None:
-            self._watch(channel, partial(self._receive, one, channel))
-
-    def _left(self, one: Instance) -> None:
-        if one.channel is not None:
-            self._receive(one, one.channel)  # it may have reported its last figures
-        if one.channel is not None:
-            self._unwatch(one.channel)
-
-    def _receive(self, one: Instance, channel: Channel) -> None:
-        messages, there = channel.read()
-        now = time.monotonic()
-        for message, fds in messages:
-            for fd in fds:
-                os.close(fd)
-            if message.kind == "reply":
-                self.pool.replied(one, message, now)
-        if not there and one.channel is channel:
-            self._unwatch(channel)
-            one.hang_up()
 
     # Reporting
 

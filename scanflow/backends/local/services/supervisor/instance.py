@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.backends.local.services.control.channel import Channel
-from scanflow.backends.local.services.supervisor.attempts import Template, started
-from scanflow.backends.local.services.supervisor.backoff import failures_in_a_row, pause_s
+from scanflow.backends.local.services.supervisor.attempts import Template, failures_in_a_row, pause_s, started
 from scanflow.backends.local.services.supervisor.metrics import Usage, read_usage
 from scanflow.backends.local.services.supervisor.reconcile import Phase, Seen
 from scanflow.cpu_priority import yield_cpu
@@ -26,49 +25,28 @@ class Instance:
 
     name: str
     template: Template
-    path: Path
-    """The folder of its attempt."""
-
+    path: Path  # the folder of its attempt
     phase: Phase = "starting"
     since: float = 0.0
-    """When this phase began."""
-
     began: float = 0.0
-    """When this attempt began."""
-
     pid: int | None = None
     channel: Channel | None = None
-    state: dict[str, Any] = field(default_factory=dict)
-    """What it said last about itself."""
-
+    state: dict[str, Any] = field(default_factory=dict)  # what it said last about itself
     looked: float = 0.0
-    """When it was asked last."""
-
     metered: float = 0.0
-    """When it was asked for its metrics last."""
-
     answered: float = 0.0
-    """When it answered last."""
-
     serves: int = 0
     was_ready: bool = False
-    lives: list[float] = field(default_factory=list)
-    """Seconds that its attempts lived."""
-
+    lives: list[float] = field(default_factory=list)  # seconds that its attempts lived
     due: float = 0.0
     restarts: int = 0
     error: str | None = None
-    stuck: bool = False
-    """Whether it was ended because it answered no more."""
-
+    stuck: bool = False  # whether it was ended because it answered no more
     usage: Usage | None = None
     used_at: float = 0.0
     cpu_share: float | None = None
-    behind: bool = False
-    """Whether others come first on the CPUs, since they answer callers and this one only starts."""
-
-    refused: str | None = None
-    """Why it did not take what it was asked to serve."""
+    behind: bool = False  # whether others come first on the CPUs, since they answer callers and this one only starts
+    refused: str | None = None  # why it did not take what it was asked to serve
 
     @property
     def alive(self) -> bool:
@@ -82,11 +60,9 @@ class Instance:
 
     @property
     def in_flight(self) -> int:
-        """Requests that it has not answered, as it said last."""
         return int(self.state.get("in_flight") or 0)
 
     def seen(self, now: float) -> Seen:
-        """Return what the decision about it needs."""
         return Seen(
             name=self.name,
             spec_hash=self.template.spec_hash,
@@ -102,7 +78,6 @@ class Instance:
         )
 
     def enter(self, phase: Phase, now: float) -> None:
-        """Begin another phase."""
         if phase != self.phase:
             self.phase, self.since = phase, now
 
@@ -124,12 +99,10 @@ class Instance:
             self.enter("starting", now)
 
     def yield_cpu(self, behind: bool) -> None:
-        """Let other processes come first on the CPUs, or no longer; what fails is tried at the next look."""
         if self.pid is not None and behind != self.behind and yield_cpu(self.pid, behind):
             self.behind = behind
 
     def measure(self, now: float) -> None:
-        """Look how much CPU and memory it uses."""
         usage = None if self.pid is None else read_usage(self.pid)
         if usage is not None and self.usage is not None and now > self.used_at:
             cores = float(self.state.get("cores") or self.template.grant.cores or 1.0)
@@ -138,7 +111,6 @@ class Instance:
         self.usage, self.used_at = usage, now
 
     def ended(self, now: float, reason: str | None, *, again: bool) -> None:
-        """Take note that its process is gone; ``again``: it is to be started once more."""
         self.hang_up()
         self.lives = [*self.lives, now - self.began][-_LIVES_KEPT:]
         self.error, self.pid, self.state, self.usage, self.serves = reason, None, {}, None, 0
@@ -146,19 +118,16 @@ class Instance:
         self.phase, self.since = "waiting" if again else "failed", now
 
     def hang_up(self) -> None:
-        """Close the control connection."""
         if self.channel is not None:
             self.channel.close()
             self.channel = None
 
     def kill(self) -> None:
-        """End the process at once; its shim ends what it started."""
         if self.is_process:
             assert self.pid is not None
             os.kill(self.pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask it to end, and end it when it does not."""
         stop_attempt(self.path)
 
     @property
@@ -171,5 +140,4 @@ class Instance:
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """Where it may run, as it read back."""
         return tuple(int(cpu) for cpu in self.state.get("cpus") or self.template.grant.cpus)

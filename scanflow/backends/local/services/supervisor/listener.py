@@ -14,9 +14,7 @@ from dataclasses import dataclass
 
 from scanflow.errors import UnavailableError
 
-LISTEN_FD = 50
-"""The descriptor under which all processes of a service have the socket."""
-
+LISTEN_FD = 50  # the descriptor under which all processes of a service have the socket
 _BACKLOG = 4096
 _RETRY_AFTER_S = 5
 _LINGER_S = 2.0
@@ -48,7 +46,6 @@ class Listener:
     """The listening socket of one service, as its supervisor has it."""
 
     def __init__(self) -> None:
-        """Take the socket that was inherited, if one was."""
         self.sock: socket.socket | None = None
         try:
             self.sock = socket.socket(fileno=LISTEN_FD)
@@ -80,7 +77,6 @@ class Listener:
         return bool(poller.poll(0))
 
     def close(self) -> None:
-        """Let go of the socket; it listens on in the processes that have it."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None
@@ -113,11 +109,9 @@ class Refuser:
 
     @property
     def busy(self) -> bool:
-        """Whether connections are still to be closed."""
         return bool(self._open)
 
     def accept(self, listener: socket.socket, now: float) -> None:
-        """Take the connections that wait."""
         for _ in range(_MOST_AT_ONCE):
             if len(self._open) >= _MOST_OPEN:
                 return
@@ -139,7 +133,6 @@ class Refuser:
         self._open = kept
 
     def _serve(self, one: _Refused) -> bool:
-        """Say whether the connection is to be looked at again."""
         try:
             while came := one.sock.recv(65536):
                 if not one.answered and came:
@@ -153,7 +146,6 @@ class Refuser:
         return False
 
     def close(self) -> None:
-        """Close all connections."""
         for one in self._open:
             one.sock.close()
         self._open = []

@@ -36,9 +36,7 @@ class RevisionStats:
     """What one revision did until now, or between two moments."""
 
     requests: float = 0.0
-    errors: float = 0.0
-    """Answered with 500 or more."""
-
+    errors: float = 0.0  # answered with 500 or more
     seconds: float = 0.0
     buckets: dict[float, float] = field(default_factory=dict)
     """Requests that took at most so many seconds, those of smaller limits included; the last limit is infinity."""
@@ -50,7 +48,6 @@ class RevisionStats:
 
     @property
     def mean_s(self) -> float | None:
-        """Mean latency in seconds; None without requests."""
         return self.seconds / self.timed if self.timed else None
 
 
@@ -70,8 +67,6 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process uses."""
-
     cpu_s: float
     rss_bytes: int
     threads: int
@@ -90,7 +85,6 @@ class ServiceMetrics:
             pass
 
     def report(self, instance: str, samples: Any) -> None:
-        """Take the samples of an instance: ``[[name, labels, value], …]``."""
         try:
             self._live[instance] = _parsed(samples)
         except (ValueError, TypeError, AttributeError):
@@ -112,7 +106,6 @@ class ServiceMetrics:
 
     @property
     def totals(self) -> Totals:
-        """The counters of all instances there ever were."""
         return totals_of(_summed([self._gone, *self._live.values()]))
 
 
@@ -126,11 +119,9 @@ class MetricsWindow:
 
     @property
     def totals(self) -> Totals:
-        """The counters as they were at the last look."""
         return self._looks[-1][1] if self._looks else Totals()
 
     def look(self, totals: Totals, now: float, *, in_flight: int) -> None:
-        """Take the counters as they are now."""
         if in_flight or (self._looks and totals.requests > self.totals.requests):
             self.active = now
         self._looks.append((now, totals))
@@ -138,7 +129,6 @@ class MetricsWindow:
             self._looks.popleft()
 
     def lately(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
-        """Return what a revision did in the last seconds."""
         _, before = self._at(window_s)
         none = RevisionStats()
         return between(before.revisions.get(revision, none), self.totals.revisions.get(revision, none))
@@ -187,7 +177,6 @@ class MetricsWindow:
 
 
 def totals_of(samples: Mapping[_Key, float]) -> Totals:
-    """Return what samples of an instance, or sums of several, say about each revision."""
     totals = Totals()
     for (name, labels), value in samples.items():
         own = dict(labels)
@@ -243,7 +232,6 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 
 
 def read_usage(pid: int) -> Usage | None:
-    """Return what a process uses; None where it is gone, or the system does not tell."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from selectors import BaseSelector
 from typing import Any
 
 from scanflow.backends.local.services.control.channel import Channel
@@ -20,18 +23,10 @@ from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 from scanflow.wire import ControlMessage, encode
 
-LOOK_S = 1.0
-"""Between two looks at an instance that is ready ..."""
-
-EAGER_S = 0.05
-"""... and at one that is expected to change any moment."""
-
-METRICS_S = 0.25
-"""Least time between two readings of an instance's metrics."""
-
-BEHIND_S = 20.0
-"""Longest that an instance which starts leaves the CPUs to those that answer callers."""
-
+LOOK_S = 1.0  # between two looks at an instance that is ready ...
+EAGER_S = 0.05  # ... and at one that is expected to change any moment.
+METRICS_S = 0.25  # least time between two readings of an instance's metrics
+BEHIND_S = 20.0  # longest that an instance which starts leaves the CPUs to those that answer callers
 Say = Callable[[str], None]
 
 
@@ -39,19 +34,9 @@ class InstancePool:
     """All instances of one service that have a process, or wait for another."""
 
     def __init__(
-        self,
-        folder: ServiceFolder,
-        shims: Shims,
-        metrics: ServiceMetrics,
-        *,
-        say: Say,
-        joined: Callable[[Instance], None],
-        left: Callable[[Instance], None],
+        self, folder: ServiceFolder, shims: Shims, metrics: ServiceMetrics, selector: BaseSelector, say: Say
     ) -> None:
-        """``say`` gets what happens, in words; ``joined``, each instance whose control connection was made; ``left``,
-        each whose process is gone, before that connection is closed."""
-        self._folder, self._shims, self._metrics = folder, shims, metrics
-        self._say, self._joined, self._left = say, joined, left
+        self._folder, self._shims, self._metrics, self._selector, self._say = folder, shims, metrics, selector, say
         self.all: dict[str, Instance] = {}
         self._by_path: dict[Path, Instance] = {}
 
@@ -64,21 +49,17 @@ class InstancePool:
 
     @property
     def alive(self) -> list[Instance]:
-        """Those that have a process."""
         return [one for one in self.all.values() if one.alive]
 
     @property
     def behind(self) -> bool:
-        """Whether messages wait to be sent."""
         return any(one.channel is not None and one.channel.behind for one in self.all.values())
 
     def seen(self, now: float) -> list[Seen]:
-        """Return all of them as the decision needs them."""
         return [one.seen(now) for one in self.all.values()]
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not answered yet."""
         return sum(one.in_flight for one in self.ready)
 
     # Coming and going
@@ -118,13 +99,12 @@ class InstancePool:
         grant = before.template.grant if before is not None and before.template.spec_hash == spec_hash else None
         if grant is None:
             grant = choose(self._folder, topology, shape, count, own, leaving)
+        template = attempts.Template(spec_hash, shape.cores or 1.0, grant)
         try:
-            path = attempts.make_attempt(self._folder, desired, name, grant)
+            path = attempts.make_attempt(self._folder, desired, name, template)
         except OSError as error:
             raise disk_error(error, self._folder.attempts(name)) from error
-        one = Instance(
-            name=name, template=attempts.Template(spec_hash, shape.cores or 1.0, grant), path=path, since=now, began=now
-        )
+        one = Instance(name=name, template=template, path=path, since=now, began=now)
         if before is not None and before.template.spec_hash == spec_hash:
             one.lives, one.restarts = before.lives, before.restarts + 1
             one.was_ready, one.error = before.was_ready, before.error
@@ -148,7 +128,6 @@ class InstancePool:
         return True
 
     def forget(self, name: str) -> None:
-        """Think no more of an instance without a process."""
         self.all.pop(name, None)
 
     def _enter(self, one: Instance) -> None:
@@ -156,7 +135,8 @@ class InstancePool:
         self._by_path[one.path] = one
 
     def _ended(self, one: Instance, exit_: Exit, now: float, *, retry: bool) -> None:
-        self._left(one)
+        if one.channel is not None:
+            self._receive(one, one.channel)  # it may have reported its last figures
         self._metrics.ended(str(one.path))
         if exit_.seconds is not None:
             one.began = now - exit_.seconds
@@ -200,56 +180,48 @@ class InstancePool:
         return {"metrics": True, "others": self._metrics.others(str(one.path))}
 
     def _connect(self, one: Instance, now: float) -> None:
-        one.channel = Channel.to(one.path / "control")
-        if one.channel is not None:
+        channel = one.channel = Channel.to(one.path / "control")
+        if channel is not None:
             one.answered = now
-            self._joined(one)
+            channel.watch(self._selector, partial(self._receive, one, channel))
 
-    def replied(self, one: Instance, reply: ControlMessage, now: float) -> None:
-        """Take note of an answer that is a plain one."""
-        sent = None if one.channel is None else one.channel.answered(reply)
-        if sent is None:
-            return
-        error = reply.body.get("error")
-        if sent.kind == "state" and error is None:
+    def _receive(self, one: Instance, channel: Channel) -> None:
+        answers, there = channel.answers()
+        now = time.monotonic()
+        for asked, body in answers:
+            self._answered(one, asked, body, now)
+        if not there and one.channel is channel:
+            one.hang_up()
+
+    def _answered(self, one: Instance, asked: ControlMessage, body: dict[str, Any], now: float) -> None:
+        error = body.get("error")
+        if asked.kind == "state" and error is None:
             before = one.phase
-            if "metrics" in reply.body:
-                self._metrics.report(str(one.path), reply.body.pop("metrics"))
-            one.reported(reply.body, now)
+            if "metrics" in body:
+                self._metrics.report(str(one.path), body.pop("metrics"))
+            one.reported(body, now)
             if before == "starting" and one.phase == "ready":
                 where = f" on core {', '.join(map(str, one.cpus))}" if one.cpus and one.template.grant.cpus else ""
                 self._say(f"instance {one.name} is ready{where} ({now - one.began:.1f} s)")
-        elif sent.kind == "apply":
+        elif asked.kind == "apply":
             one.answered = now
             if error is None:
-                one.serves = max(one.serves, int(sent.body.get("generation", 0)))
+                one.serves = max(one.serves, int(asked.body.get("generation", 0)))
             else:
                 one.refused = str(error)
 
     def apply(self, one: Instance, desired: DesiredState) -> None:
-        """Ask an instance to serve what is wanted now."""
         if one.channel is not None:
             body: dict[str, Any] = json.loads(encode(desired.definition.desired))
             one.refused = None
             one.channel.ask("apply", body)
 
     def drain(self, one: Instance, now: float) -> None:
-        """Ask an instance to finish what it has begun, and to end."""
         one.enter("draining", now)
         if one.channel is not None:
             one.channel.ask("drain")
         else:
             one.stop()
-
-    def tidy(self) -> None:
-        """Keep logs bounded."""
-        for one in self.alive:
-            attempts.limit_logs(one.path)
-
-    def measure(self, now: float) -> None:
-        """Look what each uses."""
-        for one in self.alive:
-            one.measure(now)
 
     def close(self) -> None:
         """Let go of all of them; they run on."""

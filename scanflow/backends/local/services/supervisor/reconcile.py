@@ -16,39 +16,23 @@ from typing import Literal
 
 Phase = Literal["starting", "ready", "draining", "waiting", "failed"]
 
-SILENT_S = 9.0
-"""Three looks, three seconds apart, without an answer: the instance is taken for stuck."""
-
-APPLY_SILENT_S = 60.0
-"""While it loads a model; a library that is being imported may hold the interpreter for long."""
-
-START_S = 300.0
-"""Longest from its start until an instance is ready."""
-
-DRAIN_S = 15.0
-"""Beyond its deadline for requests, how long an instance may take to go."""
-
-TRIES = 3
-"""Failed starts of an instance until a change is given up."""
+SILENT_S = 9.0  # three looks, three seconds apart, without an answer: the instance is taken for stuck
+APPLY_SILENT_S = 60.0  # while it loads a model; a library that is being imported may hold the interpreter for long
+START_S = 300.0  # longest from its start until an instance is ready
+DRAIN_S = 15.0  # beyond its deadline for requests, how long an instance may take to go
+TRIES = 3  # failed starts of an instance until a change is given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTarget:
     """What there should be."""
 
-    spec_hash: str
-    """What an instance must have been started with."""
-
+    spec_hash: str  # what an instance must have been started with
     count: int
-    serves: int
-    """The generation of what each should serve."""
-
-    cores: float
-    """Of one instance; 1 where it is not limited."""
-
+    serves: int  # the generation of what each should serve
+    cores: float  # of one instance; 1 where it is not limited
     deadline_s: float = 30.0
-    changing: bool = False
-    """Whether a change is not in effect yet, so that it can be given up."""
+    changing: bool = False  # whether a change is not in effect yet, so that it can be given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +43,13 @@ class Seen:
     spec_hash: str
     phase: Phase
     cores: float = 1.0
-    serves: int = 0
-    """The generation it serves; 0: none yet."""
-
-    applying: bool = False
-    """It was asked to serve another generation, and has not answered."""
-
-    silent_s: float = 0.0
-    """Seconds since it answered last."""
-
-    phase_s: float = 0.0
-    """Seconds since it began to start, or to drain."""
-
-    due_s: float = 0.0
-    """``waiting``: seconds until it may be started again."""
-
-    failures: int = 0
-    """Ends in a row of this instance that were too early."""
-
-    was_ready: bool = False
-    """Whether it, or an earlier attempt of it, was ever ready."""
+    serves: int = 0  # the generation it serves; 0: none yet
+    applying: bool = False  # it was asked to serve another generation, and has not answered
+    silent_s: float = 0.0  # seconds since it answered last
+    phase_s: float = 0.0  # seconds since it began to start, or to drain
+    due_s: float = 0.0  # waiting: seconds until it may be started again
+    failures: int = 0  # ends in a row of this instance that were too early
+    was_ready: bool = False  # whether it, or an earlier attempt of it, was ever ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +66,6 @@ class InstanceAction:
 
 
 def reconcile(wanted: PoolTarget, seen: Sequence[Seen]) -> list[InstanceAction]:
-    """Return what to do now, in order; nothing where all is as wanted or must be waited for."""
     actions = [action for one in seen if (action := _unwell(wanted, one)) is not None]
     alive = [one for one in seen if one.phase != "draining"]
     new = [one for one in alive if one.spec_hash == wanted.spec_hash]
@@ -113,7 +83,6 @@ def reconcile(wanted: PoolTarget, seen: Sequence[Seen]) -> list[InstanceAction]:
 
 
 def settled(wanted: PoolTarget, seen: Sequence[Seen]) -> bool:
-    """Say whether all is as wanted: so many instances ready with the right generation, and no others."""
     good = [
         one
         for one in seen
@@ -151,7 +120,6 @@ def _remove(one: Seen) -> InstanceAction:
 
 
 def _replaced(wanted: PoolTarget, new: Sequence[Seen], old: Sequence[Seen]) -> list[Seen]:
-    """Return the old instances that may go now."""
     ready = [one for one in new if one.phase == "ready"]
     done = len(ready) >= wanted.count
     serving = [one for one in old if one.phase == "ready"]

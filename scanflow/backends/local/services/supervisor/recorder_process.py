@@ -10,14 +10,17 @@ from pathlib import Path
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState
-from scanflow.backends.local.services.supervisor.attempts import numbers, prune
-from scanflow.backends.local.services.supervisor.backoff import failures_in_a_row, pause_s
+from scanflow.backends.local.services.supervisor.attempts import (
+    failures_in_a_row,
+    next_attempt,
+    numbers,
+    pause_s,
+    prune,
+)
 from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, stop_attempt
 
 
 class RecorderProcess:
-    """The recorder of one service, if it has one."""
-
     def __init__(self, folder: ServiceFolder, shims: Shims) -> None:
         self._folder, self._shims = folder, shims
         self._running: Path | None = None
@@ -25,7 +28,6 @@ class RecorderProcess:
         self._due = 0.0
 
     def adopt(self) -> None:
-        """Take over what an earlier supervisor started."""
         if tries := numbers(self._folder.recorder):
             path = self._folder.recorder / str(tries[-1])
             if (path / "alive").exists() and self._shims.adopt(path) is None:
@@ -33,7 +35,6 @@ class RecorderProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it is at work."""
         return self._running is not None
 
     @property
@@ -42,22 +43,18 @@ class RecorderProcess:
         return next(self._folder.recorded.glob("*.npz"), None) is not None
 
     def look(self, desired: DesiredState, now: float) -> None:
-        """Start it if there is something to do."""
         if self._running is None and desired.recorder and now >= self._due and self.waiting:
-            number = max(numbers(self._folder.recorder), default=0) + 1
-            path = self._folder.recorder / str(number)
+            path = next_attempt(self._folder.recorder)
             attempt_folder(path, Spec(argv=desired.recorder, cwd=str(self._folder.path)))
             self._running = path
             self._shims.start(path)
             prune(self._folder.recorder)
 
     def stop(self) -> None:
-        """Ask it to end."""
         if self._running is not None:
             stop_attempt(self._running)
 
     def ended(self, path: Path, exit_: Exit, now: float) -> None:
-        """Take note that a process ended, if it was the recorder."""
         if path != self._running:
             return
         self._running = None
