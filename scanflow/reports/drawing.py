@@ -1,15 +1,35 @@
-"""Small means to draw with: elements as text, ticks at round numbers, and labels that do not overlap."""
+"""Small means to draw with: SVG elements as text, colours, ticks at round numbers, and labels that do not overlap."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
+WIDTH = 960.0
 AXIS_FONT_PX = 12
 WIDEST = 0.62  # of a letter, on average, as a share of the font's size: an upper bound for the usual sans-serif fonts
 GAP_PX = 8.0
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "ink": ("#1f2430", "#e7e9ee"),
+    "soft": ("#5b6372", "#a4acba"),
+    "line": ("#d5d9e0", "#3a414d"),
+    "blue": ("#1d63c4", "#7db1ff"),
+    "red": ("#c22f3d", "#ff8a92"),
+    "green": ("#1b7f4b", "#5fd398"),
+    "amber": ("#9a6200", "#f0b95a"),
+    "violet": ("#7440b5", "#c3a1ff"),
+    "paper": ("#ffffff", "#171a20"),
+}
+"""Name: (on white, on black). Against their paper each has a contrast of 4.5 or more, ``line`` aside."""
+
+STYLE = (
+    "@media (prefers-color-scheme: dark){"
+    + "".join(f".f-{name}{{fill:{dark}}}.s-{name}{{stroke:{dark}}}" for name, (_, dark) in COLOURS.items())
+    + "}"
+)
+"""Inside each SVG, so that it is right when it stands alone too."""
 
 
 def number(value: float) -> str:
@@ -27,16 +47,57 @@ def element(name: str, text: str | None = None, /, **attributes: object) -> str:
     return f"<{opening}/>" if text is None else f"<{opening}>{text}</{name}>"
 
 
+def paint(fill: str | None = None, stroke: str | None = None) -> dict[str, str]:
+    classes = [f"f-{fill}"] if fill else []
+    classes += [f"s-{stroke}"] if stroke else []
+    painted = {"class_": " ".join(classes), "fill": COLOURS[fill][0] if fill else "none"}
+    return painted | ({"stroke": COLOURS[stroke][0]} if stroke else {})
+
+
+def line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: int = 1, **more: object) -> str:
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke_width=width, **more, **paint(stroke=colour))
+
+
+def text(words: str, x: float, y: float, colour: str, *, anchor: str = "middle", **more: object) -> str:
+    return element("text", safe(words), x=x, y=y, text_anchor=anchor, **more, **paint(colour))
+
+
+def safe(words: str) -> str:
+    """Return the text so that it cannot become an element."""
+    return escape(words, quote=False)
+
+
 def text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
     """Return how wide a text is at most, in pixels."""
     return len(text) * font_px * WIDEST
 
 
-class PlacedLabel(NamedTuple):
-    """Where a text is put: its middle, and in which row, counted from the nearest to what it names."""
+def halo(text: str, middle: float, y: float) -> str:
+    """Return what keeps lines from running through a label: a piece of paper behind it."""
+    width = text_width(text)
+    return element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
+
+def whole(height: float, name: str, *parts: str) -> str:
+    return element(
+        "svg",
+        "\n".join(["", element("title", safe(name)), element("style", STYLE), *parts, ""]),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH:g} {height:g}",
+        role="img",
+        font_family="system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif",
+        font_size=AXIS_FONT_PX,
+    )
+
+
+def empty(words: str) -> str:
+    """Return a plot that says why there is nothing in it."""
+    return whole(80.0, words, text(words, WIDTH / 2, 44.0, "soft"))
+
+
+class PlacedLabel(NamedTuple):
     middle: float
-    row: int
+    row: int  # counted from the nearest to what it names
 
 
 def place(
@@ -80,8 +141,3 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(at * step, 10) for at in range(first, last + 1)]
-
-
-def span_text(seconds: float, unit: str) -> str:
-    """Return a time since the beginning, in ``s``, ``min`` or ``h``."""
-    return f"{seconds / {'s': 1, 'min': 60, 'h': 3600}[unit]:g} {unit}"

@@ -23,11 +23,10 @@ def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[Loop
 def loop_event(event: Event) -> LoopEvent | None:
     """Return an event as a part of the story; None: it is none."""
     teller = _TELLERS.get(event.type)
-    agent = event.data.get("agent")
-    if teller is None or not isinstance(agent, str):
+    if teller is None or not isinstance(event.data.get("agent"), str):
         return None
     try:
-        return teller(event, agent, event.data)
+        return teller(event)
     except (KeyError, TypeError, ValueError):  # somebody else's event of that name: anybody may tell the server
         return None
 
@@ -104,103 +103,68 @@ def _version(event: Event, number: int | None, metric: str) -> Version | None:
     return Version(version=number, at=event.at, accuracy=min(1.0, max(0.0, accuracy)))
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _counted(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    count = _count(data.get("new"))
-    text = f"{count or 0:,} predictions"
-    return _loop_event(
-        event, agent, "predictions", text, count=count, detail=f"{data.get('predictions')} not checked yet"
-    )
-
-
-def _drift(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    anomalies, looked = _count(data.get("anomalies")), data.get("predictions")
-    of = f" of {looked:,}" if isinstance(looked, int) else ""
-    picked = _count(data.get("picked"))
-    points = f"; {picked:,} samples selected for labelling" if picked else ""
-    text = f"drift: {anomalies:,}{of} outliers{points}"
-    return _loop_event(event, agent, "detection", text, count=anomalies, picked=picked, detail=_run(data))
-
-
-def _no_drift(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    looked = data.get("predictions")
-    of = f" in {looked:,} predictions" if isinstance(looked, int) else ""
-    return _loop_event(event, agent, "look", f"no drift{of}", detail=_run(data))
-
-
-def _labels(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    count = _count(data.get("count"))
-    return _loop_event(event, agent, "label", f"{count:,} labels", count=count, detail=f"by {data.get('by')}")
-
-
-def _judged(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    version, metric = data.get("version"), data.get("metric")
-    old, new = float(data["champion_metric"]), float(data["challenger_metric"])
-    sign = ">" if new > old else "≤"
-    verdict = "better" if data.get("better") else "not better"
-    text = f"V{version} {new:.3f} {sign} {old:.3f}: {verdict}"
-    return _loop_event(event, agent, "gate", text, detail=f"{metric} on the same samples; {_run(data)}")
-
-
-def _promoted(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    return _loop_event(event, agent, "promotion", f"V{data.get('version')} is the champion", detail=_action(data))
-
-
-def _rejected(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    return _loop_event(event, agent, "revert", f"V{data.get('version')} rejected", detail=str(data.get("why")))
-
-
-def _intent(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent | None:
-    if data.get("verdict") == "duplicate":
-        return None
-    kind: Kind = "retrain" if data.get("strategy") == "retrain_model" else "call"
-    done = data.get("verdict") == "act"
-    words = f"{_verb(data.get('primitive'))} {event.subject.partition('/')[2]}"
-    return _loop_event(
-        event,
-        agent,
-        kind if done else "other",
-        words if done else f"{words}: {data.get('verdict')}",
-        detail=f"strategy {data.get('strategy')}. {data.get('reason', '')}",
-    )
-
-
-def _failed(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    text = f"{_verb(data.get('primitive'))} {event.subject.partition('/')[2]}: failed"
-    return _loop_event(event, agent, "revert", text, detail=str(data.get("error", "")))
-
-
-def _reverted(event: Event, agent: str, data: Mapping[str, Any]) -> LoopEvent:
-    words = f"{_verb(data.get('primitive'))} {event.subject.partition('/')[2]}: taken back"
-    return _loop_event(event, agent, "revert", words, detail=_action(data))
-
-
-def _loop_event(
-    event: Event,
-    agent: str,
-    kind: Kind,
-    text: str,
-    *,
-    count: int | None = None,
-    picked: int | None = None,
-    detail: str = "",
+def _told(
+    event: Event, kind: Kind, text: str, *, count: int | None = None, picked: int | None = None, detail: str = ""
 ) -> LoopEvent:
+    agent = str(event.data["agent"])
     return LoopEvent(at=event.at, agent=agent, kind=kind, text=text, count=count, picked=picked, detail=detail)
 
 
-def _verb(primitive: Any) -> str:
-    return _VERBS.get(str(primitive), str(primitive).replace("_", " "))
+def _counted(event: Event) -> LoopEvent:
+    count, unchecked = _number(event.data.get("new")), event.data.get("predictions")
+    return _told(
+        event, "predictions", f"{count or 0:,} predictions", count=count, detail=f"{unchecked} not checked yet"
+    )
 
 
-def _run(data: Mapping[str, Any]) -> str:
-    return f"run {data['run']}" if data.get("run") else ""
+def _drift(event: Event) -> LoopEvent:
+    anomalies, looked, picked = (_number(event.data.get(name)) for name in ("anomalies", "predictions", "picked"))
+    of = "" if looked is None else f" of {looked:,}"
+    points = f"; {picked:,} samples selected for labelling" if picked else ""
+    text = f"drift: {anomalies:,}{of} outliers{points}"
+    return _told(event, "detection", text, count=anomalies, picked=picked, detail=_run(event))
 
 
-def _action(data: Mapping[str, Any]) -> str:
-    found = data.get("action") or data.get("id")
+def _no_drift(event: Event) -> LoopEvent:
+    looked = _number(event.data.get("predictions"))
+    of = "" if looked is None else f" in {looked:,} predictions"
+    return _told(event, "look", f"no drift{of}", detail=_run(event))
+
+
+def _labels(event: Event) -> LoopEvent:
+    count = _number(event.data.get("count"))
+    return _told(event, "label", f"{count:,} labels", count=count, detail=f"by {event.data.get('by')}")
+
+
+def _judged(event: Event) -> LoopEvent:
+    data: Mapping[str, Any] = event.data
+    old, new = float(data["champion_metric"]), float(data["challenger_metric"])
+    verdict = "better" if data.get("better") else "not better"
+    text = f"V{data.get('version')} {new:.3f} {'>' if new > old else '≤'} {old:.3f}: {verdict}"
+    return _told(event, "gate", text, detail=f"{data.get('metric')} on the same samples; {_run(event)}")
+
+
+def _intent(event: Event) -> LoopEvent | None:
+    verdict, strategy = event.data.get("verdict"), event.data.get("strategy")
+    if verdict == "duplicate":
+        return None
+    detail = f"strategy {strategy}. {event.data.get('reason', '')}"
+    if verdict != "act":
+        return _told(event, "other", f"{_deed(event)}: {verdict}", detail=detail)
+    return _told(event, "retrain" if strategy == "retrain_model" else "call", _deed(event), detail=detail)
+
+
+def _deed(event: Event) -> str:
+    primitive = str(event.data.get("primitive"))
+    return f"{_VERBS.get(primitive, primitive.replace('_', ' '))} {event.subject.partition('/')[2]}"
+
+
+def _run(event: Event) -> str:
+    return f"run {event.data['run']}" if event.data.get("run") else ""
+
+
+def _action(event: Event) -> str:
+    found = event.data.get("action") or event.data.get("id")
     return f"scanflow why {found}" if found else ""
 
 
@@ -213,17 +177,23 @@ _VERBS = {
     "update_workflow_affinity": "moves",
 }
 
-_TELLERS: Mapping[str, Callable[[Event, str, Mapping[str, Any]], LoopEvent | None]] = {
+_TELLERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     "predictions.counted": _counted,
     "drift.found": _drift,
     "drift.none": _no_drift,
     "labels.given": _labels,
     "model.judged": _judged,
-    "model.promoted": _promoted,
-    "model.rejected": _rejected,
+    "model.promoted": lambda event: _told(
+        event, "promotion", f"V{event.data.get('version')} is the champion", detail=_action(event)
+    ),
+    "model.rejected": lambda event: _told(
+        event, "revert", f"V{event.data.get('version')} rejected", detail=str(event.data.get("why"))
+    ),
     "intent": _intent,
-    "action.failed": _failed,
-    "action.reverted": _reverted,
+    "action.failed": lambda event: _told(
+        event, "revert", f"{_deed(event)}: failed", detail=str(event.data.get("error", ""))
+    ),
+    "action.reverted": lambda event: _told(event, "revert", f"{_deed(event)}: taken back", detail=_action(event)),
 }
 
 _OF_RUNS = frozenset({"drift.found", "drift.none", "model.judged"})

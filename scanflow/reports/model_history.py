@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scanflow.reports.drawing import PlacedLabel, element, nice_step, number, place, text_width, ticks
-from scanflow.reports.records import Use, Version
-from scanflow.reports.style import paint
-from scanflow.reports.timeline import WIDTH, empty, halo, safe, whole
+from scanflow.reports import drawing as svg
+from scanflow.reports.records import Version
 
 LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 112.0, 40.0, 64.0, 240.0, 58.0
 MOST_ROWS = 3
@@ -25,12 +23,12 @@ def model_history(versions: Sequence[Version]) -> str:
     Points are in the order of versions, evenly spaced, as in the thesis: several may be made within seconds.
     """
     if not versions:
-        return empty("There is no version of the model yet.")
+        return svg.empty("There is no version of the model yet.")
     known = sorted(versions, key=lambda version: version.version)
     low, high = limits([version.accuracy for version in known])
     places = [(x_of(at, len(known)), y_of(version.accuracy, low, high)) for at, version in enumerate(known)]
     lines, texts = names(known, places)
-    return whole(
+    return svg.whole(
         TOP + HEIGHT + BOTTOM,
         "Accuracy of the model's versions, the champions marked",
         grid(low, high),
@@ -45,12 +43,12 @@ def limits(accuracies: Sequence[float]) -> tuple[float, float]:
     """Return round ends of the axis with all accuracies well inside, in 0 to 1."""
     low, high = min(accuracies), max(accuracies)
     room = max(0.005, (high - low) * 0.15)
-    step = nice_step(high - low + 2 * room, 5)
+    step = svg.nice_step(high - low + 2 * room, 5)
     return max(0.0, math.floor((low - room) / step) * step), min(1.0, math.ceil((high + room) / step - 1e-9) * step)
 
 
 def x_of(at: int, count: int) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * (at + 0.5) / count
+    return LEFT + (svg.WIDTH - LEFT - RIGHT) * (at + 0.5) / count
 
 
 def y_of(accuracy: float, low: float, high: float) -> float:
@@ -58,17 +56,15 @@ def y_of(accuracy: float, low: float, high: float) -> float:
 
 
 def grid(low: float, high: float) -> str:
-    """Return the lines at round accuracies, with their names."""
     parts = []
-    step = nice_step(high - low, 5)
+    step = svg.nice_step(high - low, 5)
     digits = 0 if step >= 0.0099 else 1 if step >= 0.00099 else 2
-    for tick in ticks(low, high, 5):
+    for tick in svg.ticks(low, high, 5):
         y = y_of(tick, low, high)
-        parts.append(element("line", x1=LEFT, y1=y, x2=WIDTH - RIGHT, y2=y, stroke_width=1, **paint(stroke="line")))
-        parts.append(element("text", f"{tick:.{digits}%}", x=LEFT - 10, y=y + 4, text_anchor="end", **paint("soft")))
+        parts.append(svg.line(LEFT, y, svg.WIDTH - RIGHT, y, "line"))
+        parts.append(svg.text(f"{tick:.{digits}%}", LEFT - 10, y + 4, "soft", anchor="end"))
     middle = TOP + HEIGHT / 2
-    turned = f"rotate(-90 28 {number(middle)})"
-    parts.append(element("text", "accuracy", x=28.0, y=middle, text_anchor="middle", transform=turned, **paint("soft")))
+    parts.append(svg.text("accuracy", 28.0, middle, "soft", transform=f"rotate(-90 28 {svg.number(middle)})"))
     return "\n".join(parts)
 
 
@@ -78,7 +74,7 @@ def in_use(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> s
     It steps up or down to a version at its point. Where it must go back to an older one, it does so a little after the
     newest that there was by then; where nothing was in use, it has a gap.
     """
-    room = (WIDTH - LEFT - RIGHT) / len(known) * AFTER_SHARE
+    room = (svg.WIDTH - LEFT - RIGHT) / len(known) * AFTER_SHARE
 
     def past(at: int, when: float) -> float:
         """Return where the line stands at a time at which it leaves a version's height."""
@@ -88,40 +84,37 @@ def in_use(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> s
     steps: list[str] = []
     pen, before = 0.0, 0
     until: float | None = None
-    for use, at in uses(known):
+    uses = [(use, at) for at, version in enumerate(known) for use in version.uses]
+    uses.sort(key=lambda one: (one[0].began, math.inf if one[0].ended is None else one[0].ended))
+    for use, at in uses:
         x, y = places[at]
         if steps and until is not None and until < use.began:
             pen = past(before, until)
-            steps.append(f"H{number(pen)}")
+            steps.append(f"H{svg.number(pen)}")
             until = None
         x = past(before, use.began) if x < pen else x
         gone_on = until is not None
-        steps.append(f"H{number(x)}V{number(y)}" if gone_on else f"M{number(x)} {number(y)}")
+        steps.append(f"H{svg.number(x)}V{svg.number(y)}" if gone_on else f"M{svg.number(x)} {svg.number(y)}")
         pen, before, until = x, at, use.ended
     if not steps:
         return ""
-    steps.append(f"H{number(WIDTH - RIGHT if until is None else past(before, until))}")
-    return element("path", d=" ".join(steps), stroke_width=2, **paint(stroke="green"))
-
-
-def uses(known: Sequence[Version]) -> list[tuple[Use, int]]:
-    """Return when something was in use, in the order of time, each with the place of its version."""
-    found = [(use, at) for at, version in enumerate(known) for use in version.uses]
-    return sorted(found, key=lambda one: (one[0].began, math.inf if one[0].ended is None else one[0].ended))
+    steps.append(f"H{svg.number(svg.WIDTH - RIGHT if until is None else past(before, until))}")
+    return svg.element("path", d=" ".join(steps), stroke_width=2, **svg.paint(stroke="green"))
 
 
 def points(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> list[str]:
-    """Return a mark for each version: full where it was in use, a ring where not, and two rings for the champion."""
     drawn = []
     for version, (x, y) in zip(known, places, strict=True):
         state = "champion" if version.champion else "promoted" if version.promoted else "not promoted"
-        title = element("title", f"version {version.version}: {version.accuracy:.2%}, {state}")
+        title = svg.element("title", f"version {version.version}: {version.accuracy:.2%}, {state}")
         if version.champion:
-            drawn.append(element("circle", cx=x, cy=y, r=10.0, stroke_width=2, **paint(stroke="green")))
-        if version.champion or version.promoted:
-            drawn.append(element("circle", title, cx=x, cy=y, r=5.5, **paint("green")))
+            drawn.append(svg.element("circle", cx=x, cy=y, r=10.0, stroke_width=2, **svg.paint(stroke="green")))
+        if version.promoted:
+            drawn.append(svg.element("circle", title, cx=x, cy=y, r=5.5, **svg.paint("green")))
         else:
-            drawn.append(element("circle", title, cx=x, cy=y, r=4.5, stroke_width=2, **paint("paper", stroke="soft")))
+            drawn.append(
+                svg.element("circle", title, cx=x, cy=y, r=4.5, stroke_width=2, **svg.paint("paper", stroke="soft"))
+            )
     return drawn
 
 
@@ -137,8 +130,8 @@ def names(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> tu
     lines, texts = [], []
     for version, (x, _), words, label in zip(known, places, below, placed(known, places, below, rows=1), strict=True):
         if label is not None:
-            colour = "ink" if version.promoted or version.champion else "soft"
-            texts.append(element("text", words, x=x, y=foot, text_anchor="middle", **paint(colour)))
+            colour = "ink" if version.promoted else "soft"
+            texts.append(svg.text(words, x, foot, colour))
     labels = placed(known, places, above, rows=1)
     near = all(label is not None and label.middle == x for label, (x, _) in zip(labels, places, strict=True))
     if not near:
@@ -146,28 +139,22 @@ def names(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> tu
     for version, (x, y), words, label in zip(known, places, above, labels, strict=True):
         if label is None:
             continue
-        colour = "green" if version.promoted or version.champion else "soft"
+        colour = "green" if version.promoted else "soft"
         under = colour == "soft" and y + 2 * CLEAR_PX < TOP + HEIGHT  # what was not in use is mostly below the line
         beside = y + CLEAR_PX + 6 if under else y - CLEAR_PX
         top = beside if near else TOP - CLEAR_PX - label.row * ROW_PX
         if not near:
-            lines.append(element("line", x1=x, y1=y, x2=x, y2=top + 4, stroke_width=1, **paint(stroke="line")))
-        texts += halo(words, label.middle, top)
-        texts.append(element("text", safe(words), x=label.middle, y=top, text_anchor="middle", **paint(colour)))
-    axis_name = "version of the model"
-    texts.append(
-        element("text", axis_name, x=(LEFT + WIDTH - RIGHT) / 2, y=foot + 24, text_anchor="middle", **paint("soft"))
-    )
+            lines.append(svg.line(x, y, x, top + 4, "line"))
+        texts += [svg.halo(words, label.middle, top), svg.text(words, label.middle, top, colour)]
+    texts.append(svg.text("version of the model", (LEFT + svg.WIDTH - RIGHT) / 2, foot + 24, "soft"))
     return lines, texts
 
 
 def placed(
     known: Sequence[Version], places: Sequence[tuple[float, float]], words: Sequence[str], *, rows: int
-) -> list[PlacedLabel | None]:
-    """Return a place for each text; those of versions in use choose first."""
-    order = sorted(range(len(known)), key=lambda at: not (known[at].promoted or known[at].champion))
-    found = place([(places[at][0], text_width(words[at])) for at in order], left=LEFT, right=WIDTH, rows=rows)
-    back: list[PlacedLabel | None] = [None] * len(known)
-    for at, label in zip(order, found, strict=True):
-        back[at] = label
-    return back
+) -> list[svg.PlacedLabel | None]:
+    order = sorted(range(len(known)), key=lambda at: not known[at].promoted)
+    found = svg.place(
+        [(places[at][0], svg.text_width(words[at])) for at in order], left=LEFT, right=svg.WIDTH, rows=rows
+    )
+    return [label for _, label in sorted(zip(order, found, strict=True), key=lambda one: one[0])]

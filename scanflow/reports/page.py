@@ -8,7 +8,6 @@ from html import escape
 
 from scanflow.reports.model_history import model_history
 from scanflow.reports.records import LoopEvent, Version
-from scanflow.reports.style import PAGE
 from scanflow.reports.timeline import timeline
 
 MOST_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
@@ -17,6 +16,25 @@ LANES = (
     "and not found (grey)."
 )
 POINTS = "Line: the version in use. Filled points were promoted, hollow ones never were; the ring marks the champion."
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2430; --soft: #5b6372; --line: #d5d9e0; --paper: #fff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e7e9ee; --soft: #a4acba; --line: #3a414d; --paper: #171a20; } }
+body { margin: 0 auto; max-width: 1040px; padding: 24px 20px 60px; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+h1 { font-size: 28px; line-height: 1.2; margin: 16px 0 4px; }
+h2 { font-size: 19px; margin: 40px 0 4px; }
+p { margin: 4px 0 12px; color: var(--soft); }
+figure { margin: 12px 0; overflow-x: auto; }
+svg { display: block; min-width: 720px; width: 100%; height: auto; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px 24px; margin: 20px 0; }
+dt { color: var(--soft); font-size: 14px; }
+dd { margin: 0; font-size: 24px; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; }
+th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td:first-child { white-space: nowrap; font-variant-numeric: tabular-nums; }
+"""
 
 
 def loop_report(
@@ -43,7 +61,7 @@ def loop_report(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{PAGE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <h1>{escape(title)}</h1>
@@ -68,8 +86,6 @@ def loop_report(
 
 
 def counted(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[str, str]:
-    """Return the figures that records themselves give."""
-
     def total(kind: str) -> int:
         return sum(event.count or 0 for event in events if event.kind == kind)
 
@@ -97,7 +113,6 @@ def moment(at: float) -> str:
 
 
 def table(events: Sequence[LoopEvent]) -> str:
-    """Return the events as rows, the earliest first."""
     rows = sorted(events, key=lambda event: event.at)
     left_out = len(rows) - MOST_ROWS
     note = f"<p>The first {left_out:,} events are not listed.</p>\n" if left_out > 0 else ""

@@ -25,8 +25,6 @@ class LoopEvent(BaseModel):
 
 
 class Use(BaseModel):
-    """A time for which a version was the champion."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     began: float = Field(allow_inf_nan=False)
@@ -46,11 +44,9 @@ class Version(BaseModel):
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own form; mypy knows no decorated property
     @property
     def promoted(self) -> bool:
-        """Whether it ever was the champion."""
         return bool(self.uses)
 
     @computed_field  # type: ignore[prop-decorator]  # as above
     @property
     def champion(self) -> bool:
-        """Whether it is the champion now."""
         return bool(self.uses) and self.uses[-1].ended is None

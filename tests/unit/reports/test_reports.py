@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.reports.drawing import PlacedLabel, place, ticks
+from scanflow.reports.drawing import COLOURS, PlacedLabel, place, ticks
 from scanflow.reports.model_history import model_history
 from scanflow.reports.page import loop_report
 from scanflow.reports.records import Kind, LoopEvent, Use, Version
-from scanflow.reports.style import COLOURS
 from scanflow.reports.timeline import markers_of, timeline
 
 HERE = Path(__file__).parent
