@@ -103,7 +103,7 @@ def _version(event: Event, number: int | None, metric: str) -> Version | None:
     return Version(version=number, at=event.at, accuracy=min(1.0, max(0.0, accuracy)))
 
 
-def _told(
+def _loop_event(
     event: Event, kind: Kind, text: str, *, count: int | None = None, picked: int | None = None, detail: str = ""
 ) -> LoopEvent:
     agent = str(event.data["agent"])
@@ -112,7 +112,7 @@ def _told(
 
 def _counted(event: Event) -> LoopEvent:
     count, unchecked = _number(event.data.get("new")), event.data.get("predictions")
-    return _told(
+    return _loop_event(
         event, "predictions", f"{count or 0:,} predictions", count=count, detail=f"{unchecked} not checked yet"
     )
 
@@ -122,18 +122,18 @@ def _drift(event: Event) -> LoopEvent:
     of = "" if looked is None else f" of {looked:,}"
     points = f"; {picked:,} samples selected for labelling" if picked else ""
     text = f"drift: {anomalies:,}{of} outliers{points}"
-    return _told(event, "detection", text, count=anomalies, picked=picked, detail=_run(event))
+    return _loop_event(event, "detection", text, count=anomalies, picked=picked, detail=_run(event))
 
 
 def _no_drift(event: Event) -> LoopEvent:
     looked = _number(event.data.get("predictions"))
     of = "" if looked is None else f" in {looked:,} predictions"
-    return _told(event, "look", f"no drift{of}", detail=_run(event))
+    return _loop_event(event, "look", f"no drift{of}", detail=_run(event))
 
 
 def _labels(event: Event) -> LoopEvent:
     count = _number(event.data.get("count"))
-    return _told(event, "label", f"{count:,} labels", count=count, detail=f"by {event.data.get('by')}")
+    return _loop_event(event, "label", f"{count:,} labels", count=count, detail=f"by {event.data.get('by')}")
 
 
 def _judged(event: Event) -> LoopEvent:
@@ -141,7 +141,7 @@ def _judged(event: Event) -> LoopEvent:
     old, new = float(data["champion_metric"]), float(data["challenger_metric"])
     verdict = "better" if data.get("better") else "not better"
     text = f"V{data.get('version')} {new:.3f} {'>' if new > old else '≤'} {old:.3f}: {verdict}"
-    return _told(event, "gate", text, detail=f"{data.get('metric')} on the same samples; {_run(event)}")
+    return _loop_event(event, "gate", text, detail=f"{data.get('metric')} on the same samples; {_run(event)}")
 
 
 def _intent(event: Event) -> LoopEvent | None:
@@ -150,8 +150,8 @@ def _intent(event: Event) -> LoopEvent | None:
         return None
     detail = f"strategy {strategy}. {event.data.get('reason', '')}"
     if verdict != "act":
-        return _told(event, "other", f"{_deed(event)}: {verdict}", detail=detail)
-    return _told(event, "retrain" if strategy == "retrain_model" else "call", _deed(event), detail=detail)
+        return _loop_event(event, "other", f"{_deed(event)}: {verdict}", detail=detail)
+    return _loop_event(event, "retrain" if strategy == "retrain_model" else "call", _deed(event), detail=detail)
 
 
 def _deed(event: Event) -> str:
@@ -183,17 +183,17 @@ _TELLERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     "drift.none": _no_drift,
     "labels.given": _labels,
     "model.judged": _judged,
-    "model.promoted": lambda event: _told(
+    "model.promoted": lambda event: _loop_event(
         event, "promotion", f"V{event.data.get('version')} is the champion", detail=_action(event)
     ),
-    "model.rejected": lambda event: _told(
+    "model.rejected": lambda event: _loop_event(
         event, "revert", f"V{event.data.get('version')} rejected", detail=str(event.data.get("why"))
     ),
     "intent": _intent,
-    "action.failed": lambda event: _told(
+    "action.failed": lambda event: _loop_event(
         event, "revert", f"{_deed(event)}: failed", detail=str(event.data.get("error", ""))
     ),
-    "action.reverted": lambda event: _told(event, "revert", f"{_deed(event)}: taken back", detail=_action(event)),
+    "action.reverted": lambda event: _loop_event(event, "revert", f"{_deed(event)}: taken back", detail=_action(event)),
 }
 
 _OF_RUNS = frozenset({"drift.found", "drift.none", "model.judged"})

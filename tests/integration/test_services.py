@@ -22,7 +22,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.services import LocalServices
+from scanflow.backends.local.services.api import LocalServices
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import change
 from scanflow.backends.service_change import ServiceChange, Sizing

@@ -20,7 +20,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.services import LocalServices
+from scanflow.backends.local.services.api import LocalServices
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
 from scanflow.errors import InvalidError

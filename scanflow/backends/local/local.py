@@ -10,7 +10,7 @@ from scanflow.settings import Settings
 
 if TYPE_CHECKING:
     from scanflow.backends.local.batch.backend import LocalBackend
-    from scanflow.backends.local.services import LocalServices
+    from scanflow.backends.local.services.api import LocalServices
 
 LOG_PREDICTIONS = "scanflow.deployer.recording:log_predictions"
 """What takes recorded predictions to the tracker, loaded by name in a process of its own."""
@@ -28,7 +28,7 @@ class Local:
         return LocalBackend(self._settings)
 
     def online(self, tracker: str | None = None) -> LocalServices:
-        from scanflow.backends.local.services import LocalServices
+        from scanflow.backends.local.services.api import LocalServices
         from scanflow.backends.shapes import read_shape
 
         models = self._models(tracker)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.supervisor.attempts import failures_in_a_row, pause_s
-from scanflow.backends.local.services.supervisor.autoscaler import decide
+from scanflow.backends.local.services.supervisor.autoscaler import ScalingDecision, decide
 from scanflow.backends.local.services.supervisor.backup import Failover, look
 from scanflow.backends.local.services.supervisor.canary import analyse
 from scanflow.backends.local.services.supervisor.metrics import RevisionStats
-from scanflow.backends.service_records import CanaryPolicy, Explanation
+from scanflow.backends.service_records import CanaryPolicy
 
 # Back-off
 
@@ -105,8 +105,8 @@ def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
 
 def scaled(
     scaling: Scaling, instances: int, sample: float | None, *, changed: float = -1e6, active: float = 0.0
-) -> Explanation:
-    return decide(scaling, service="w", instances=instances, sample=sample, now=0.0, changed=changed, active=active)
+) -> ScalingDecision:
+    return decide(scaling, instances, sample, now=0.0, changed=changed, active=active)
 
 
 RPS = Scaling(metric="rps", target=20, min=1, max=3, cool_down=60)
@@ -114,7 +114,7 @@ RPS = Scaling(metric="rps", target=20, min=1, max=3, cool_down=60)
 
 def test_the_formula_is_told_with_its_numbers() -> None:
     told = scaled(RPS, 2, 31)
-    assert (told.wanted, told.formula, told.decision) == (3, "ceil(2 x 31 / 20) = 4, at most max=3", "add 1")
+    assert (told.wanted, told.formula, told.words) == (3, "ceil(2 x 31 / 20) = 4, at most max=3", "add 1")
 
 
 def test_between_the_thresholds_nothing_changes() -> None:
@@ -123,7 +123,7 @@ def test_between_the_thresholds_nothing_changes() -> None:
 
 def test_instances_are_taken_away_only_after_the_cool_down() -> None:
     assert scaled(RPS, 3, 5, changed=-59).wanted == 3
-    assert scaled(RPS, 3, 5, changed=-59).decision == "stay: 1 s of the cool-down are left"
+    assert scaled(RPS, 3, 5, changed=-59).words == "stay: 1 s of the cool-down are left"
     assert scaled(RPS, 3, 5, changed=-60).wanted == 1
 
 
@@ -135,7 +135,7 @@ def test_a_service_sleeps_when_nobody_called_for_the_cool_down() -> None:
     rule = Scaling(metric="rps", target=20, min=0, max=3, cool_down=60)
     assert scaled(rule, 1, 0.0, active=-59).wanted == 1
     assert scaled(rule, 1, 0.0, active=-60).wanted == 0
-    assert scaled(rule, 1, None, active=-60).decision == "sleep: no request for 60 s"
+    assert scaled(rule, 1, None, active=-60).words == "sleep: no request for 60 s"
     assert scaled(rule, 2, 0.5, active=0).wanted == 1
     assert scaled(rule, 0, None).wanted == 0
 

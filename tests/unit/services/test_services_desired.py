@@ -52,12 +52,17 @@ def versions(stored: DesiredState) -> list[tuple[int, float]]:
     return [(revision.nodes[0].model.version, revision.weight) for revision in stored.definition.revisions]  # type: ignore[union-attr]
 
 
-def with_canary(stored: DesiredState, version: int, weight: float = 0.0, *, shadow: bool = False) -> DesiredState:
-    return changes.with_canary(stored, files(version), node=None, weight=weight, shadow=shadow, policy=None)
+def changed(
+    stored: DesiredState, version: int | None = None, *, recall: changes.Recall = lambda *_: None, **fields: Any
+) -> DesiredState:
+    if version is None:
+        return changes.applied(stored, ServiceChange(**fields), None, recall, complete)
+    change = ServiceChange(model=f"models:/digits/{version}", **fields)
+    return changes.applied(stored, change, files(version), recall, complete)
 
 
 def test_a_change_keeps_what_served_until_it_is_in_effect() -> None:
-    asked = changes.swapped(deployed(), files(2), None)
+    asked = changed(deployed(), 2)
     assert (asked.generation, asked.in_effect, versions(asked)) == (2, False, [(2, 1.0)])
     assert asked.fallback == deployed().definition
     settled = asked.settle()
@@ -65,7 +70,7 @@ def test_a_change_keeps_what_served_until_it_is_in_effect() -> None:
 
 
 def test_a_change_that_cannot_be_is_undone_with_a_generation_of_its_own() -> None:
-    undone = changes.swapped(deployed(), files(2), None).give_up("it is broken")
+    undone = changed(deployed(), 2).give_up("it is broken")
     assert (undone.generation, versions(undone), undone.previous) == (3, [(1, 1.0)], None)
     assert undone.definition.serves == 3  # some instances may have taken generation 2
     assert undone.failed is not None
@@ -73,26 +78,22 @@ def test_a_change_that_cannot_be_is_undone_with_a_generation_of_its_own() -> Non
     assert not undone.hopeless
 
 
-def resized(stored: DesiredState, **fields: Any) -> DesiredState:
-    return changes.applied(stored, ServiceChange(**fields), None, lambda *_: None, complete)
-
-
 def test_a_new_scaling_keeps_the_canary_and_the_instances() -> None:
-    before = with_canary(deployed(), 2, 0.5).settle()
+    before = changed(deployed(), 2, weight=0.5).settle()
     scaling = Scaling(metric="rps", target=5, min=1, max=4)
-    after = resized(before, scaling=scaling).definition
+    after = changed(before, scaling=scaling).definition
     assert (after.scaling, after.revisions, after.spec_hash) == (
         scaling,
         before.definition.revisions,
         before.definition.spec_hash,
     )
-    off = resized(before.requested(after, replaces=False).settle(), scaling="off", instances=3).definition
+    off = changed(before.requested(after, replaces=False).settle(), scaling="off", instances=3).definition
     assert (off.scaling, off.shape.instances) == (None, 3)
 
 
 def test_undoing_a_new_cut_leaves_the_instances_that_are_there_as_they_are() -> None:
     before = deployed()
-    undone = resized(before, instances=4, cores=2).give_up("no cores")
+    undone = changed(before, instances=4, cores=2).give_up("no cores")
     assert undone.definition == before.definition
 
 
@@ -102,85 +103,83 @@ def test_a_first_deployment_that_cannot_be_has_nothing_to_go_back_to() -> None:
 
 
 def test_two_changes_one_after_the_other_go_back_to_what_last_served() -> None:
-    first = changes.swapped(deployed(), files(2), None)
-    second = changes.swapped(first, files(3), None)
+    first = changed(deployed(), 2)
+    second = changed(first, 3)
     assert versions(second.give_up("broken")) == [(1, 1.0)]
     assert second.settle().previous == deployed().definition
 
 
 def test_a_canary_gets_its_share_and_the_current_version_the_rest() -> None:
-    asked = with_canary(deployed(), 2, 0.25).settle()
+    asked = changed(deployed(), 2, weight=0.25).settle()
     assert versions(asked) == [(1, 0.75), (2, 0.25)]
-    more = with_canary(asked, 2, 0.5)
+    more = changed(asked, 2, weight=0.5)
     assert versions(more) == [(1, 0.5), (2, 0.5)]
     assert [one.id for one in more.definition.revisions] == [one.id for one in asked.definition.revisions]
 
 
 def test_the_judgement_stays_when_only_the_share_changes() -> None:
     rule = CanaryPolicy(after_requests=7)
-    asked = changes.with_canary(deployed(), files(2), node=None, weight=0.1, shadow=False, policy=rule).settle()
-    assert with_canary(asked, 2, 0.2).definition.policy == rule
-    assert with_canary(asked, 3, 0.2).definition.policy is None
+    asked = changed(deployed(), 2, weight=0.1, policy=rule).settle()
+    assert changed(asked, 2, weight=0.2).definition.policy == rule
+    assert changed(asked, 3, weight=0.2).definition.policy is None
 
 
 def test_a_shadow_takes_nothing_away() -> None:
-    asked = with_canary(deployed(), 2, shadow=True)
+    asked = changed(deployed(), 2, shadow=True)
     assert versions(asked) == [(1, 1.0), (2, 1.0)]
     assert asked.definition.revisions[1].shadow
 
 
 def test_no_share_takes_a_canary_back() -> None:
-    assert versions(with_canary(with_canary(deployed(), 2, 0.5).settle(), 2, 0.0)) == [(1, 1.0)]
+    assert versions(changed(changed(deployed(), 2, weight=0.5).settle(), 2, weight=0.0)) == [(1, 1.0)]
     with pytest.raises(UsageError, match="gets no requests already"):
-        with_canary(deployed(), 2, 0.0)
+        changed(deployed(), 2, weight=0.0)
 
 
 def test_what_is_served_already_cannot_be_tried_or_promoted() -> None:
     with pytest.raises(UsageError, match="serves already"):
-        with_canary(deployed(), 1, 0.5)
+        changed(deployed(), 1, weight=0.5)
     with pytest.raises(UsageError, match="serves already"):
-        changes.swapped(deployed(), files(1), None)
+        changed(deployed(), 1)
     with pytest.raises(UsageError, match="has no canary"):
-        changes.promoted(deployed())
+        changed(deployed(), promote=True)
 
 
 def test_a_promoted_canary_can_be_rolled_back_and_forth() -> None:
-    promoted = changes.promoted(with_canary(deployed(), 2, 0.5).settle()).settle()
+    promoted = changed(changed(deployed(), 2, weight=0.5).settle(), promote=True).settle()
     assert versions(promoted) == [(2, 1.0)]
-    back = changes.rolled_back(promoted, lambda *_: None, complete).settle()
+    back = changed(promoted, rollback=True).settle()
     assert versions(back) == [(1, 1.0)]
-    assert versions(changes.rolled_back(back, lambda *_: None, complete)) == [(2, 1.0)]
+    assert versions(changed(back, rollback=True)) == [(2, 1.0)]
 
 
 def test_a_rollback_takes_a_canary_back_first() -> None:
-    assert versions(changes.rolled_back(with_canary(deployed(), 2, 0.5).settle(), lambda *_: None, complete)) == [
-        (1, 1.0)
-    ]
+    assert versions(changed(changed(deployed(), 2, weight=0.5).settle(), rollback=True)) == [(1, 1.0)]
 
 
 def test_a_rollback_brings_the_shape_of_that_version_back() -> None:
-    wide = resized(deployed(), instances=2, cores=1).settle()
-    swapped = changes.swapped(wide, files(2), None).settle()
-    narrow = resized(swapped, instances=1, cores=2).settle()
-    assert changes.rolled_back(narrow, lambda *_: None, complete).definition.shape == Shape(instances=2, cores=1)
+    wide = changed(deployed(), instances=2, cores=1).settle()
+    swapped = changed(wide, 2).settle()
+    narrow = changed(swapped, instances=1, cores=2).settle()
+    assert changed(narrow, rollback=True).definition.shape == Shape(instances=2, cores=1)
     remembered = {("digits", 1): Shape(instances=3)}
-    back = changes.rolled_back(narrow, lambda name, version: remembered.get((name, version)), complete)
+    back = changed(narrow, rollback=True, recall=lambda name, version: remembered.get((name, version)))
     assert back.definition.shape == Shape(instances=3)
 
 
 def test_there_may_be_nothing_to_go_back_to() -> None:
     with pytest.raises(UsageError, match="nothing to roll 'w' back to"):
-        changes.rolled_back(deployed(), lambda *_: None, complete)
+        changed(deployed(), rollback=True)
 
 
 def test_a_node_that_is_not_there_is_named() -> None:
     with pytest.raises(NotFoundError, match="no node 'modle'"):
-        changes.swapped(deployed(), files(2), "modle")
+        changed(deployed(), 2, node="modle")
 
 
 def test_what_is_stored_reads_back(tmp_path: Path) -> None:
     folder = ServiceFolder(tmp_path / "w")
-    stored = with_canary(deployed(), 2, 0.5)
+    stored = changed(deployed(), 2, weight=0.5)
     change(folder, lambda _: stored)
     assert read_desired(folder) == stored
     assert read_desired(ServiceFolder(tmp_path / "x")) is None

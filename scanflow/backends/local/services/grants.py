@@ -22,7 +22,7 @@ from scanflow.wire import decode, encode
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Grants:
     shared: bool = False
     grants: tuple[Grant, ...] = ()
 
@@ -110,7 +110,7 @@ def choose(
                 chosen = _exclusive(topology, shape, count, own, others, leaving)
             except InvalidError:
                 chosen = _exclusive(topology, shape, count, own, others, ())
-        write_atomically(folder.grants, encode(_Held(shared, (*own, chosen))))
+        write_atomically(folder.grants, encode(_Grants(shared, (*own, chosen))))
         return chosen
 
 
@@ -139,17 +139,17 @@ def release(folder: ServiceFolder) -> None:
 
 
 def grants_of_others(home: ServicesHome, name: str) -> UsedCpus:
-    held = [_read(home.service(other).grants) for other in home.names() if other != name]
+    found = [_read(home.service(other).grants) for other in home.names() if other != name]
     exclusive, shared = (
-        [grant for one in held if one.shared is kind for grant in one.grants] for kind in (False, True)
+        [grant for one in found if one.shared is kind for grant in one.grants] for kind in (False, True)
     )
     return UsedCpus(tuple(exclusive), tuple(shared))
 
 
-def _read(path: Path) -> _Held:
+def _read(path: Path) -> _Grants:
     try:
-        return decode(_Held, path.read_bytes())
+        return decode(_Grants, path.read_bytes())
     except (FileNotFoundError, InvalidError):
-        return _Held()
+        return _Grants()
     except OSError as error:
         raise UnavailableError(f"{str(path)!r} cannot be read: {error.strerror}.") from error

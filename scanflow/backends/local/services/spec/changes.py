@@ -7,22 +7,21 @@ from dataclasses import replace
 
 from scanflow.backends.local.services.spec.service_spec import ServiceSpec, with_model
 from scanflow.backends.local.services.state.desired import DesiredState
-from scanflow.backends.service_change import CanaryPolicy, ServiceChange
+from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import Shape
 from scanflow.backends.shapes import changed_shape
 from scanflow.errors import UnsupportedError, UsageError
-from scanflow.wire import ModelFiles, Revision
+from scanflow.wire import ModelFiles, Node, Revision
+
+Recall = Callable[[str, int], Shape | None]
+"""Return the shape that was kept with a version of a model."""
 
 Complete = Callable[[ServiceSpec, Shape], Shape]
 """Derive a shape's thread variables, and check that it fits the machine."""
 
 
 def applied(
-    stored: DesiredState,
-    change: ServiceChange,
-    files: ModelFiles | None,
-    recall: Callable[[str, int], Shape | None],
-    complete: Complete,
+    stored: DesiredState, change: ServiceChange, files: ModelFiles | None, recall: Recall, complete: Complete
 ) -> DesiredState:
     """Return the service with a change asked for. ``files`` are those of ``change.model``.
 
@@ -30,95 +29,63 @@ def applied(
         UsageError: it cannot be made; the message says why.
     """
     if change.rollback:
-        return rolled_back(stored, recall, complete)
+        return _rolled_back(stored, recall, complete)
     if files is None:
-        return promoted(stored) if change.promote else _resized(stored, change, complete)
-    if not change.is_canary:
-        return swapped(stored, files, change.node)
-    return with_canary(
-        stored, files, node=change.node, weight=change.weight or 0.0, shadow=bool(change.shadow), policy=change.policy
-    )
+        return _promoted(stored) if change.promote else _resized(stored, change, complete)
+    nodes = with_model(stored.definition, files, change.node)
+    name = f"models:/{files.name}/{files.version}"
+    return (_with_canary if change.is_canary else _swapped)(stored, change, nodes, name)
 
 
-def with_canary(
-    stored: DesiredState,
-    files: ModelFiles,
-    *,
-    node: str | None,
-    weight: float,
-    shadow: bool,
-    policy: CanaryPolicy | None,
-) -> DesiredState:
-    """Make a version of a model the canary (a share of the requests) or shadow (a copy of each), or change its share.
-
-    Raises:
-        UsageError: it is what is served already, or there is no share to take away.
-    """
-    definition = stored.definition
-    nodes = with_model(definition, files, node)
-    trial = definition.canary
-    same = trial is not None and trial.nodes == nodes
+def _with_canary(stored: DesiredState, change: ServiceChange, nodes: tuple[Node, ...], name: str) -> DesiredState:
+    """Make a version the canary (a share of the requests) or shadow (a copy of each), or change its share."""
+    definition, generation = stored.definition, stored.generation + 1
+    weight, shadow = change.weight or 0.0, bool(change.shadow)
+    trial = definition.canary if definition.canary is not None and definition.canary.nodes == nodes else None
     if weight <= 0 and not shadow:
-        if not same:
+        if trial is None:
             raise UsageError(
-                f"{_name(files)} gets no requests already. Give it a share: --weight 0.1, or a copy of each: --shadow"
+                f"{name} gets no requests already. Give it a share: --weight 0.1, or a copy of each: --shadow"
             )
-        return stored.requested(definition.settled_on(definition.current, stored.generation + 1), replaces=False)
+        return stored.serving_only(definition.current, replaces=False)
     if nodes == definition.current.nodes:
-        raise UsageError(f"{_name(files)} is what {stored.name!r} serves already. Name another version.")
-    generation = stored.generation + 1
-    name = trial.id if same and trial is not None else f"r{generation}"
+        raise UsageError(f"{name} is what {stored.name!r} serves already. Name another version.")
     current = replace(definition.current, weight=1.0 if shadow else 1.0 - weight)
-    other = Revision(id=name, nodes=nodes, weight=1.0 if shadow else weight, shadow=shadow)
-    kept = policy or (definition.policy if same else None)
-    changed = definition.changed(revisions=(current, other), policy=kept, serves=generation)
+    id_ = f"r{generation}" if trial is None else trial.id
+    other = Revision(id=id_, nodes=nodes, weight=1.0 if shadow else weight, shadow=shadow)
+    policy = change.policy or (definition.policy if trial else None)
+    changed = definition.changed(revisions=(current, other), policy=policy, serves=generation)
     return stored.requested(changed, replaces=False)
 
 
-def promoted(stored: DesiredState) -> DesiredState:
-    """Make the canary the current revision.
-
-    Raises:
-        UsageError: nothing is.
-    """
-    definition = stored.definition
-    if definition.canary is None:
+def _promoted(stored: DesiredState) -> DesiredState:
+    canary = stored.definition.canary
+    if canary is None:
         raise UsageError(
             f"{stored.name!r} has no canary. Name the version to serve: scanflow promote {stored.name} models:/name/2"
         )
-    return stored.requested(definition.settled_on(definition.canary, stored.generation + 1), replaces=True)
+    return stored.serving_only(canary, replaces=True)
 
 
-def swapped(stored: DesiredState, files: ModelFiles, node: str | None) -> DesiredState:
-    """Serve another version of a model from now on, in the processes that run.
-
-    Raises:
-        UsageError: it is served already.
-    """
+def _swapped(stored: DesiredState, _: ServiceChange, nodes: tuple[Node, ...], name: str) -> DesiredState:
+    """Serve another version of a model from now on, in the processes that run."""
     definition = stored.definition
-    nodes = with_model(definition, files, node)
     if nodes == definition.current.nodes and definition.canary is None:
-        raise UsageError(f"{_name(files)} is what {stored.name!r} serves already.")
-    generation = stored.generation + 1
-    swapped_in = definition.settled_on(Revision(id=f"r{generation}", nodes=nodes), generation)
-    return stored.requested(swapped_in, replaces=True)
+        raise UsageError(f"{name} is what {stored.name!r} serves already.")
+    return stored.serving_only(Revision(id=f"r{stored.generation + 1}", nodes=nodes), replaces=True)
 
 
-def rolled_back(stored: DesiredState, recall: Callable[[str, int], Shape | None], complete: Complete) -> DesiredState:
-    """Take the canary back; where there is none, return to what was served before, in the shape it had then.
-
-    Raises:
-        UsageError: there is nothing to go back to.
-    """
-    definition, generation = stored.definition, stored.generation + 1
-    if definition.canary is not None:
-        return stored.requested(definition.settled_on(definition.current, generation), replaces=False)
+def _rolled_back(stored: DesiredState, recall: Recall, complete: Complete) -> DesiredState:
+    """Take the canary back; where there is none, return to what was served before, in the shape it had then."""
+    if stored.definition.canary is not None:
+        return stored.serving_only(stored.definition.current, replaces=False)
     before = stored.previous
     if before is None:
         raise UsageError(f"There is nothing to roll {stored.name!r} back to: it was deployed once and not changed.")
     model = next((node.model for node in before.current.nodes if node.model is not None), None)
     shape = (model and recall(model.name, model.version)) or before.shape
-    return stored.requested(before.changed(serves=generation, shape=complete(before, shape)), replaces=True)
+    changed = before.changed(serves=stored.generation + 1, shape=complete(before, shape))
+    return stored.requested(changed, replaces=True)
 
 
 def _resized(stored: DesiredState, change: ServiceChange, complete: Complete) -> DesiredState:
@@ -143,7 +110,3 @@ def _resized(stored: DesiredState, change: ServiceChange, complete: Complete) ->
             f"{shape.instances}. Change the scaling as well, or turn it off."
         )
     return stored.requested(definition.changed(shape=complete(definition, shape)), replaces=False)
-
-
-def _name(files: ModelFiles) -> str:
-    return f"models:/{files.name}/{files.version}"

@@ -62,6 +62,7 @@ class ServiceSpec(BaseModel):
 
     @property
     def spec_hash(self) -> str:
+        """What an instance is started with, as a short text: instances of another are replaced, and no others."""
         shape = self.shape
         parts = (self.deployment, shape.cores, shape.memory_bytes, shape.affinity, sorted(shape.threads.items()))
         return f"{self.deployment}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"

@@ -15,6 +15,7 @@ from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.spec.service_spec import ServiceSpec
 from scanflow.errors import InternalError, UnavailableError
 from scanflow.processes.files import locked, write_atomically
+from scanflow.wire import Revision
 
 _KEPT_KEYS = 31
 
@@ -68,17 +69,24 @@ class DesiredState(BaseModel):
         return self.failed is not None and self.failed.generation >= self.generation
 
     def requested(self, definition: ServiceSpec, *, replaces: bool) -> Self:
+        """Return it with a change asked for. ``replaces``: what is there now becomes what to roll back to."""
         served = self.definition if self.in_effect else self.fallback
         previous = served if replaces and served is not None else self.previous_if_settled
+        if previous is not None and previous.canary is not None:
+            previous = previous.settled_on(previous.current, previous.serves)
         return self.model_copy(
             update={
                 "generation": self.generation + 1,
                 "definition": definition,
                 "fallback": served,
-                "previous_if_settled": None if previous is None else _without_canary(previous),
+                "previous_if_settled": previous,
                 "failed": None,
             }
         )
+
+    def serving_only(self, revision: Revision, *, replaces: bool) -> Self:
+        """Return it with a revision asked for that gets all requests."""
+        return self.requested(self.definition.settled_on(revision, self.generation + 1), replaces=replaces)
 
     def with_key(self, key: str | None) -> Self:
         """Return it with the key noted under which its generation was asked for."""
@@ -99,19 +107,14 @@ class DesiredState(BaseModel):
 
     def give_up(self, reason: str) -> Self:
         failed = Failed(generation=self.generation, reason=reason)
+        undone = self.model_copy(update={"failed": failed, "previous_if_settled": None})
         if self.fallback is None:
-            return self.model_copy(update={"failed": failed, "previous_if_settled": None})
+            return undone
         back, generation = self.fallback, self.generation + 1
         if back.revisions != self.definition.revisions:
             # Instances take a newer generation only, and some may have taken the one that is given up.
             back = back.changed(serves=generation)
-        return self.model_copy(
-            update={"generation": generation, "definition": back, "previous_if_settled": None, "failed": failed}
-        )
-
-
-def _without_canary(definition: ServiceSpec) -> ServiceSpec:
-    return definition.settled_on(definition.current, definition.serves) if definition.canary else definition
+        return undone.model_copy(update={"generation": generation, "definition": back})
 
 
 def read_desired(folder: ServiceFolder) -> DesiredState | None:

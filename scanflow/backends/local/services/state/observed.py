@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.backends.local.services.layout import ServiceFolder
@@ -11,7 +9,7 @@ from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.processes.files import write_atomically
 from scanflow.processes.locks import is_locked
 
-KEPT = 100
+EVENTS_KEPT = 100
 
 
 class ServiceEvent(BaseModel):
@@ -31,19 +29,6 @@ class ObservedState(BaseModel):
     events: tuple[ServiceEvent, ...] = ()
     explanation: Explanation | None = None
     by: int = 0  # the process id of the supervisor that saw it so
-
-
-class EventLog:
-    """What happened lately, numbered."""
-
-    def __init__(self, before: ObservedState | None) -> None:
-        kept = before.events if before else ()
-        self.events: deque[ServiceEvent] = deque(kept, maxlen=KEPT)
-        self._number = kept[-1].number if kept else 0
-
-    def add(self, text: str, wall: float) -> None:
-        self._number += 1
-        self.events.append(ServiceEvent(number=self._number, at=wall, text=text))
 
 
 def read_observed(folder: ServiceFolder) -> ObservedState | None:

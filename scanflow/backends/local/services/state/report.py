@@ -21,9 +21,8 @@ def record_of(
     instances: Iterable[Instance] = (),
     window: MetricsWindow | None = None,
     backup_active: bool = False,
-    recorded: int = 0,
 ) -> ServiceRecord:
-    definition = desired.definition
+    definition, window = desired.definition, window or MetricsWindow(0.0)
     known = sorted(instances, key=lambda one: (len(one.name), one.name))
     failed = desired.failed
     errors = [one.error for one in known if one.error and one.phase in {"waiting", "failed"}]
@@ -44,8 +43,8 @@ def record_of(
         revisions=tuple(_revision(one, place, window) for place, one in enumerate(definition.revisions)),
         source=definition.source,
         created=desired.created,
-        recorded=recorded or int(window.totals.recorded if window else 0),
-        dropped=int(window.totals.dropped) if window else 0,
+        recorded=int(window.totals.recorded),
+        dropped=int(window.totals.dropped),
         error=failed.reason if failed is not None else (errors[0] if errors else None),
     ).with_details(folder=str(folder.path))
 
@@ -80,7 +79,7 @@ def _instance(one: Instance, service: str) -> InstanceRecord:
         state=one.phase,
         began=time.time() - (now - one.began) if one.alive else None,
         restarts=one.restarts,
-        cores=one.template.cores,
+        cores=one.cores,
         threads=_whole(one.state.get("threads")) or (one.usage.threads if one.usage else None),
         rss_bytes=one.usage.rss_bytes if one.usage else None,
         cpu_share=None if one.cpu_share is None else round(one.cpu_share, 3),
@@ -97,9 +96,8 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _revision(revision: Revision, place: int, window: MetricsWindow | None) -> RevisionRecord:
-    whole = window.totals.revisions.get(revision.id, RevisionStats()) if window else RevisionStats()
-    lately = window.lately(revision.id) if window else RevisionStats()
+def _revision(revision: Revision, place: int, window: MetricsWindow) -> RevisionRecord:
+    whole, lately = window.totals.revisions.get(revision.id, RevisionStats()), window.lately(revision.id)
     return RevisionRecord(
         id=revision.id,
         models={
@@ -112,7 +110,7 @@ def _revision(revision: Revision, place: int, window: MetricsWindow | None) -> R
         role="current" if place == 0 else "shadow" if revision.shadow else "canary",
         requests=int(whole.requests),
         errors=int(whole.errors),
-        rps=window.rps(revision.id) if window else None,
+        rps=window.rps(revision.id),
         p50_s=quantile(lately.buckets, 0.5),
         p95_s=quantile(lately.buckets, 0.95),
     )

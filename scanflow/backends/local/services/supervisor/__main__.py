@@ -15,13 +15,14 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
 from scanflow.backends.local.services.control.start import start_supervisor
 from scanflow.backends.local.services.grants import release
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.state.desired import read_desired
+from scanflow.backends.local.services.state.desired import DesiredState, read_desired
 from scanflow.backends.local.services.supervisor.controller import ServiceController
 from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
 from scanflow.cpu_priority import take_short_slices
@@ -34,6 +35,7 @@ from scanflow.processes.shims import Shims
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 2.0
+LOG_BYTES = 1_000_000  # a larger log is begun again
 IDLE_S = 1.0  # longest that the loop sleeps
 RESTART = 1  # the exit code that has the shim start another supervisor; with 0 it does not
 
@@ -41,21 +43,18 @@ RESTART = 1  # the exit code that has the shim start another supervisor; with 0 
 class Supervisor:
     """The loop around one :class:`ServiceController`: what wakes it, and when it looks again."""
 
-    def __init__(self, folder: ServiceFolder, shims: Shims) -> None:
-        desired = read_desired(folder)
-        assert desired is not None
-        self._folder = folder
+    def __init__(self, folder: ServiceFolder, desired: DesiredState, shims: Shims, stopping: threading.Event) -> None:
+        self._stopping = stopping  # what ends the loop; instances run on
         self._selector = selectors.DefaultSelector()
         self._door = seqpacket.listen(folder.socket)
         self._selector.register(self._door, selectors.EVENT_READ, self._accept)
         self.service = ServiceController(folder, desired, shims, self._selector)
         self._selector.register(shims, selectors.EVENT_READ, _nothing)
-        self._stopping = False
 
     def run(self) -> bool:
         """Watch the service until there is nothing left of it; say whether that is so."""
         self.service.adopt()
-        while not (self._stopping or self.service.shims.shim_died):
+        while not (self._stopping.is_set() or self.service.shims.shim_died):
             try:
                 if self.service.tick():
                     return True
@@ -65,10 +64,6 @@ class Supervisor:
                 continue
             self._wait(self.service.pause_s())
         return False
-
-    def stop(self) -> None:
-        """End the loop; instances run on."""
-        self._stopping = True
 
     def close(self) -> None:
         self.service.close()
@@ -97,37 +92,28 @@ def _nothing() -> None:
 def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     folder = ServiceFolder(Path(arguments[0]))
-    stopped = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
-        if supervisor is not None:
-            supervisor.stop()
-
-    supervisor: Supervisor | None = None
+    stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: stopping.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         # A bare descriptor, which only the end of the process closes: where the lock is free, no supervisor is left.
         lock = os.open(folder.supervised, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
         return 0  # deleted meanwhile
-    if not _taken(lock) or read_desired(folder) is None:
+    if not _taken(lock) or (desired := read_desired(folder)) is None:
         return 0
     try:
         os.truncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
+        if folder.log.stat().st_size > LOG_BYTES:
+            os.truncate(folder.log, 0)
     except OSError as error:
         _log.warning("%s", error)
-    _limit_log(folder.log)
     open_many()
     take_short_slices(inherited=False)  # clients wait for this process when an instance was killed
     with Shims(channel=socket.socket(fileno=0)) as shims:
-        supervisor = Supervisor(folder, shims)
-        if stopped:
-            return RESTART
+        supervisor = Supervisor(folder, desired, shims, stopping)
         try:
             done = supervisor.run()
             if shims.shim_died:  # nothing can be started any more, nor would this process be started again
@@ -150,14 +136,6 @@ def _taken(lock: int) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-def _limit_log(path: Path, at_most: int = 1_000_000) -> None:
-    try:
-        if path.stat().st_size > at_most:
-            os.truncate(path, 0)
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

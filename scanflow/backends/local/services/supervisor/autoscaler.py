@@ -8,7 +8,7 @@ the cool-down has passed.
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.spec.service_spec import ServiceSpec
@@ -20,58 +20,42 @@ _BY_HAND = Scaling(metric="queue", target=1, min=0, max=1)
 """A service that was scaled to zero by hand: its first request wakes it, and it sleeps again when it is left alone."""
 
 
-def scaling_of(definition: ServiceSpec) -> Scaling | None:
-    """Return the rule by which instances are counted; None: there are always as many as the shape says."""
-    if definition.scaling is not None:
-        return definition.scaling
-    return _BY_HAND if definition.shape.instances == 0 else None
-
-
 class Autoscaler:
-    def __init__(self, now: float) -> None:
-        self.count = 1
-        self.explanation: Explanation | None = None
-        self._changed = now
-        self._looked = now
+    """How many instances there should be: as many as the shape says, or what the rule decides."""
+
+    def __init__(self, definition: ServiceSpec, now: float, count: int | None) -> None:
+        self._last: Explanation | None = None
+        self.begin(definition, now, count=count)
 
     def begin(self, definition: ServiceSpec, now: float, *, count: int | None = None) -> None:
         """Start from what a definition says, or from ``count``, what an earlier supervisor had decided."""
-        scaling = scaling_of(definition)
+        self._service, instances = definition.workflow, definition.shape.instances
+        self._scaling = scaling = definition.scaling or (None if instances else _BY_HAND)
         if scaling is None:
-            self.count = definition.shape.instances
+            self.count = instances
         elif count is not None:
             self.count = min(max(count, scaling.min), scaling.max)
         else:  # even what may sleep is started once, so that what cannot start is known now
-            self.count = min(max(definition.shape.instances, scaling.min, 1), scaling.max)
+            self.count = min(max(instances, scaling.min, 1), scaling.max)
         self._changed = self._looked = now
 
-    def due(self, definition: ServiceSpec, now: float) -> bool:
-        scaling = scaling_of(definition)
-        return scaling is not None and now - self._looked >= cast("float", scaling.polling)
+    def due(self, now: float) -> bool:
+        return self._scaling is not None and now - self._looked >= cast("float", self._scaling.polling)
 
-    def look(
-        self, definition: ServiceSpec, window: MetricsWindow, ready: list[Instance], now: float, wall: float
-    ) -> str | None:
+    def look(self, window: MetricsWindow, ready: list[Instance], now: float, wall: float) -> str | None:
         """Decide again; return what changed, in words. ``wall``: seconds since the epoch."""
-        scaling = scaling_of(definition)
-        if scaling is None:
-            return None
+        scaling = self._scaling
+        assert scaling is not None
         self._looked = now
-        made = decide(
-            scaling,
-            service=definition.workflow,
-            instances=self.count,
-            sample=window.sample(
-                scaling.metric,
-                max(cast("float", scaling.polling), 1.0),
-                queues=[float(one.state.get("queue") or 0) for one in ready],
-                cpu_shares=[one.cpu_share for one in ready if one.cpu_share is not None],
-            ),
-            now=now,
-            changed=self._changed,
-            active=max(window.active, self._changed),
+        sample = window.sample(
+            scaling.metric,
+            max(cast("float", scaling.polling), 1.0),
+            queues=[float(one.state.get("queue") or 0) for one in ready],
+            cpu_shares=[one.cpu_share for one in ready if one.cpu_share is not None],
         )
-        self.explanation = made.model_copy(update={"at": wall})
+        active = max(window.active, self._changed)
+        made = decide(scaling, self.count, sample, now=now, changed=self._changed, active=active)
+        self._last = self._explained(made, sample, wall)
         if made.wanted == self.count:
             return None
         said = f"scaling from {self.count} to {made.wanted}: {made.formula}"
@@ -83,64 +67,61 @@ class Autoscaler:
         if self.count == 0:
             self.count, self._changed = 1, now
 
-    def still(self, definition: ServiceSpec, wall: float) -> Explanation:
+    def explanation(self, wall: float) -> Explanation:
         """Return the last decision, or why there is none."""
-        if self.explanation is not None and scaling_of(definition) is not None:
-            return self.explanation
-        scaling = scaling_of(definition)
+        if self._last is not None and self._scaling is not None:
+            return self._last
+        why = "stay: nothing was measured yet" if self._scaling else "stay: it has no scaling"
+        return self._explained(ScalingDecision(self.count, f"{self.count}", why), None, wall)
+
+    def _explained(self, made: ScalingDecision, sample: float | None, wall: float) -> Explanation:
+        scaling = self._scaling
         return Explanation(
-            service=definition.workflow,
+            service=self._service,
             at=wall,
             metric=scaling.metric if scaling else "none",
-            sample=None,
+            sample=sample,
             target=scaling.target if scaling else 0.0,
             up=scaling.up_threshold if scaling else 0.0,
             down=scaling.down_threshold if scaling else 0.0,
             instances=self.count,
-            wanted=self.count,
-            formula=f"{self.count}",
-            decision="stay: nothing was measured yet" if scaling else "stay: it has no scaling",
+            wanted=made.wanted,
+            formula=made.formula,
+            decision=made.words,
         )
 
 
-def decide(
-    scaling: Scaling, *, service: str, instances: int, sample: float | None, now: float, changed: float, active: float
-) -> Explanation:
-    """Return how many instances there should be, and why. Pure.
+class ScalingDecision(NamedTuple):
+    wanted: int
+    formula: str
+    words: str
 
-    ``now``, ``changed`` (when their number last changed) and ``active`` (when a request was last seen) are seconds on
-    one clock.
+
+def decide(
+    scaling: Scaling, instances: int, sample: float | None, *, now: float, changed: float, active: float
+) -> ScalingDecision:
+    """Return how many instances there should be, and why. Pure.
 
     ``sample`` is the metric's value per instance, None where nothing was measured: no requests, which counts as
     nothing to do. No instance at all is for a service that has seen no request for the cool-down; the first request
-    ends that, and not this function.
+    ends that, and not this function. ``changed``: when their number last changed; ``active``: when a request was last
+    seen, both in seconds on the clock of ``now``.
     """
     cool_down = cast("float", scaling.cool_down)
     raw, formula = _wanted(scaling, instances, sample)
     least = scaling.min if instances == 0 else max(scaling.min, 1)
-    bounded = min(max(raw, least), scaling.max)
-    if bounded != raw:
+    wanted = min(max(raw, least), scaling.max)
+    if wanted != raw:
         formula += f", at least {least}" if raw < least else f", at most max={scaling.max}"
-    wanted, decision = bounded, _describe(bounded - instances)
+    change = wanted - instances
+    words = "stay" if change == 0 else f"add {change}" if change > 0 else f"take away {-change}"
     if scaling.min == 0 and instances > 0 and wanted <= 1:
         idle = now - active
         if idle >= cool_down and now - changed >= cool_down:
-            wanted, decision = 0, f"sleep: no request for {idle:.0f} s"
+            wanted, words = 0, f"sleep: no request for {idle:.0f} s"
     if wanted < instances <= scaling.max and (left := cool_down - (now - changed)) > 0:
-        wanted, decision = instances, f"stay: {math.ceil(left)} s of the cool-down are left"
-    return Explanation(
-        service=service,
-        at=now,
-        metric=scaling.metric,
-        sample=sample,
-        target=scaling.target,
-        up=scaling.up_threshold,
-        down=scaling.down_threshold,
-        instances=instances,
-        wanted=wanted,
-        formula=formula,
-        decision=decision,
-    )
+        wanted, words = instances, f"stay: {math.ceil(left)} s of the cool-down are left"
+    return ScalingDecision(wanted, formula, words)
 
 
 def _wanted(scaling: Scaling, instances: int, sample: float | None) -> tuple[int, str]:
@@ -156,9 +137,3 @@ def _wanted(scaling: Scaling, instances: int, sample: float | None) -> tuple[int
     if value > scaling.up_threshold:
         return max(needed, instances + 1), formula
     return min(needed, instances), formula
-
-
-def _describe(change: int) -> str:
-    if change == 0:
-        return "stay"
-    return f"add {change}" if change > 0 else f"take away {-change}"

@@ -8,13 +8,20 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from selectors import BaseSelector
 from socket import socket
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState, change, read_desired
-from scanflow.backends.local.services.state.observed import EventLog, ObservedState, read_observed, write_observed
+from scanflow.backends.local.services.state.observed import (
+    EVENTS_KEPT,
+    ObservedState,
+    ServiceEvent,
+    read_observed,
+    write_observed,
+)
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.local.services.supervisor.attempts import limit_logs
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
@@ -57,14 +64,14 @@ class ServiceController:
         now = time.monotonic()
         self.folder, self.desired, self.shims = folder, desired, shims
         before = read_observed(folder)
-        self._events = EventLog(before)
+        self._events = deque(before.events if before else (), maxlen=EVENTS_KEPT)
         self.listener = Listener()
         self._metrics = ServiceMetrics(folder.counted)
         self._window = MetricsWindow(now)
         self.pool = InstancePool(folder, shims, self._metrics, selector, self._say)
-        self.autoscaler = Autoscaler(now)
         same = before is not None and before.record.generation == desired.generation and before.record.settled
-        self.autoscaler.begin(desired.definition, now, count=before.record.shape.instances if before and same else None)
+        count = before.record.shape.instances if before and same else None
+        self.autoscaler = Autoscaler(desired.definition, now, count)
         self._backup = Backup(folder, selector)
         self._refuser = Refuser(folder.path.name)
         self._canary = CanaryAnalysis(folder.canary)
@@ -115,7 +122,7 @@ class ServiceController:
             self._act(wanted, now)
         self._wake(now)
         self._refuse(now)
-        if not self.desired.in_effect and not self.desired.hopeless and settled(wanted, self.pool.seen(now)):
+        if not self.desired.in_effect and not self.desired.hopeless and settled(wanted, self.pool.known):
             self._settle()
         self._report(now)
         self.recording.look(self.desired, now)
@@ -136,11 +143,11 @@ class ServiceController:
 
     def pause_s(self) -> float:
         """Return how long nothing needs to be looked at, if nothing happens."""
-        moving = any(one.phase in {"starting", "draining"} for one in self.pool.all.values())
+        moving = any(one.phase in {"starting", "draining"} for one in self.pool.known)
         if self._eager or moving or self.pool.behind or self._refuser.busy:
             return EAGER_S
         now = time.monotonic()
-        due = [one.due - now for one in self.pool.all.values() if one.phase == "waiting"]
+        due = [one.due - now for one in self.pool.known if one.phase == "waiting"]
         return max(0.0, min(due, default=1.0))
 
     def callers(self) -> socket | None:
@@ -225,15 +232,14 @@ class ServiceController:
     # Looking and deciding
 
     def _decide(self, now: float) -> None:
-        definition = self.desired.definition
         if self._gate.due("usage", 2.0, now):
             self._measure(now)
         if self._gate.due("logs", 10.0, now):
             for one in self.pool.alive:
                 limit_logs(one.path)
-        if not self._stopping and self.autoscaler.due(definition, now):
+        if not self._stopping and self.autoscaler.due(now):
             self._measure(now)
-            if said := self.autoscaler.look(definition, self._window, self.pool.ready, now, time.time()):
+            if said := self.autoscaler.look(self._window, self.pool.ready, now, time.time()):
                 self._say(said)
         if self._gate.due("look", 1.0, now):
             self._fail_over(now)
@@ -246,7 +252,7 @@ class ServiceController:
     def _measure(self, now: float) -> None:
         for one in self.pool.alive:
             one.measure(now)
-        self._window.look(self._metrics.totals, now, in_flight=self.pool.in_flight)
+        self._window.look(self._metrics.totals, now, in_flight=sum(one.in_flight for one in self.pool.ready))
         if self.autoscaler.count and not self.pool.ready:
             self._window.active = now  # whoever woke the service still waits
 
@@ -272,21 +278,19 @@ class ServiceController:
             return
         promoted = verdict.decision == "promote"
         chosen = definition.canary if promoted else definition.current
-        self._change(
-            lambda desired: desired.requested(definition.settled_on(chosen, desired.generation + 1), replaces=promoted)
-        )
+        self._change(lambda desired: desired.serving_only(chosen, replaces=promoted))
         self._say(f"canary {definition.canary.id} is {'promoted' if promoted else 'taken back'}: {verdict.reason}")
 
     # Acting
 
     def _act(self, wanted: PoolTarget, now: float) -> None:
-        refused = next((one for one in self.pool.all.values() if one.refused is not None), None)
+        refused = next((one for one in self.pool.known if one.refused is not None), None)
         if refused is not None:
             why, refused.refused = refused.refused, None
             if wanted.changing:
                 self._give_up(f"instance {refused.name} cannot serve it: {why}")
                 return
-        for action in reconcile(wanted, self.pool.seen(now)):
+        for action in reconcile(wanted, self.pool.known, now):
             self._do(action, wanted, now)
 
     def _do(self, action: InstanceAction, wanted: PoolTarget, now: float) -> None:
@@ -317,9 +321,7 @@ class ServiceController:
             self._say(f"instance {one.name} does not answer: it is ended")
         one.stuck = True  # also where it is asked to stop below, between its death and its shim's report
         one.find_process()
-        if one.is_process:
-            one.kill()
-        else:  # no process is known: it never began, or its shim was killed with it
+        if not one.kill():  # no process is known: it never began, or its shim was killed with it
             one.stop()
             if one.phase == "draining":
                 self.pool.forget(one.name)
@@ -338,7 +340,7 @@ class ServiceController:
 
     def _blame(self, wanted: PoolTarget) -> str:
         """Return why a change cannot come into effect."""
-        bad = [one for one in self.pool.all.values() if one.template.spec_hash == wanted.spec_hash and one.error]
+        bad = [one for one in self.pool.known if one.spec_hash == wanted.spec_hash and one.error]
         bad.sort(key=lambda one: one.phase != "failed")
         return f"instance {bad[0].name}: {bad[0].error}" if bad else "its instances do not become ready"
 
@@ -384,7 +386,8 @@ class ServiceController:
 
     def _say(self, text: str) -> None:
         _log.info("%s", text)
-        self._events.add(text, time.time())
+        number = self._events[-1].number + 1 if self._events else 1
+        self._events.append(ServiceEvent(number=number, at=time.time(), text=text))
         self._dirty = True
 
     def _report(self, now: float, *, surely: bool = False) -> None:
@@ -394,16 +397,14 @@ class ServiceController:
             self.desired,
             self.folder,
             count=0 if self._stopping else self.autoscaler.count,
-            instances=self.pool.all.values(),
+            instances=self.pool.known,
             window=self._window,
             backup_active=self._backup.active,
         )
-        explanation = self.autoscaler.still(self.desired.definition, time.time())
-        events = tuple(self._events.events)
+        explanation = self.autoscaler.explanation(time.time())
+        state = ObservedState(record=record, events=tuple(self._events), explanation=explanation, by=os.getpid())
         try:
-            write_observed(
-                self.folder, ObservedState(record=record, events=events, explanation=explanation, by=os.getpid())
-            )
+            write_observed(self.folder, state)
             self._dirty = False
         except ScanflowError as error:  # a full disk: what serves goes on serving
             if self._gate.due("unwritten", 10.0, now):

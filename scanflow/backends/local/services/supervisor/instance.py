@@ -6,20 +6,22 @@ import os
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.supervisor.attempts import Template, failures_in_a_row, pause_s, started
 from scanflow.backends.local.services.supervisor.metrics import Usage, read_usage
-from scanflow.backends.local.services.supervisor.reconcile import Phase, Seen
 from scanflow.cpu_priority import yield_cpu
 from scanflow.processes.identity import birth_of
 from scanflow.processes.shims import stop_attempt
 
+Phase = Literal["starting", "ready", "draining", "waiting", "failed"]
+"""``waiting`` (to be started again) and ``failed`` have no process."""
+
 _LIVES_KEPT = 10
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Instance:
     """Everything known of one instance. Times are on the monotonic clock where nothing else is said."""
 
@@ -27,18 +29,18 @@ class Instance:
     template: Template
     path: Path  # the folder of its attempt
     phase: Phase = "starting"
-    since: float = 0.0
-    began: float = 0.0
+    since: float = 0.0  # when this phase began
+    began: float = 0.0  # when this attempt began
     pid: int | None = None
     channel: Channel | None = None
     state: dict[str, Any] = field(default_factory=dict)  # what it said last about itself
-    looked: float = 0.0
-    metered: float = 0.0
-    answered: float = 0.0
-    serves: int = 0
-    was_ready: bool = False
+    looked: float = 0.0  # when it was asked last,
+    metered: float = 0.0  # when it was asked for its metrics last,
+    answered: float = 0.0  # when it answered last
+    serves: int = 0  # the generation; 0: none yet
+    was_ready: bool = False  # now, or in an earlier attempt
     lives: list[float] = field(default_factory=list)  # seconds that its attempts lived
-    due: float = 0.0
+    due: float = 0.0  # when it is started again
     restarts: int = 0
     error: str | None = None
     stuck: bool = False  # whether it was ended because it answered no more
@@ -47,6 +49,14 @@ class Instance:
     cpu_share: float | None = None
     behind: bool = False  # whether others come first on the CPUs, since they answer callers and this one only starts
     refused: str | None = None  # why it did not take what it was asked to serve
+
+    @property
+    def spec_hash(self) -> str:
+        return self.template.spec_hash
+
+    @property
+    def cores(self) -> float:
+        return self.template.cores
 
     @property
     def alive(self) -> bool:
@@ -60,22 +70,17 @@ class Instance:
 
     @property
     def in_flight(self) -> int:
+        """Requests that it has not answered."""
         return int(self.state.get("in_flight") or 0)
 
-    def seen(self, now: float) -> Seen:
-        return Seen(
-            name=self.name,
-            spec_hash=self.template.spec_hash,
-            phase=self.phase,
-            cores=self.template.cores,
-            serves=self.serves,
-            applying=self.channel is not None and self.channel.awaits("apply"),
-            silent_s=max(0.0, now - self.answered) if self.channel else now - max(self.since, self.answered),
-            phase_s=now - self.since,
-            due_s=self.due - now,
-            failures=self.failures,
-            was_ready=self.was_ready,
-        )
+    @property
+    def applying(self) -> bool:
+        """Whether it was asked to serve another generation, and has not answered."""
+        return self.channel is not None and self.channel.awaits("apply")
+
+    def silent_s(self, now: float) -> float:
+        """Return for how long it has not answered."""
+        return max(0.0, now - self.answered) if self.channel else now - max(self.since, self.answered)
 
     def enter(self, phase: Phase, now: float) -> None:
         if phase != self.phase:
@@ -122,21 +127,17 @@ class Instance:
             self.channel.close()
             self.channel = None
 
-    def kill(self) -> None:
-        if self.is_process:
-            assert self.pid is not None
-            os.kill(self.pid, signal.SIGKILL)
+    def kill(self) -> bool:
+        """End the process at once, if it is there still and no other has its number; say whether it was."""
+        found = started(self.path)
+        if self.pid is None or found is None or not found["birth"] or found["birth"] != birth_of(self.pid):
+            return False
+        os.kill(self.pid, signal.SIGKILL)
+        return True
 
     def stop(self) -> None:
+        """Ask it to end; its shim ends it when it does not."""
         stop_attempt(self.path)
-
-    @property
-    def is_process(self) -> bool:
-        """Whether the process that was started is there still, and no other has its number."""
-        found = started(self.path)
-        return (
-            self.pid is not None and found is not None and bool(found["birth"]) and found["birth"] == birth_of(self.pid)
-        )
 
     @property
     def cpus(self) -> tuple[int, ...]:

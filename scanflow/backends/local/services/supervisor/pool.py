@@ -17,7 +17,6 @@ from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
-from scanflow.backends.local.services.supervisor.reconcile import Seen
 from scanflow.disk import disk_error
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
@@ -43,24 +42,21 @@ class InstancePool:
     # What is there
 
     @property
+    def known(self) -> list[Instance]:
+        return list(self.all.values())
+
+    @property
     def ready(self) -> list[Instance]:
         """Those that answer requests."""
-        return [one for one in self.all.values() if one.phase == "ready" and one.channel is not None]
+        return [one for one in self.known if one.phase == "ready" and one.channel is not None]
 
     @property
     def alive(self) -> list[Instance]:
-        return [one for one in self.all.values() if one.alive]
+        return [one for one in self.known if one.alive]
 
     @property
     def behind(self) -> bool:
-        return any(one.channel is not None and one.channel.behind for one in self.all.values())
-
-    def seen(self, now: float) -> list[Seen]:
-        return [one.seen(now) for one in self.all.values()]
-
-    @property
-    def in_flight(self) -> int:
-        return sum(one.in_flight for one in self.ready)
+        return any(one.channel is not None and one.channel.behind for one in self.known)
 
     # Coming and going
 
@@ -80,7 +76,7 @@ class InstancePool:
                 one.began = one.since = now - max(0.0, wall - float(found["began"] if found else wall))
                 self._enter(one)
                 self._say(f"instance {name} is adopted")
-            elif ended.reason != "void" and template.spec_hash == spec_hash and not _drained(ended):
+            elif template.spec_hash == spec_hash and ended.exit_code != 0 and ended.reason not in {"void", "stopped"}:
                 self.all[name] = one
                 self._ended(one, ended, now, retry=desired.in_effect)
 
@@ -91,21 +87,22 @@ class InstancePool:
             InvalidError: there are not enough cores.
             UnavailableError: the disk cannot be written.
         """
-        before = self.all.get(name)
         spec_hash, shape = desired.definition.spec_hash, desired.definition.shape
-        others = [one for one in self.all.values() if one.name != name]
-        own = [one.template.grant for one in others if one.template.spec_hash == spec_hash]
-        leaving = [one.template.grant for one in others if one.template.spec_hash != spec_hash and one.alive]
-        grant = before.template.grant if before is not None and before.template.spec_hash == spec_hash else None
-        if grant is None:
+        before = self.all.get(name)
+        if before is not None and before.spec_hash == spec_hash:
+            template = before.template
+        else:
+            before, others = None, [one for one in self.known if one.name != name]
+            own = [one.template.grant for one in others if one.spec_hash == spec_hash]
+            leaving = [one.template.grant for one in others if one.spec_hash != spec_hash and one.alive]
             grant = choose(self._folder, topology, shape, count, own, leaving)
-        template = attempts.Template(spec_hash, shape.cores or 1.0, grant)
+            template = attempts.Template(spec_hash, shape.cores or 1.0, grant)
         try:
             path = attempts.make_attempt(self._folder, desired, name, template)
         except OSError as error:
             raise disk_error(error, self._folder.attempts(name)) from error
         one = Instance(name=name, template=template, path=path, since=now, began=now)
-        if before is not None and before.template.spec_hash == spec_hash:
+        if before is not None:
             one.lives, one.restarts = before.lives, before.restarts + 1
             one.was_ready, one.error = before.was_ready, before.error
         self._enter(one)
@@ -225,9 +222,5 @@ class InstancePool:
 
     def close(self) -> None:
         """Let go of all of them; they run on."""
-        for one in self.all.values():
+        for one in self.known:
             one.hang_up()
-
-
-def _drained(exit_: Exit) -> bool:
-    return exit_.exit_code == 0 or exit_.reason == "stopped"

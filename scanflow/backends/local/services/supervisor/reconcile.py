@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["starting", "ready", "draining", "waiting", "failed"]
+from scanflow.backends.local.services.supervisor.instance import Instance, Phase
 
 SILENT_S = 9.0  # three looks, three seconds apart, without an answer: the instance is taken for stuck
 APPLY_SILENT_S = 60.0  # while it loads a model; a library that is being imported may hold the interpreter for long
@@ -35,23 +35,6 @@ class PoolTarget:
     changing: bool = False  # whether a change is not in effect yet, so that it can be given up
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One instance as it is. ``waiting`` and ``failed`` have no process."""
-
-    name: str
-    spec_hash: str
-    phase: Phase
-    cores: float = 1.0
-    serves: int = 0  # the generation it serves; 0: none yet
-    applying: bool = False  # it was asked to serve another generation, and has not answered
-    silent_s: float = 0.0  # seconds since it answered last
-    phase_s: float = 0.0  # seconds since it began to start, or to drain
-    due_s: float = 0.0  # waiting: seconds until it may be started again
-    failures: int = 0  # ends in a row of this instance that were too early
-    was_ready: bool = False  # whether it, or an earlier attempt of it, was ever ready
-
-
 @dataclass(frozen=True, slots=True)
 class InstanceAction:
     """One thing to do.
@@ -65,9 +48,9 @@ class InstanceAction:
     name: str = ""
 
 
-def reconcile(wanted: PoolTarget, seen: Sequence[Seen]) -> list[InstanceAction]:
-    actions = [action for one in seen if (action := _unwell(wanted, one)) is not None]
-    alive = [one for one in seen if one.phase != "draining"]
+def reconcile(wanted: PoolTarget, instances: Sequence[Instance], now: float) -> list[InstanceAction]:
+    actions = [action for one in instances if (action := _unwell(wanted, one, now)) is not None]
+    alive = [one for one in instances if one.phase != "draining"]
     new = [one for one in alive if one.spec_hash == wanted.spec_hash]
     old = [one for one in alive if one.spec_hash != wanted.spec_hash]
     if wanted.changing and wanted.count and any(_hopeless(one) for one in new):
@@ -76,50 +59,50 @@ def reconcile(wanted: PoolTarget, seen: Sequence[Seen]) -> list[InstanceAction]:
     kept = [one for one in new if one not in surplus]
     actions += [_remove(one) for one in surplus]
     actions += [_remove(one) for one in _replaced(wanted, kept, old)]
-    actions += _starts(wanted, kept, old, {one.name for one in seen})
+    actions += _starts(wanted, kept, old, {one.name for one in instances}, now)
     if (behind := _next_to_apply(wanted, kept)) is not None:
         actions.append(InstanceAction("apply", behind.name))
     return actions
 
 
-def settled(wanted: PoolTarget, seen: Sequence[Seen]) -> bool:
+def settled(wanted: PoolTarget, instances: Sequence[Instance]) -> bool:
     good = [
         one
-        for one in seen
+        for one in instances
         if one.spec_hash == wanted.spec_hash and one.phase == "ready" and one.serves >= wanted.serves
     ]
-    return len(good) == wanted.count and len(seen) == wanted.count
+    return len(good) == wanted.count and len(instances) == wanted.count
 
 
-def _unwell(wanted: PoolTarget, one: Seen) -> InstanceAction | None:
+def _unwell(wanted: PoolTarget, one: Instance, now: float) -> InstanceAction | None:
     limit = APPLY_SILENT_S if one.applying else SILENT_S
-    if one.phase == "ready" and one.silent_s > limit:
+    if one.phase == "ready" and one.silent_s(now) > limit:
         return InstanceAction("kill", one.name)
-    if one.phase == "starting" and one.phase_s > START_S:
+    if one.phase == "starting" and now - one.since > START_S:
         return InstanceAction("kill", one.name)
-    if one.phase == "draining" and one.phase_s > wanted.deadline_s + DRAIN_S:
+    if one.phase == "draining" and now - one.since > wanted.deadline_s + DRAIN_S:
         return InstanceAction("end", one.name)
     return None
 
 
-def _hopeless(one: Seen) -> bool:
+def _hopeless(one: Instance) -> bool:
     return one.phase == "failed" or (not one.was_ready and one.failures >= TRIES)
 
 
-def _surplus(wanted: PoolTarget, new: Sequence[Seen]) -> list[Seen]:
+def _surplus(wanted: PoolTarget, new: Sequence[Instance]) -> list[Instance]:
     """Return those of the right kind that are too many: what has no process first, then what is not ready."""
     order: dict[Phase, int] = {"failed": 0, "waiting": 1, "starting": 2, "ready": 3, "draining": 4}
     ranked = sorted(new, key=lambda one: (order[one.phase], -_number(one.name)))
     return ranked[: max(0, len(new) - wanted.count)]
 
 
-def _remove(one: Seen) -> InstanceAction:
+def _remove(one: Instance) -> InstanceAction:
     if one.phase in {"waiting", "failed"}:
         return InstanceAction("forget", one.name)
     return InstanceAction("end" if one.phase == "starting" and not one.was_ready else "drain", one.name)
 
 
-def _replaced(wanted: PoolTarget, new: Sequence[Seen], old: Sequence[Seen]) -> list[Seen]:
+def _replaced(wanted: PoolTarget, new: Sequence[Instance], old: Sequence[Instance]) -> list[Instance]:
     ready = [one for one in new if one.phase == "ready"]
     done = len(ready) >= wanted.count
     serving = [one for one in old if one.phase == "ready"]
@@ -132,9 +115,11 @@ def _replaced(wanted: PoolTarget, new: Sequence[Seen], old: Sequence[Seen]) -> l
     return gone
 
 
-def _starts(wanted: PoolTarget, new: Sequence[Seen], old: Sequence[Seen], taken: Iterable[str]) -> list[InstanceAction]:
+def _starts(
+    wanted: PoolTarget, new: Sequence[Instance], old: Sequence[Instance], taken: Iterable[str], now: float
+) -> list[InstanceAction]:
     """Start what is missing: one at a time while others answer callers, since starting takes their CPU."""
-    actions = [InstanceAction("start", one.name) for one in new if one.phase == "waiting" and one.due_s <= 0]
+    actions = [InstanceAction("start", one.name) for one in new if one.phase == "waiting" and one.due <= now]
     missing = wanted.count - len(new)
     if any(one.phase == "ready" for one in old):
         busy = len(actions) + sum(one.phase == "starting" for one in new)
@@ -143,7 +128,7 @@ def _starts(wanted: PoolTarget, new: Sequence[Seen], old: Sequence[Seen], taken:
     return [*actions, *(InstanceAction("start", name) for name in names)]
 
 
-def _next_to_apply(wanted: PoolTarget, new: Sequence[Seen]) -> Seen | None:
+def _next_to_apply(wanted: PoolTarget, new: Sequence[Instance]) -> Instance | None:
     """One after another, so that a version that cannot be loaded is met by one instance only."""
     if any(one.applying for one in new):
         return None
