@@ -137,8 +137,8 @@ def _labels(event: Event) -> LoopEvent:
 
 
 def _judged(event: Event) -> LoopEvent:
-    data: Mapping[str, Any] = event.data
-    old, new = float(data["champion_metric"]), float(data["challenger_metric"])
+    data = event.data
+    old, new = (float(str(data[name])) for name in ("champion_metric", "challenger_metric"))
     verdict = "better" if data.get("better") else "not better"
     text = f"V{data.get('version')} {new:.3f} {'>' if new > old else '≤'} {old:.3f}: {verdict}"
     return _loop_event(event, "gate", text, detail=f"{data.get('metric')} on the same samples; {_run(event)}")

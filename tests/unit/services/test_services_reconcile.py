@@ -63,8 +63,8 @@ def one(
     )
 
 
-def ready(name: str, **more: Any) -> Instance:
-    return one(name, "ready", was_ready=True, **{"serves": 1, **more})
+def ready(name: str, *, serves: int = 1, **more: Any) -> Instance:
+    return one(name, "ready", was_ready=True, serves=serves, **more)
 
 
 def told(want: PoolTarget, *there: Instance) -> list[tuple[str, str]]:
