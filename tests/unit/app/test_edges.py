@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.edges import Chain
-from scanflow.errors import InvalidError
-from tests.unit.app.making import batch, message, script
+from tests.unit.app.making import batch, script
 
 a, b, c, d = (script(name) for name in "abcd")
 
@@ -54,37 +53,6 @@ def test_neighbouring_groups_are_linked_all_to_all_and_others_not_at_all(sizes: 
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
-    [
-        ("b", "'b' is not one. Write a >> b"),
-        (3, "3 is not one. Write a >> b"),
-        (None, "None is not one"),
-        ([b, "c"], "'c' is not one"),
-        ({"b": b}, "is not one. Write a >> b, or a >> [b, c]."),
-        ([], "this list of them is empty: nothing would wait for anything. Leave it out."),
-        ([b, []], "is empty"),
-    ],
-)
-def test_what_cannot_be_linked_is_refused_with_what_can(other: Any, told: str) -> None:
-    with pytest.raises(InvalidError) as error:
-        _ = a >> other
-    assert told in message(error)
-    with pytest.raises(InvalidError):
-        _ = other >> a
-
-
-def test_a_function_is_refused_with_how_to_make_a_node_of_it() -> None:
-    @sf.step
-    def train(epochs: int) -> None: ...
-
-    with pytest.raises(InvalidError) as error:
-        a >> train  # type: ignore[operator]
-    assert message(error) == (
-        "'>>' links nodes, and train(epochs: int) -> None is a function. Make a node of it first: .bind(...)."
-    )
-
-
-@pytest.mark.parametrize(
     "edges",
     [
         a >> b,
@@ -97,35 +65,6 @@ def test_a_function_is_refused_with_how_to_make_a_node_of_it() -> None:
 )
 def test_edges_may_be_given_in_several_ways(edges: Any) -> None:
     assert batch(a, b, edges=edges).parents == {"a": (), "b": ("a",)}
-
-
-@pytest.mark.parametrize(
-    "edges", ["ab", ["ab"], [("a", "b")], None, 3, a, [a, b], {"dependee": "a", "depender": "b"}, [None]]
-)
-def test_what_is_no_edge_is_refused_with_what_one_looks_like(edges: Any) -> None:
-    with pytest.raises(InvalidError) as error:
-        batch(a, b, edges=edges)
-    assert message(error).startswith("Workflow 'training': edges cannot be ")
-    assert message(error).endswith("Write a >> b, or a list: [sf.Dependency(dependee='a', depender='b')].")
-
-
-def test_an_edge_with_a_misspelt_end_says_which_field_was_meant() -> None:
-    with pytest.raises(InvalidError) as error:
-        batch(a, b, edges=[{"dependee": "a", "dependr": "b"}])
-    assert "Dependency has no field 'dependr'. Did you mean 'depender'?" in message(error)
-    assert message(error).startswith("Workflow 'training': ")
-
-
-def test_an_unknown_dependee_says_which_name_was_meant() -> None:
-    with pytest.raises(InvalidError) as error:
-        batch(script("load"), script("train"), edges=[sf.Dependency(dependee="laod", depender="train")])
-    assert message(error) == "Workflow 'training' has an edge with the unknown dependee 'laod'. Did you mean 'load'?"
-
-
-def test_an_unknown_depender_says_which_names_there_are() -> None:
-    with pytest.raises(InvalidError) as error:
-        batch(script("load"), script("train"), edges=[sf.Dependency(dependee="load", depender="zzz")])
-    assert message(error) == "Workflow 'training' has an edge with the unknown depender 'zzz'. Known: load, train."
 
 
 def test_an_edge_that_is_made_and_not_used_is_warned_of() -> None:

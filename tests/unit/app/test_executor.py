@@ -76,23 +76,6 @@ def test_parameters_and_variables_cannot_be_changed_in_place(change: Callable[[A
     assert (step.parameters, step.env) == ({"a": 1}, {"a": "1"})
 
 
-def test_a_field_cannot_be_set_and_the_message_says_how_to_make_a_changed_copy() -> None:
-    step = script("train")
-    with pytest.raises(
-        InvalidError, match=r"Executor 'train' cannot be changed. Make a changed copy: .replace\(retries=...\)"
-    ):
-        step.retries = 3  # type: ignore[misc]
-    assert step.replace(retries=3).retry.limit == 3
-    assert step.retry.limit == 0
-
-
-def test_a_replaced_field_is_checked_again() -> None:
-    with pytest.raises(InvalidError, match=r"Executor 'train' has no field 'retrys'. Did you mean 'retries'?"):
-        script("train").replace(retrys=3)
-    with pytest.raises(InvalidError, match="timeout"):
-        script("train").replace(timeout=-1)
-
-
 def test_a_step_can_be_copied_and_pickled() -> None:
     step = script("train", parameters={"a": [1]}, env={"A": "1"}, for_each=[1, 2])
     assert copy.deepcopy(step) == step

@@ -63,19 +63,6 @@ def test_a_graph_that_could_not_answer_is_refused(nodes: Sequence[sf.Service], e
     assert told in message(error)
 
 
-def test_one_node_at_most_decides_on_the_number_of_instances() -> None:
-    scaling = sf.Scaling(metric="rps", target=5, max=3)
-    first, second = A.replace(scaling=scaling), B.replace(scaling=scaling)
-    online(first, B, edges=first >> B)
-    with pytest.raises(InvalidError, match="has a scaling at 'a' and at 'b', but an instance holds the whole graph"):
-        online(first, second, edges=first >> second)
-
-
-def test_a_cycle_is_told_before_anything_else() -> None:
-    with pytest.raises(InvalidError, match="in a circle"):
-        online(A, B, edges=[A >> B, B >> A])
-
-
 @given(edges_of_dags(most=7), st.data())
 def test_one_node_answers_each_request(graph: tuple[list[str], list[tuple[str, str]]], data: st.DataObject) -> None:
     names, edges = graph

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Literal
 
 import pytest
 
 import scanflow as sf
-from scanflow.errors import InvalidError
+from scanflow.app.steps import Step, check_parameters
+from scanflow.errors import InvalidError, ScanflowError
 from tests.unit.app.making import batch, made, message, script
 
 HOURLY = sf.every(hours=1)
@@ -212,4 +215,212 @@ def test_a_wrong_field_is_refused_with_what_to_write(part: Any, fields: dict[str
         made(part, **{**RIGHT[part], **fields})
     assert told in message(error)
     assert len(message(error).splitlines()) == 1
+    assert "s3cret" not in message(error)
+
+
+@sf.step
+def train(epochs: int, lr: float = 0.1, mode: Literal["fast", "slow"] = "fast") -> float:
+    return epochs * lr
+
+
+@sf.step
+def total(*numbers: int) -> int:
+    return sum(numbers)
+
+
+def login(token: int) -> None: ...
+
+
+LOAD, TRAIN = script("load"), script("train", parameters={"epochs": 1})
+BOTH = batch(LOAD, TRAIN)
+X = LOAD["x"]
+SCALED = CNN.replace(scaling=sf.Scaling(metric="rps", target=5, max=3))
+BACKUP = sf.Serving(backup="spare")
+any_: Any = None
+HOW_TO_LINK = "Write a >> b, or a list: [sf.Dependency(dependee='a', depender='b')]."
+
+
+def sensor(name: str) -> sf.Agent:
+    return sf.Agent(name="watch", sensors=[sf.Sensor(name="count", trigger=HOURLY, nodes=[name])])
+
+
+def online(name: str, *nodes: sf.Service, **fields: Any) -> sf.Workflow:
+    return made(sf.Workflow, name=name, type="online", nodes=nodes or [CNN], **fields)
+
+
+def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any]:
+    """Return a case for each value that a call is to refuse."""
+    return [pytest.param(call, value, told, id=f"{told:.40}") for call, values, told in rows for value in values]
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "told"),
+    refused(
+        # Edges
+        (lambda value: LOAD >> value, ["b", 3, None, [TRAIN, "c"]], "is not one. Write a >> b"),
+        (lambda value: value >> LOAD, ["b", 3, None, [TRAIN, "c"]], "is not one. Write a >> b"),
+        (lambda value: LOAD >> value, [[], [TRAIN, []]], "empty: nothing would wait for anything. Leave it out."),
+        (lambda value: LOAD >> value, [train], "-> float is a function. Make a node of it first: .bind(...)."),
+        (lambda value: batch(LOAD, edges=value), ["ab", ["ab"], [("a", "b")], None, LOAD, [None]], HOW_TO_LINK),
+        (
+            lambda value: batch(LOAD, TRAIN, edges=[{"dependee": "load", **value}]),
+            [{"dependr": "train"}],
+            "Dependency has no field 'dependr'. Did you mean 'depender'?",
+        ),
+        (
+            lambda value: batch(LOAD, TRAIN, edges=[sf.Dependency(dependee=value, depender="train")]),
+            ["laod"],
+            "Workflow 'training' has an edge with the unknown dependee 'laod'. Did you mean 'load'?",
+        ),
+        (
+            lambda value: batch(LOAD, TRAIN, edges=[sf.Dependency(dependee="load", depender=value)]),
+            ["zzz"],
+            "has an edge with the unknown depender 'zzz'. Known: load, train.",
+        ),
+        # Workflows
+        (
+            lambda value: batch(LOAD, script("best", **value)),
+            [
+                {"parameters": {"p": [{"deep": {"$from": "laod.x"}}]}},
+                {"for_each": {"$from": "laod.x"}},
+                {"when": "laod.x >= 0.9"},
+            ],
+            "the step 'best' uses 'laod.x', but there is no step 'laod'. Did you mean 'load'?",
+        ),
+        (
+            lambda value: batch(LOAD, script("best", affinity=made(sf.Affinity, **{value: ("laod",)}))),
+            ["near", "apart_from"],
+            "the affinity of 'best' names 'laod', which is no node. Did you mean 'load'?",
+        ),
+        (batch, [train], "is a function, not a node. Make a node of it: .bind(...)."),
+        (
+            lambda value: batch(TRAIN, script("b", parameters={"p": TRAIN}), edges=[value]),
+            [sf.Dependency(dependee="b", depender="train")],
+            "Workflow 'training': The nodes wait for each other in a circle",
+        ),
+        (BOTH.node, ["trian"], "Workflow 'training' has no node 'trian'. Did you mean 'train'?"),
+        (BOTH.with_parameters, [{"epohcs": 2}], "has no parameter 'epohcs'. Did you mean 'epochs'?"),
+        (BOTH.with_parameters, [{"trian.epochs": 2}], "Did you mean 'train.epochs'?"),
+        (BOTH.with_parameters, [{"": 2}, {3: 2}], "Known: epochs, train.epochs."),
+        (BOTH.with_parameters, [{"epochs": {1}}], "the parameter 'epochs' is a set"),
+        (BOTH.with_parameters, [{"epochs": {"$from": "none.x"}}], "there is no step 'none'"),
+        (
+            lambda value: online("w", SCALED, value, edges=SCALED >> value),
+            [SCALED.replace(name="b")],
+            "has a scaling at 'cnn' and at 'b', but an instance holds the whole graph",
+        ),
+        # Applications
+        (
+            lambda value: sf.Application(name="a" * 30, team=value),
+            ["b" * 25],
+            "65 characters. Kubernetes allows 63: shorten the name or the team by 2.",
+        ),
+        (sf.Application(name="s", workflows=[BOTH]).workflow, ["trainig"], "Did you mean 'training'?"),
+        (sf.Application(name="s").workflow, [None], "has no workflow. Give it one: workflows=[...]"),
+        (
+            sf.Application(name="s", workflows=[BOTH, BOTH.replace(name="other")]).workflow,
+            [None],
+            "has several workflows: training, other. Name one, as in app.py:training",
+        ),
+        (sf.Application(name="s").with_workflow, [BOTH], "Application 's' has no workflow 'training'"),
+        (
+            lambda value: sf.Application(name="s", workflows=[BOTH], agents=[sensor(value)]),
+            ["trian"],
+            "the sensor 'count' of the agent 'watch' looks at 'trian', which is no node of its workflows. Did you",
+        ),
+        # References and conditions
+        (lambda value: 1 < value < 3, [X], "'load.x > 1' is known only at run time"),
+        (lambda value: f"{value}/model", [X], "cannot become a part of a text. Hand it on as a parameter of its own"),
+        (list, [X], "nothing can go through it now. Have a step run for each of its items: for_each="),
+        (lambda value: "a" in value, [X], "nothing can go through it now"),
+        (lambda value: value["y"], [X, sf.item["seed"]], "has no keys of its own. Write node['y'] instead"),
+        (lambda value: LOAD[value], [""], "names no output"),
+        (lambda value: LOAD[value], [0, None], "should be text"),
+        (lambda value: value < X, [TRAIN["x"], TRAIN], "Have a step compare the two and return True or False"),
+        (X.equals, [float("nan"), {1}, object(), b"x"], "what a condition compares with is"),
+        (X.is_in, ["good"], "is_in cannot look into the text 'good'. Write a list: is_in(['good'])"),
+        ((X > 3).holds, ["good"], "The condition 'load.x > 3' cannot be tested: 'load.x' turned out to be 'good'"),
+        (
+            lambda value: script("next", parameters={"p": [{"q": {"$from": value}}]}),
+            ["x", "", ".", "train.", ".x", "Train.x", "a b.c", "train .x", 3, None, ["train.x"]],
+            "cannot be read. Write 'step.output', 'step.result' or 'item'.",
+        ),
+        (lambda value: script("next", when=value), [True, False], "'==' compares references, not their values. Write"),
+        (lambda value: script("next", when=value), [X], "is a value. Write when=node[...].equals(True)."),
+        (lambda value: script("next", when=value), [3], "when cannot be 3: it should be a Condition."),
+        (lambda value: script("next", when=value), ["load x"], "cannot be read. Write it as 'check.accuracy >= 0.9'."),
+        (
+            lambda value: script("next", when=value),
+            ["load.x == good", "load.x == 'good'", "load.x == " + "[" * 100_000],
+            "which is not JSON. Write text in double quotes",
+        ),
+        (lambda value: script("next", when=value), ["x == 3"], "The reference 'x' cannot be read."),
+        (lambda value: script("next", when=value), ["load.x in 3"], "looks into 3, which is not a list. Write a list"),
+        (
+            lambda value: script("next", when={"left": {"$from": "load.x"}, "op": "==", "right": 1} | value),
+            [{"left": 3}, {"op": "="}],
+            "cannot be",
+        ),
+        # Triggers
+        (lambda value: sf.every(seconds=value), [0], "is not above zero"),
+        (lambda value: sf.every(days=value), [40_000], "is longer than a hundred years"),
+        (
+            lambda value: sf.every(minutes=value),
+            [-1, float("nan"), True, "1h", None, 1e300, 10**5000],
+            ") is no interval. Write a number, as in every(minutes=5)",
+        ),
+        (lambda value: sf.every(hours=1, jitter=value), [-1, float("inf"), True, "much"], "jitter cannot be"),
+        (
+            lambda value: sf.at(datetime(*value)),  # noqa: DTZ001  what is refused here
+            [(2026, 1, 31, 6)],
+            "has no time zone. Write '2026-01-31T06:00:00Z' for UTC",
+        ),
+        (sf.at, [3, 1e9, True], "is not a date. Write one such as '2026-01-31T06:00:00Z'"),
+        (sf.on_event, [""], "type cannot be ''"),
+        (lambda value: sf.on_event("x", model=value), [object()], "'model' is an object, which cannot be written down"),
+        (lambda value: sf.all_of(*value), [()], "it needs at least 1"),
+        (lambda value: sf.any_of(*value), [("1h",), ([],)], "it has no 'kind'"),
+        (
+            lambda value: sf.cron("0 * * * *", timezone=value),
+            ["Mars", "", "../etc/passwd", "America", "a\0b", "x" * 5000, "/etc/localtime"],
+            "is not known. Write one such as 'Europe/Madrid' or 'UTC'",
+        ),
+        # Steps
+        (train.bind, [(), "many", 1.5, None], "parameter 'epochs' is"),
+        (lambda value: train.bind(), [0], "missing a required argument: 'epochs'. It is train(epochs: int, "),
+        (lambda value: train.bind(1, **value), [{"lrr": 3}, {"retries": 3}], "got an unexpected keyword argument"),
+        (lambda value: train.bind(*value), [(1, 2, "fast", 4)], "too many positional arguments. It is train("),
+        (lambda value: train.bind(1, lr=value), [[]], "the parameter 'lr' is [], which is not float: "),
+        (lambda value: train.bind(1, lr=value), [{1}], "Executor 'train': the parameter 'lr' is a set, which cannot"),
+        (lambda value: train.bind(1, mode=value), ["medium"], "which is not typing.Literal['fast', 'slow']"),
+        (lambda value: train.map([1, value]), ["many"], "the parameter 'epochs' is 'many', which is not int"),
+        (lambda value: train.map([1], *value), [(1, 2.0, "fast")], "has no parameter left for the item. It is train"),
+        (train.map, ["abc", {1, 2}, 3, {"a": 1}], "Give it a list"),
+        (lambda value: total.bind(*value), [(1, 2)], "takes *numbers; give a step a list parameter instead"),
+        (lambda value: train.options(**{value: 1}), ["retrys"], "has no option 'retrys'. Did you mean 'retries'?"),
+        (
+            lambda value: sf.step(**{value: 1})(lambda: None),
+            ["nme", "parameters", "function", "mainfile", "kind"],
+            "has no option",
+        ),
+        (Step, [3, "train", LOAD, None], "@sf.step decorates a function; "),
+        (sf.step(retries=2), [3, "train", LOAD, None], "is not one. Name options: @sf.step(retries=2)"),
+        (lambda value: check_parameters(login, value, who="Step 't'"), [{}], "Step 't' needs the parameter 'token'."),
+        (lambda value: check_parameters(login, value, who="Step 't'"), [{"tokne": 1}], "Did you mean 'token'?"),
+        (lambda value: sf.step(login).bind(token=value), ["s3cret"], "'token' is ***, which is not int"),
+        # Copies
+        (lambda value: LOAD.__setattr__("retries", value), [3], "Make a changed copy: .replace(retries=...)."),
+        (
+            lambda value: LOAD.replace(retrys=value),
+            [3],
+            "Executor 'load' has no field 'retrys'. Did you mean 'retries'?",
+        ),
+        (lambda value: LOAD.replace(timeout=value), [-1], "timeout -1 is not above zero"),
+    ),
+)
+def test_what_makes_no_sense_is_refused(call: Callable[[Any], object], value: Any, told: str) -> None:
+    with pytest.raises(ScanflowError) as error:
+        call(value)
+    assert told in message(error)
+    assert len(message(error)) < 450
     assert "s3cret" not in message(error)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.app.steps import Step, check_parameters, check_result
 from scanflow.errors import InvalidError
-from tests.unit.app.making import batch, message, refusal, script
+from tests.unit.app.making import batch, refusal, script
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -44,13 +44,6 @@ def test_a_step_that_is_called_with_a_node_says_to_bind_it() -> None:
         load(path=later.output)
 
 
-def test_a_parameter_that_looks_like_a_secret_is_not_repeated() -> None:
-    def login(token: int) -> None: ...
-
-    with pytest.raises(InvalidError, match=r"'token' is \*\*\*, which is not int"):
-        sf.step(login).bind(token="hunter2")
-
-
 def test_binding_makes_a_node_named_after_the_function() -> None:
     node = train.bind(3, lr=0.5)
     assert (node.name, node.parameters) == ("train", {"epochs": 3, "lr": 0.5})
@@ -72,48 +65,6 @@ def test_a_node_as_an_argument_makes_the_edge() -> None:
     assert batch(first, second).parents == {"load": (), "train": ("load",)}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named", "told"),
-    [
-        ((), {}, "The step 'train': missing a required argument: 'epochs'. It is train(epochs: int, "),
-        ((1,), {"lrr": 3}, "The step 'train': got an unexpected keyword argument 'lrr'. It is train("),
-        ((1, 2, "fast", 4), {}, "The step 'train': too many positional arguments. It is train("),
-        (("many",), {}, "Step 'train': the parameter 'epochs' is 'many', which is not int: "),
-        ((1.5,), {}, "Step 'train': the parameter 'epochs' is 1.5, which is not int: "),
-        ((None,), {}, "Step 'train': the parameter 'epochs' is None, which is not int: "),
-        ((1,), {"lr": []}, "Step 'train': the parameter 'lr' is [], which is not float: "),
-        ((1,), {"mode": "medium"}, "Step 'train': the parameter 'mode' is 'medium', which is not"),
-        ((1,), {"lr": {1}}, "Executor 'train': the parameter 'lr' is a set, which cannot be written down."),
-        ((1,), {"retries": 3}, "got an unexpected keyword argument 'retries'"),
-    ],
-)
-def test_a_wrong_argument_is_refused_when_the_step_is_described(arguments: Any, named: Any, told: str) -> None:
-    with pytest.raises(InvalidError) as error:
-        train.bind(*arguments, **named)
-    assert told in message(error)
-
-
-@pytest.mark.parametrize("field", ["retrys", "nme", "parameters", "function", "mainfile", "kind"])
-def test_an_unknown_option_is_refused(field: str) -> None:
-    with pytest.raises(InvalidError, match=f"The step 'train' has no option '{field}'"):
-        train.options(**{field: 1})
-    with pytest.raises(InvalidError, match=f"has no option '{field}'"):
-        sf.step(**{field: 1})(lambda: None)
-
-
-def test_a_misspelt_option_says_which_was_meant() -> None:
-    with pytest.raises(InvalidError, match=r"has no option 'retrys'. Did you mean 'retries'?"):
-        train.options(retrys=3)
-
-
-@pytest.mark.parametrize("thing", [3, "train", script("a"), None])
-def test_only_functions_are_decorated(thing: Any) -> None:
-    with pytest.raises(InvalidError, match=r"@sf.step decorates a function; .* Name options: @sf.step\(retries=2\)"):
-        Step(thing)
-    with pytest.raises(InvalidError, match=r"@sf.step decorates a function"):
-        sf.step(retries=2)(thing)
-
-
 def test_functions_that_give_no_value_at_once_are_refused() -> None:
     async def later() -> None: ...
 
@@ -128,15 +79,6 @@ def test_functions_that_give_no_value_at_once_are_refused() -> None:
     for function in (some, some_later):
         with pytest.raises(InvalidError, match=r"yields. Return a list instead"):
             sf.step(retries=1)(function)
-
-
-def test_a_step_takes_a_list_rather_than_any_number_of_arguments() -> None:
-    @sf.step
-    def total(*numbers: int) -> int:
-        return sum(numbers)
-
-    with pytest.raises(InvalidError, match=r"The step 'total' takes \*numbers; give a step a list parameter instead"):
-        total.bind(1, 2)
 
 
 def test_a_step_that_takes_any_names_takes_any_names() -> None:
@@ -179,22 +121,6 @@ def test_mapping_over_an_earlier_step_waits_for_it() -> None:
     assert train.options(when=sf.item > 1).map(first).parameters == {"epochs": sf.item}
 
 
-def test_mapping_needs_a_parameter_for_the_item() -> None:
-    with pytest.raises(InvalidError, match=r"The step 'train' has no parameter left for the item. It is train"):
-        train.map([1], 1, 2.0, "fast")
-
-
-@pytest.mark.parametrize("over", ["abc", {1, 2}, 3, {"a": 1}])
-def test_mapping_runs_over_a_list(over: Any) -> None:
-    with pytest.raises(InvalidError, match=r"for_each cannot be .*Give it a list"):
-        train.map(over)
-
-
-def test_an_item_of_a_wrong_type_is_refused_when_the_step_is_described() -> None:
-    with pytest.raises(InvalidError, match="Step 'train': the parameter 'epochs' is 'many', which is not int"):
-        train.map([1, "many", 3])
-
-
 @given(
     st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | st.none() | st.lists(st.integers(), max_size=2)
 )
@@ -229,15 +155,6 @@ def test_annotations_of_any_kind_are_checked() -> None:
         check_result(takes, {"a": "many"}, who="Step 't'")
     with pytest.raises(InvalidError, match="Step 't': the parameter 'own' is 3, which is not"):
         check_parameters(takes, {"box": Box(1), "own": 3, "paths": []}, who="Step 't'")
-
-
-def test_a_missing_or_unknown_parameter_is_told_by_name() -> None:
-    def takes(epochs: int) -> None: ...
-
-    with pytest.raises(InvalidError, match="Step 't' needs the parameter 'epochs'"):
-        check_parameters(takes, {}, who="Step 't'")
-    with pytest.raises(InvalidError, match=r"Step 't' has no parameter 'epohcs'. Did you mean 'epochs'?"):
-        check_parameters(takes, {"epohcs": 1}, who="Step 't'")
 
 
 def test_an_annotation_that_cannot_be_read_checks_nothing_and_the_others_still_do() -> None:

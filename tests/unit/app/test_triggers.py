@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.triggers import AllOf, Cron, Date, Interval, Trigger
+from scanflow.app.triggers import AllOf, Date, Interval, Trigger
 from scanflow.errors import InvalidError
 from tests.unit.app.making import message, triggers
 
@@ -105,75 +104,15 @@ def test_what_a_message_says_to_write_is_taken(given_back: str) -> None:
     assert sf.cron(given_back).expression == given_back
 
 
-@pytest.mark.parametrize("zone", ["Mars", "", "../etc/passwd", "America", "a\0b", "x" * 5000, "/etc/localtime"])
-def test_an_unknown_time_zone_is_refused(zone: str) -> None:
-    with pytest.raises(
-        InvalidError, match=r"The time zone .* is not known. Write one such as 'Europe/Madrid' or 'UTC'"
-    ) as error:
-        sf.cron("0 * * * *", timezone=zone)
-    assert len(message(error)) < 200
+def test_a_moment_may_be_text_and_an_interval_a_duration() -> None:
+    assert sf.at(datetime(2026, 1, 31, 6, tzinfo=UTC)) == Date(when="2026-01-31T06:00:00Z")  # type: ignore[arg-type]  # as in a file
+    assert Interval(seconds="1h30m").seconds == Interval(seconds=timedelta(minutes=90)).seconds == 5400
 
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 1000))
 def test_an_interval_is_the_sum_of_its_parts(seconds: int, minutes: int, hours: int, days: int) -> None:
     interval = sf.every(seconds=seconds, minutes=minutes, hours=hours, days=days)
     assert interval.seconds == timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days).total_seconds()
-
-
-@pytest.mark.parametrize(
-    "value", [-1, float("nan"), float("inf"), True, "1h", None, 1e300, 10**400, pytest.param(10**5000, id="huge")]
-)
-@pytest.mark.parametrize("unit", ["seconds", "days"])
-def test_what_is_no_interval_says_how_one_is_written(unit: str, value: Any) -> None:
-    with pytest.raises(
-        InvalidError, match=rf"every\({unit}=.*\) is no interval. Write a number, as in every\(minutes=5\)"
-    ):
-        sf.every(**{unit: value})
-
-
-def test_an_interval_of_nothing_and_one_of_centuries_are_refused() -> None:
-    with pytest.raises(InvalidError, match=r"Interval: seconds 0.* is not above zero"):
-        sf.every()
-    with pytest.raises(InvalidError, match=r"Interval: seconds .* is longer than a hundred years"):
-        sf.every(days=40_000)
-    assert Interval(seconds="1h30m").seconds == Interval(seconds=timedelta(minutes=90)).seconds == 5400
-
-
-@pytest.mark.parametrize("jitter", [-1, float("nan"), float("inf"), True, "much"])
-def test_jitter_is_a_number_of_seconds(jitter: Any) -> None:
-    with pytest.raises(InvalidError, match="Interval: jitter cannot be"):
-        sf.every(hours=1, jitter=jitter)
-
-
-def test_a_moment_without_a_time_zone_says_how_to_give_it_one() -> None:
-    with pytest.raises(
-        InvalidError, match=r"The time '2026-01-31T06:00:00' has no time zone. Write '2026-01-31T06:00:00Z' for UTC"
-    ):
-        sf.at(datetime(2026, 1, 31, 6))  # noqa: DTZ001  what is refused here
-    assert sf.at(datetime(2026, 1, 31, 6, tzinfo=UTC)) == Date(when="2026-01-31T06:00:00Z")  # type: ignore[arg-type]  # as in a file
-
-
-@pytest.mark.parametrize("when", [3, 1e9, True])
-def test_a_number_is_no_moment(when: Any) -> None:
-    with pytest.raises(InvalidError, match=r"is not a date. Write one such as '2026-01-31T06:00:00Z'"):
-        sf.at(when)
-
-
-def test_an_event_needs_a_type_and_matches_what_can_be_written_down() -> None:
-    assert sf.on_event("run.failed", kind="batch").match == {"kind": "batch"}
-    with pytest.raises(InvalidError, match="type cannot be ''"):
-        sf.on_event("")
-    with pytest.raises(InvalidError, match="'model' is an object, which cannot be written down"):
-        sf.on_event("x", model=object())
-
-
-@pytest.mark.parametrize(
-    ("some", "told"), [((), "it needs at least 1"), (("1h",), "it has no 'kind'"), (([],), "it has no 'kind'")]
-)
-def test_a_group_holds_triggers(some: Any, told: str) -> None:
-    for group in (sf.all_of, sf.any_of):
-        with pytest.raises(InvalidError, match=told):
-            group(*some)
 
 
 def test_groups_nest_but_not_without_end() -> None:
@@ -183,7 +122,3 @@ def test_groups_nest_but_not_without_end() -> None:
     assert AllOf.model_validate_json(trigger.model_dump_json()) == trigger
     with pytest.raises(InvalidError, match="Triggers are nested more than 20 deep"):
         sf.any_of(trigger)
-
-
-def test_a_cron_keeps_its_time_zone() -> None:
-    assert sf.cron("0 6 * * *", timezone="Europe/Madrid") == Cron(expression="0 6 * * *", timezone="Europe/Madrid")
