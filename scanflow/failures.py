@@ -10,8 +10,6 @@ __all__ = ["MAX_FRAMES", "Failure", "failure_from_text"]
 
 
 class Failure(BaseModel):
-    """Why a task failed."""
-
     model_config = ConfigDict(frozen=True)
 
     summary: str

@@ -27,7 +27,6 @@ def looks_secret(name: str) -> bool:
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``values``, at any depth, with stars in place of each value whose name looks like a secret."""
     return {name: _masked(name, value) for name, value in values.items()}
 
 

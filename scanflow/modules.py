@@ -58,7 +58,6 @@ def being_loaded(path: Path) -> Iterator[None]:
 
 
 def file_being_loaded() -> Path | None:
-    """Return the user's file whose top level is being run at this moment, if one is."""
     return _loading.get()
 
 

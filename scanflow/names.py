@@ -62,7 +62,6 @@ def check_locator(text: object, what: str) -> str:
 
 
 def environment_name(app: str, team: str) -> str:
-    """Return the environment of an application: a Kubernetes namespace, or a folder."""
     return f"scanflow-{app}-{team}"
 
 

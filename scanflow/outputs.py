@@ -25,7 +25,6 @@ _kept: ContextVar[dict[str, Any] | None] = ContextVar("scanflow_outputs", defaul
 
 @contextmanager
 def keep_outputs(outputs: dict[str, Any]) -> Iterator[None]:
-    """Make :func:`output` put values into ``outputs`` for what runs inside, and write no file."""
     token = _kept.set(outputs)
     try:
         yield

@@ -50,7 +50,6 @@ class Tail:
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Say whether a path still leads to the file that was opened there, and it was not cut short."""
     opened = os.fstat(file.fileno())
     try:
         found = path.stat()

@@ -17,8 +17,6 @@ from scanflow.names import MAX_NAME, check_name, environment_name
 
 
 class Tracker(Model):
-    """The knowledge base that the application's steps log to: MLflow."""
-
     uri: str | None = None
     """A tracking server or database as MLflow spells it. Unset: the one inside scanflow's home folder."""
 
@@ -102,7 +100,6 @@ class Application(Model):
         return by_name[name]
 
     def with_workflow(self, changed: Workflow) -> Application:
-        """Return the application with the workflow of that name replaced."""
         self.workflow(changed.name)
         replaced = tuple(changed if workflow.name == changed.name else workflow for workflow in self.workflows)
         return self.replace(workflows=replaced)

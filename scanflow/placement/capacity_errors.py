@@ -68,7 +68,6 @@ def _there_is(topology: Topology) -> str:
 
 
 def too_fragmented(demand: Demand) -> str:
-    """Return the error for fractions of cores of which enough are free, but not in large enough parts."""
     return (
         f"{_demand(demand)} do not fit: what is left of the CPUs is in parts too small. Write a whole number of cores, "
         "or 0.5, of which two share a CPU."

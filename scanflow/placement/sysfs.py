@@ -25,16 +25,14 @@ _number = partial(read_as, partial(int, base=0))
 _SAME_TIER = 0.9  # cores of one design still differ by a few hundredths: favoured ones may clock higher
 
 
-def read_topology(
-    sysfs: Path = SYSFS, *, cgroup: Path | None = None, proc: Path = PROC, affinity: Collection[int] | None = None
-) -> Topology:
+def read_topology(sysfs: Path = SYSFS, *, proc: Path = PROC, affinity: Collection[int] | None = None) -> Topology:
     """Return the machine below ``sysfs``, and what its control groups leave of ``affinity``.
 
-    ``cgroup``: default: ``fs/cgroup`` below ``sysfs``. ``affinity``: default: this process' own mask where ``sysfs`` is
+    ``affinity``: default: this process' own mask where ``sysfs`` is
     this machine's, else all.
     """
     own = sysfs == SYSFS
-    limits = read_limits(sysfs / "fs" / "cgroup" if cgroup is None else cgroup, proc)
+    limits = read_limits(sysfs / "fs" / "cgroup", proc)
     mask = affinity_mask() if own and affinity is None else affinity
     tree = _Tree(sysfs, proc)
     if not tree.online:

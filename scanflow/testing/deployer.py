@@ -103,10 +103,6 @@ class DeployerContract(ServicesContract):
         return load_application(str(source))[0]
 
     @pytest.fixture
-    def failed(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
-        return deployer.run(app, "sums", source=source)
-
-    @pytest.fixture
     def good(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
         (source.parent / "mended").touch()
         return deployer.run(app, "sums", source=source)
@@ -138,13 +134,14 @@ class DeployerContract(ServicesContract):
         assert deployer.outputs(record.name, "joined") == {"result": [None, "odd"]}
         assert b"the first attempt fails" in b"".join(deployer.logs(record.name, "flaky", stream="stderr", attempt=1))
 
-    def test_a_failed_run_says_why_and_leaves_the_rest_undone(self, failed: RunRecord) -> None:
+    def test_a_failed_run_says_why_and_resume_runs_what_had_not_finished(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        failed = deployer.run(app, "sums", source=source)
         assert failed.state == "failed"
         last = next(task for task in failed.tasks if task.task == "total")
         assert last.failure is not None
         assert "ValueError: not mended yet" in last.failure.cause
-
-    def test_resume_runs_what_had_not_finished(self, deployer: Deployer, failed: RunRecord, source: Path) -> None:
         (source.parent / "mended").touch()
         events: list[Event] = []
         record = deployer.resume(failed.name, observe=events.append)
@@ -153,22 +150,20 @@ class DeployerContract(ServicesContract):
 
     def test_spin_runs_one_step_on_past_inputs_as_a_run_of_its_own(self, deployer: Deployer, good: RunRecord) -> None:
         record = deployer.spin("total", run=good.name, parameters={"values": [5, 6]})
-        assert record.name != good.name
+        assert [one.name for one in deployer.runs()] == [record.name, good.name], "the newest run comes first"
+        assert [one.name for one in deployer.runs(limit=1)] == [record.name]
+        assert deployer.show("@latest-1").name == good.name
         assert deployer.outputs(record.name, "total") == {"result": 11}
         assert deployer.outputs(good.name, "total") == {"result": 6}
 
-    def test_logs_have_both_streams_of_every_task(self, deployer: Deployer, good: RunRecord) -> None:
+    def test_a_run_that_has_ended_has_logs_of_both_streams(self, deployer: Deployer, good: RunRecord) -> None:
         assert b"".join(deployer.logs(good.name, "load")) == b"loading 3\n"
         assert b"".join(deployer.logs(good.name, "load", stream="stderr")) == b"a word of warning\n"
         assert b"".join(deployer.logs(good.name, "load", follow=True)) == b"loading 3\n"
         both = b"".join(deployer.logs(good.name, "load", stream="both"))
         assert sorted(both.splitlines()) == [b"a word of warning", b"loading 3"]
-
-    def test_the_newest_run_comes_first(self, deployer: Deployer, app: Application, good: RunRecord) -> None:
-        second = deployer.run(app, "sums")
-        assert [record.name for record in deployer.runs()] == [second.name, good.name]
-        assert [record.name for record in deployer.runs(limit=1)] == [second.name]
-        assert deployer.show("@latest-1").name == good.name
+        with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
+            deployer.stop(good.name)
 
     def test_a_plan_checks_everything_and_runs_nothing(self, deployer: Deployer, app: Application) -> None:
         plan = deployer.plan(app, "sums", parameters={"count": 9})
@@ -190,7 +185,3 @@ class DeployerContract(ServicesContract):
             list(deployer.logs(good.name, "laod"))
         with pytest.raises(NotFoundError, match=r"'laod' has no outputs in the run .* Did you mean 'load'"):
             deployer.outputs(good.name, "laod")
-
-    def test_a_run_that_has_ended_cannot_be_stopped(self, deployer: Deployer, good: RunRecord) -> None:
-        with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
-            deployer.stop(good.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,31 +66,33 @@ class ServicesContract:
         assert deployer.service(SERVICE).url == served.url
         with deployer.connect(SERVICE) as client:
             assert client.document(f"/v2/models/{SERVICE}")["name"] == SERVICE
-
-    def test_json_and_bytes_are_answered_alike(self, deployer: Deployer, served: ServiceRecord) -> None:
         for binary in (True, False):
             (array,) = deployer.predict(served.name, {"x": [0.5, 1.5]}, dtype="float32", binary=binary).outputs.values()
             assert (array.dtype.name, array.tolist()) == ("float32", [1.0, 3.0])
-
-    def test_a_failed_component_fails_one_request(self, deployer: Deployer, served: ServiceRecord) -> None:
         with pytest.raises(ServiceFailedError, match=f"The service '{SERVICE}' answered 500: .*thirteen is unlucky"):
             deployer.predict(served.name, [13])
         assert _only(deployer.predict(served.name, [4])) == [8]
+        for instance in (None, served.instances[0].instance):
+            written = b"".join(block for _, block in deployer.service_logs(served.name, instance=instance))
+            assert b"multiplying by 2" in written
 
     def test_what_does_not_exist_is_said_not_to(self, deployer: Deployer, served: ServiceRecord) -> None:
         with pytest.raises(NotFoundError, match=f"Did you mean '{SERVICE}'"):
             deployer.service("contract-multiplied")
-        for call in (
+        calls: list[Callable[[str], object]] = [
             deployer.explain,
             deployer.delete,
             lambda name: deployer.change(name, ServiceChange(rollback=True)),
-        ):
+            lambda name: list(deployer.service_logs(name)),
+            lambda name: deployer.predict(served.name, [1], node=name),
+        ]
+        for call in calls:
             with pytest.raises(NotFoundError, match="nope"):
                 call("nope")
-        with pytest.raises(NotFoundError, match="nope"):
-            list(deployer.service_logs("nope"))
-        with pytest.raises(NotFoundError, match="nope"):
-            deployer.predict(served.name, [1], node="nope")
+        deployer.delete(served.name)
+        assert deployer.services() == []
+        with pytest.raises(NotFoundError):
+            deployer.predict(served.name, [1])
 
     def test_a_change_can_be_taken_back(self, deployer: Deployer, served: ServiceRecord, tmp_path: Path) -> None:
         source = _application(tmp_path, by=3)
@@ -110,19 +112,6 @@ class ServicesContract:
         assert deployer.change(served.name, ServiceChange(affinity="any", cores=0.5), key="smaller") == again
         assert deployer.change(served.name, ServiceChange(instances=1)).shape.instances == 1
         assert _only(deployer.predict(SERVICE, [1])) == [2]
-
-    def test_what_instances_write_is_kept(self, deployer: Deployer, served: ServiceRecord) -> None:
-        written = b"".join(block for _, block in deployer.service_logs(served.name))
-        assert b"multiplying by 2" in written
-        instance = served.instances[0].instance
-        own = b"".join(block for _, block in deployer.service_logs(served.name, instance=instance))
-        assert b"multiplying by 2" in own
-
-    def test_what_is_deleted_is_gone(self, deployer: Deployer, served: ServiceRecord) -> None:
-        deployer.delete(served.name)
-        assert deployer.services() == []
-        with pytest.raises(NotFoundError):
-            deployer.predict(served.name, [1])
 
     def test_a_missing_class_is_reported_before_anything_starts(self, deployer: Deployer, tmp_path: Path) -> None:
         source = _application(tmp_path, by=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from scanflow.errors import NotFoundError
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.settings import Settings
+from scanflow_agents.templates.prediction_data import arrays_of
 
 __all__ = ["TRUTH", "digest_of", "keep_truth", "pictures", "tracker", "truth"]
 
@@ -53,10 +53,3 @@ def truth(tracker: KnowledgeBase, app: str, team: str) -> dict[str, int]:
 def digest_of(picture: Any) -> str:
     """Return what tells one picture from all others, whatever the type of its numbers."""
     return hashlib.sha256(np.asarray(picture).astype(np.uint8).tobytes()).hexdigest()[:32]
-
-
-def arrays_of(tracker: KnowledgeBase, run_id: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        files: Iterable[Path] = tracker.fetch_run_artifacts(run_id, Path(folder) / "files").rglob("*.npz")
-        with np.load(next(iter(files)), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}

@@ -13,7 +13,6 @@ from scanflow_agents.templates.prediction_data import arrays_of
 
 
 def ground_truth(items: list[dict[str, Any]], context: Context) -> dict[str, int]:
-    """Return the labels that are known, by id."""
     tracker = tracker_of(context)
     known = archive.truth(tracker, context.app, context.team)
     by_file: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)

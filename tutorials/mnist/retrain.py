@@ -83,7 +83,6 @@ def pair(x_path: str, y_path: str) -> Pictures:
 
 
 def points(path: str) -> Pictures:
-    """Return the labelled points, without those whose label is no digit: people mistype some."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             x, y = arrays["x"], arrays["y"]

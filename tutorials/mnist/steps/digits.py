@@ -140,7 +140,6 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def checked(path: Path, arrays: dict[str, NDArray[Any]], x_key: str, y_key: str) -> tuple[Any, Any]:
-    """Return pictures and labels as uint8, or raise a :class:`BadDataError`."""
     x, y = arrays[x_key], arrays[y_key]
     if x.ndim == 4 and x.shape[-1] == 1:
         x = x[..., 0]
