@@ -129,6 +129,7 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("agents",),
         ("agents", "mnist", "--stop"),
+        ("agents", "--start", "app.py"),
         ("agents", "mnist:tracker", "--journal"),
         ("why",),
         ("why", "@latest"),
@@ -138,14 +139,9 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("labels", "--give", "1=2"),
     ],
 )
-def test_without_a_server_every_command_says_how_to_start_one(home: Path, words: tuple[str, ...]) -> None:
+def test_without_a_server_every_command_says_how_to_start_one(folder: Path, words: tuple[str, ...]) -> None:
     with pytest.raises(UnavailableError, match="Start it: scanflow up"):
         CliRunner().invoke(app, words, catch_exceptions=False)
-
-
-def test_to_start_agents_needs_a_server_too(folder: Path) -> None:
-    with pytest.raises(UnavailableError, match="Start it: scanflow up"):
-        CliRunner().invoke(app, ["agents", "--start", "app.py"], catch_exceptions=False)
 
 
 def test_agents_are_listed_with_what_their_sensors_did(monkeypatch: pytest.MonkeyPatch, face: StandIn) -> None:
@@ -386,13 +382,6 @@ def test_a_label_is_replaced_where_that_is_said(monkeypatch: pytest.MonkeyPatch)
         run(monkeypatch, server, "labels", "--replace")
 
 
-def test_null_is_no_label_and_keeps_the_others_from_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = StandIn({"POST /labels/a": {"id": "a"}})
-    with pytest.raises(InvalidError, match="The label of 'b' is null"):
-        run(monkeypatch, server, "labels", "-g", "a=1", "-g", "b=null")
-    assert server.asked == []
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [("id,lable\n1,2\n", "has no column 'label'"), ("", "has no column 'id'"), ("id,label\n1,\xff\n", "in UTF-8")],
@@ -402,6 +391,8 @@ def test_an_odd_file_sends_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     server = StandIn({})
     with pytest.raises(InvalidError, match=told):
         run(monkeypatch, server, "labels", "--from", str(tmp_path / "labels.csv"))
+    with pytest.raises(InvalidError, match="The label of 'b' is null"):
+        run(monkeypatch, server, "labels", "-g", "a=1", "-g", "b=null")
     with pytest.raises(InvalidError, match="Write it as ID=LABEL"):
         run(monkeypatch, server, "labels", "--give", "17")
     with pytest.raises(NotFoundError, match="There is no file"):

@@ -148,11 +148,6 @@ def test_a_module_is_run_once(write: Write) -> None:
     assert sys.modules["mine"] is load_module(path)
 
 
-def test_a_module_finds_its_neighbours(write: Write) -> None:
-    write("neighbour_of_mine.py", "x = 3\n")
-    assert vars(load_module(write("mine.py", "from neighbour_of_mine import x\n")))["x"] == 3
-
-
 def test_a_module_finds_its_own_neighbours_and_not_those_of_another_folder(write: Write, tmp_path: Path) -> None:
     for folder in ("a", "b"):
         write(f"{folder}/app.py", f"from helpers import x\nfrom parts.one import y\nwhere = {folder!r}\n")
@@ -204,18 +199,14 @@ def test_a_function_is_found_by_file_or_by_module(write: Write) -> None:
         ("mine.py:trian", NotFoundError, "'mine.py' has no 'trian'. Did you mean 'train'?"),
         ("mine.py:train.x", NotFoundError, "'mine.py' has no 'train.x'."),
         ("mine.py:limit", InvalidError, "'mine.py:limit' is not a function."),
+        ("no.such:f", NotFoundError, "The function 'no.such:f' cannot be found: No module named 'no'"),
     ],
 )
 def test_an_unknown_function_names_the_nearest(write: Write, name: str, error: type[Exception], told: str) -> None:
     path = write("mine.py", "def train(): ...\nlimit = 3\n")
     with pytest.raises(error) as raised:
-        load_function(name, path)
+        load_function(name, path if name.startswith("mine") else None)
     assert str(raised.value).startswith(told)
-
-
-def test_a_function_of_a_module_that_is_not_there_says_so() -> None:
-    with pytest.raises(NotFoundError, match=r"The function 'no.such:f' cannot be found: No module named 'no'"):
-        load_function("no.such:f", None)
 
 
 def test_a_file_is_looked_for_in_each_folder_in_order(write: Write, tmp_path: Path) -> None:

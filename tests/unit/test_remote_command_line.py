@@ -22,18 +22,16 @@ from scanflow.transport import ServerClient
 from scanflow_client import mlflow_server
 from scanflow_client.cli import options
 from scanflow_client.cli.app import app
-from scanflow_client.formatting.control_plane import event_line, status_screen
 
 URL = "http://127.0.0.1:46666"
 
 
-def note(home: Path, alive: bool = True) -> Up:
+def note(home: Path) -> Up:
     """Return a note of a server that runs as long as somebody holds its FIFO, as its shim does."""
     attempt = home / "server" / "daemons" / "server" / "attempts" / "1"
     attempt.mkdir(parents=True)
     os.mkfifo(attempt / "alive")
-    if alive:
-        HELD.append((attempt / "alive").open("r+b", buffering=0))
+    HELD.append((attempt / "alive").open("r+b", buffering=0))
     server = UpProcess(folder=attempt.parent.parent, pid=os.getpid(), port=1, url=URL, log="/l")
     return Up(server=server, started=1.0)
 
@@ -58,11 +56,8 @@ def test_a_server_of_this_home_that_is_up_does_the_work(home: Path) -> None:
     write_up(home, note(home))
     assert isinstance(options.deployer(), RemoteDeployer)
     assert options.server().url == URL
-
-
-def test_a_note_of_a_server_that_is_gone_counts_for_nothing(home: Path) -> None:
-    write_up(home, note(home, alive=False))
-    assert isinstance(options.deployer(), EmbeddedDeployer)
+    HELD.pop().close()
+    assert isinstance(options.deployer(), EmbeddedDeployer), "a note of a server that is gone counts for nothing"
 
 
 def test_the_server_that_is_named_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,21 +113,6 @@ def test_no_events_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
         return httpx.Response(200, json={"counts": {}} if request.url.path.endswith("/status") else [])
 
     assert "Nothing has happened yet" in run(monkeypatch, handle).stdout
-
-
-def test_an_event_is_one_line_however_long_it_is() -> None:
-    event = Event(at=0.0, type="sample", data={"value": "a\nb" * 500})
-    assert "\n" not in event_line(event)
-    assert len(event_line(event)) < 250
-
-
-def test_a_tracker_is_told_to_start_or_to_have_ended() -> None:
-    tracker = {"url": "http://t", "pid": 7, "alive": True, "ready": False, "log": "/log"}
-    server = {"url": URL, "pid": 8, "ready": True, "reason": None}
-    told = {"up": True, "server": server, "tracker": tracker, "status": None}
-    assert "is starting" in status_screen(told)[1]
-    told["tracker"] = {**tracker, "alive": False}
-    assert "has ended. See '/log', and start it again: scanflow up" in status_screen(told)[1]
 
 
 def test_mlflow_s_server_gets_the_tracker_of_the_home_and_no_address_on_its_command_line(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def set_mood(home: Path, mood: str) -> None:
     (home / "mood").write_text(mood)
 
 
-def test_what_is_up_is_ready_noted_and_nobody_s_child(standin: Settings) -> None:
+def test_what_is_up_is_ready_noted_nobody_s_child_and_up_once(standin: Settings) -> None:
     raised = control_plane.up(standin, tracker=False)
     assert (raised.server, raised.tracker, raised.notes) == (True, False, [])
     assert read_up(standin.home) == raised.up
@@ -142,12 +142,8 @@ def test_what_is_up_is_ready_noted_and_nobody_s_child(standin: Settings) -> None
     assert counts == "  runs: 2"
     assert isinstance(table, Table)
     assert table.rows[0][:3] == ("tracker", "shop", "running")
-
-
-def test_up_twice_is_up_once(standin: Settings) -> None:
-    first = control_plane.up(standin, tracker=False)
     second = control_plane.up(standin, tracker=False)
-    assert (second.server, second.up) == (False, first.up)
+    assert (second.server, second.up) == (False, raised.up)
     assert "The server is up already" in up_lines(second)[0]
     with pytest.raises(UsageError, match=f"up on port {control_plane.PORT} already. Stop it first: scanflow down"):
         control_plane.up(standin, port=unused_port(), tracker=False)

@@ -169,9 +169,6 @@ def test_an_option_that_cannot_be_honoured_is_refused_by_name(options: dict[str,
     with pytest.raises(UnsupportedError) as error:
         ScanflowDeployerClient(**options)
     assert told in str(error.value)
-
-
-def test_a_builder_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match=r"builder='docker': images are not built in this version. Remove it."):
         ScanflowClient(builder="docker")
 
@@ -180,17 +177,16 @@ def test_none_means_not_given_as_it_does_in_the_thesis() -> None:
     client = ScanflowClient()
     step = client.ScanflowExecutor(name="a", mainfile="a.py", requirements=None, base_image=None, timeout=None)
     assert step == sf.Executor(name="a", mainfile="a.py")
+    assert client.ScanflowExecutor(name="a", mainfile="a.py", base_image="python:3.12").image == "python:3.12"
     assert client.ScanflowWorkflow(name="w", nodes=[step]) == sf.Workflow(name="w", nodes=[step])
     app = client.ScanflowApplication(app_name="x", app_dir=".", team_name="t")
     assert app == sf.Application(name="x", team="t")
     assert client.ScanflowService(name="s", model="models:/a/1", image=None) == sf.Service(
         name="s", model="models:/a/1"
     )
+    tracked = app.replace(tracker=sf.Tracker(uri="sqlite:///runs.db"))
+    assert client.build_ScanflowApplication(tracked, trackerPort=1) == tracked
     assert client.ScanflowAgent(name="p", template="planner") == sf.Agent(name="p", template="planner")
-
-
-def test_a_base_image_is_an_image() -> None:
-    assert ScanflowClient().ScanflowExecutor(name="a", mainfile="a.py", base_image="python:3.12").image == "python:3.12"
 
 
 def test_a_misspelt_field_is_refused_as_in_the_modern_spelling() -> None:
@@ -199,11 +195,6 @@ def test_a_misspelt_field_is_refused_as_in_the_modern_spelling() -> None:
         client.ScanflowExecutor(name="a", mainfile="a.py", parametrs={})
     with pytest.raises(InvalidError, match=r"MPIWorkload 'a' has no field 'nTask'. Did you mean 'n_tasks'?"):
         client.ScanflowMPIWorkload(name="a", mainfile="a", nTask=3)
-
-
-def test_building_keeps_a_tracker_that_is_there() -> None:
-    app = sf.Application(name="x", tracker=sf.Tracker(uri="sqlite:///runs.db"))
-    assert ScanflowClient().build_ScanflowApplication(app, trackerPort=1) == app
 
 
 def test_a_value_that_may_be_awaited_is_also_that_value() -> None:

@@ -48,13 +48,13 @@ def service(handler: Callable[[httpx.Request], httpx.Response]) -> HttpServiceCl
 
 
 @pytest.mark.parametrize("binary", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, ">i4"])
 def test_an_array_comes_back_as_it_was_sent(dtype: str, binary: bool) -> None:
     sent = np.array([[0, 1, 2], [3, 100, 1]]).astype(dtype)
     with service(mirror) as client:
         answer = client.infer("m", {"x": sent, "y": sent[0]}, binary=binary)
     assert list(answer.outputs) == ["x", "y"]
-    assert answer.outputs["x"].dtype == sent.dtype
+    assert answer.outputs["x"].dtype == sent.dtype.newbyteorder("=")
     np.testing.assert_array_equal(answer.outputs["x"], sent)
     np.testing.assert_array_equal(answer.outputs["y"], sent[0])
     assert (answer.instance, answer.revision) == ("i1", "r2")
@@ -76,17 +76,11 @@ def test_text_is_sent_as_text_in_json() -> None:
     assert json.loads(body)["inputs"] == [tensor]
 
 
-def test_what_machines_write_the_other_way_round_is_turned() -> None:
-    turned = np.array([1, 258], dtype=">i4")
-    body, headers = encode_request({"x": turned})
-    answer = mirror(httpx.Request("POST", "http://x/", content=body, headers=headers))
-    found = decode_answer(answer.content, answer.headers["inference-header-content-length"])["x"]
-    assert found.tolist() == [1, 258]
-
-
 def test_numbers_can_be_sent_as_the_service_wants_them() -> None:
     assert as_arrays([[1, 2]], dtype="FP32")["input"].dtype == np.float32
     assert as_arrays([[1, 2]], dtype="uint8")["input"].dtype == np.uint8
+    with pytest.raises(InvalidError, match="is no array"):
+        as_arrays([1], dtype="FP7")
 
 
 @pytest.mark.parametrize(
@@ -103,11 +97,6 @@ def test_what_is_no_array_is_refused_before_it_is_sent(inputs: Any, told: str) -
     with pytest.raises(InvalidError) as error:
         as_arrays(inputs)
     assert told in str(error.value)
-
-
-def test_an_unknown_type_of_numbers_is_refused() -> None:
-    with pytest.raises(InvalidError, match="is no array"):
-        as_arrays([1], dtype="FP7")
 
 
 @pytest.mark.parametrize(
@@ -157,9 +146,6 @@ def test_a_refusal_is_raised_in_the_words_of_the_service(status: int, kind: type
 )
 def test_words_are_found_wherever_a_server_puts_them(body: bytes, told: str) -> None:
     assert str(refusal_of(502, body)) == f"It answered 502: {told}"
-
-
-def test_a_long_answer_is_cut() -> None:
     assert len(str(refusal_of(500, b"x" * 10_000))) < 600
 
 
@@ -195,16 +181,18 @@ def test_seldons_messages_go_where_they_belong() -> None:
 
 
 def test_names_and_versions_are_part_of_the_path_and_nothing_else() -> None:
-    paths = []
+    paths, tokens = [], set()
 
     def answer(request: httpx.Request) -> httpx.Response:
         paths.append(request.url.raw_path.decode())
+        tokens.add(request.headers["authorization"])
         return mirror(request)
 
-    with service(answer) as client:
+    with HttpServiceClient("http://127.0.0.1:1", token="t", transport=httpx.MockTransport(answer)) as client:
         client.infer("a/b", [1], version="3")
         client.infer("m", [1])
     assert paths == ["/v2/models/a%2Fb/versions/3/infer", "/v2/models/m/infer"]
+    assert tokens == {"Bearer t"}
 
 
 CLOSED = httpx.RemoteProtocolError("Server disconnected without sending a response.")
@@ -248,15 +236,3 @@ def test_a_service_that_stays_busy_is_told_of_in_its_own_words() -> None:
     with stamina.set_testing(True, attempts=3), pytest.raises(UnavailableError, match=r"no instance yet.*again in 2 s"):
         client.seldon({"strData": "x"})
     assert len(asked) == 3
-
-
-def test_a_token_goes_with_every_request() -> None:
-    seen: list[str] = []
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        seen.append(request.headers["authorization"])
-        return httpx.Response(200, json={})
-
-    with HttpServiceClient("http://127.0.0.1:1", token="t", transport=httpx.MockTransport(handle)) as client:
-        client.document("/v2")
-    assert seen == ["Bearer t"]
