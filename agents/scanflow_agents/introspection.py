@@ -28,7 +28,6 @@ _SAMPLES: TypeAdapter[list[Sample]] = TypeAdapter(list[Sample])
 
 
 def main(words: Sequence[str]) -> int:
-    """Answer, and return the exit status."""
     with _ours() as answer:
         try:
             asked = WORDS.get(words[0]) if words else None
@@ -73,7 +72,6 @@ def _replay(words: Sequence[str]) -> dict[str, Any]:
 
 
 WORDS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {"strategies": _strategies, "replay": _replay}
-"""What can be asked for."""
 
 
 @contextmanager

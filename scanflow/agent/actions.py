@@ -67,7 +67,6 @@ class Call(Model):
         return f"/sensors/{self.sensor}"
 
     def payload(self) -> Mapping[str, JSON]:
-        """Return the body of the request."""
         return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
     def __str__(self) -> str:
@@ -80,9 +79,5 @@ Doing: TypeAlias = Act | Call
 
 
 def call(agent: str, sensor: str, /, *args: Any, **kwargs: Any) -> Call:
-    """Return a call to ``sensor`` of ``agent``, with arguments that JSON can hold.
-
-    Raises:
-        InvalidError: a name or an argument that cannot be sent.
-    """
+    """Return a call to ``sensor`` of ``agent``, with arguments that JSON can hold."""
     return Call(agent=agent, sensor=sensor, args=args, kwargs=kwargs)

@@ -23,18 +23,12 @@ if TYPE_CHECKING:
 
 
 class Services(Protocol):
-    """What runs: the reading half of a deployer."""
-
     def services(self) -> list[ServiceRecord]:
         """Return what is deployed, by name."""
         ...
 
     def service(self, name: str) -> ServiceRecord:
-        """Return one deployed service.
-
-        Raises:
-            NotFoundError: there is none of that name.
-        """
+        """Return one deployed service; ``NotFoundError``: there is none of that name."""
         ...
 
 
@@ -42,12 +36,7 @@ class Caller(Protocol):
     """Carries out what a sensor or actuator wants done; both return when it is accepted, not when it is over."""
 
     async def call(self, call: Call) -> JSON:
-        """Call a sensor of an agent, and return its answer.
-
-        Raises:
-            NotFoundError: no such agent or sensor.
-            UnavailableError: it does not answer.
-        """
+        """Call a sensor of an agent, and return its answer."""
         ...
 
     async def act(self, act: Act) -> JSON:
@@ -82,11 +71,7 @@ class Context:
     """The event loop of the agent, which a plain function that runs in a thread hands its calls to."""
 
     async def perform(self, doing: Doing) -> JSON:
-        """Carry out a call or a primitive, from inside an async sensor or actuator.
-
-        Raises:
-            UsageError: nothing here can carry it out.
-        """
+        """Carry out a call or a primitive, from inside an async sensor or actuator."""
         if self.caller is None:
             raise UsageError(
                 f"{doing} cannot be done here: this context has no caller. Run the agent (scanflow up), or give "
@@ -95,12 +80,7 @@ class Context:
         return await (self.caller.call(doing) if isinstance(doing, Call) else self.caller.act(doing))
 
     def perform_soon(self, doing: Doing, *, patience_s: float = 60.0) -> JSON:
-        """Carry it out from inside a plain function that runs in a thread, waiting for at most ``patience_s``.
-
-        Raises:
-            UsageError: nothing here can carry it out.
-            TimeoutError: it took longer.
-        """
+        """Carry it out from inside a plain function that runs in a thread, waiting for at most ``patience_s``."""
         if self.loop is None:
             raise UsageError(
                 f"{doing} cannot be done here: this context has no event loop. Run the agent (scanflow up), or write "
@@ -123,16 +103,11 @@ def firing(context: Context) -> Iterator[Context]:
 
 
 def current_or_none() -> Context | None:
-    """Return the context of the firing that this is called in, or None outside of one."""
     return _current.get()
 
 
 def current() -> Context:
-    """Return the context of the firing that this is called in.
-
-    Raises:
-        UsageError: this is called outside of one.
-    """
+    """Return the context of the firing that this is called in; ``UsageError`` outside of one."""
     found = _current.get()
     if found is None:
         raise UsageError(

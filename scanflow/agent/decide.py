@@ -36,15 +36,11 @@ class Situation:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What came of a strategy and a sample."""
-
     strategy: str
     sample: Sample
     """As it was; where the rule failed, with the error, which is to be recorded with it."""
 
     held: bool
-    """Whether the rule held."""
-
     rule: str
     """The rule with the values it compared, in words."""
 
@@ -88,7 +84,6 @@ class Evaluator:
     """The strategies of one agent, by the sensors whose samples they decide on."""
 
     def __init__(self, strategies: Iterable[Strategy], *, app: str, team: str, parameters: Mapping[str, Any]) -> None:
-        """Hold them; ``parameters`` are the agent's."""
         self._app, self._team, self._parameters = app, team, parameters
         self._by_sensor: defaultdict[str, list[Strategy]] = defaultdict(list)
         for strategy in strategies:
@@ -108,8 +103,6 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class _Values:
-    """The arguments for an author's function."""
-
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]

@@ -30,7 +30,6 @@ def wanted(want: Intent | Call) -> str:
 
 
 def strategy_documents(app: str, agent: str, declared: Declared) -> list[dict[str, JSON]]:
-    """Return what an agent's strategies say, as JSON can hold it."""
     return [_strategy_row(app, agent, declared, one) for one in declared.strategies]
 
 

@@ -19,8 +19,6 @@ class SensorCall(_Message):
 
 
 class Accepted(_Message):
-    """The answer to it."""
-
     sample: str
     """The id of the sample that the firing will leave."""
 

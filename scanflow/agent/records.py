@@ -17,7 +17,6 @@ Autonomy = Literal["observe", "suggest", "approve", "auto"]
 """How far a strategy may go by itself: note what it would do, propose it, wait for approval, or act."""
 
 Verdict = Literal["act", "refuse", "queue", "approve", "suggest", "observe", "duplicate"]
-"""What the arbiter says to an intent."""
 
 ActionState = Literal["pending", "running", "succeeded", "failed", "reverted", "refused", "observed", "lost"]
 """``refused``: the arbiter or a person said no; ``observed``: its strategy only observes, so it was noted;
@@ -153,8 +152,6 @@ class Action(_Record):
 
 
 class Event(_Record):
-    """Something that happened."""
-
     id: int = 0
     """Its place in the server's list, counted up. 0: not yet listed."""
 

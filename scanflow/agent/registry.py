@@ -35,8 +35,6 @@ Template = Callable[[Application, Agent], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What an agent does."""
-
     sensors: tuple[SensorFunction[..., Any], ...]
     """Each with the trigger, nodes and parameters that are in effect. Names are unique."""
 
@@ -44,18 +42,12 @@ class Declared:
     """Names are unique, and each one's ``sensor`` is one of the sensors."""
 
     def sensor(self, name: str) -> SensorFunction[..., Any]:
-        """Return one sensor.
-
-        Raises:
-            NotFoundError: there is none of that name.
-        """
         by_name = {sensor.name: sensor for sensor in self.sensors}
         if name not in by_name:
             raise NotFoundError(f"This agent has no sensor {name!r}.{did_you_mean(name, by_name)}")
         return by_name[name]
 
     def strategies_of(self, sensor: str) -> tuple[Strategy, ...]:
-        """Return the strategies that decide on this sensor's samples."""
         return tuple(strategy for strategy in self.strategies if strategy.sensor == sensor)
 
 

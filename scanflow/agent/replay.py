@@ -47,7 +47,6 @@ class Moment(_Frozen):
 
     @property
     def place(self) -> tuple[float, str, str]:
-        """Where in a timeline it is."""
         return self.at, self.sample, self.strategy
 
     @property
@@ -57,7 +56,6 @@ class Moment(_Frozen):
 
     @property
     def outcome(self) -> str:
-        """What came of it, in words."""
         if self.error is not None:
             return f"failed ({self.error})"
         return "; ".join(self.wants) or "nothing"
@@ -78,7 +76,6 @@ class Difference(_Frozen):
 
     @property
     def symbol(self) -> str:
-        """``+``, ``-`` or ``~``."""
         return {"added": "+", "removed": "-", "changed": "~"}[self.kind]
 
     def __str__(self) -> str:
@@ -89,8 +86,6 @@ class Trace(_Frozen):
     """What an agent's journal tells of its samples."""
 
     samples: tuple[Sample, ...] = ()
-    """In the order in which they came."""
-
     moments: tuple[Moment, ...] = ()
     """What strategies wanted of them, or failed over. Those that wanted nothing leave no record."""
 
@@ -103,11 +98,7 @@ class Trace(_Frozen):
 
 
 def trace_of(entries: Iterable[Mapping[str, Any]]) -> Trace:
-    """Return what the entries of a journal tell, the oldest first. Those whose sample is forgotten are left out.
-
-    Raises:
-        InvalidError: an entry cannot be read.
-    """
+    """Return what the entries of a journal tell, the oldest first. Those whose sample is forgotten are left out."""
     samples: list[Sample] = []
     wants: dict[tuple[str, str], list[str]] = {}
     errors: dict[tuple[str, str], str] = {}
@@ -139,10 +130,9 @@ def replay(evaluator: Evaluator, samples: Iterable[Sample]) -> list[Moment]:
 
 
 def difference(before: Sequence[Moment], after: Sequence[Moment]) -> list[Difference]:
-    """Return where two timelines over the same samples decide otherwise, in the order of time.
+    """Return where two timelines over the same samples decide otherwise.
 
-    A strategy that one of them does not have wanted nothing there.
-    """
+    A strategy that one of them does not have wanted nothing there."""
     return list(_difference(before, after))
 
 

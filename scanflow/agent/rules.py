@@ -28,7 +28,6 @@ class Rule:
         vars(self)["__wrapped__"] = self.function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
         return self.function(*args, **kwargs)
 
 
@@ -37,11 +36,7 @@ def rule(function: Callable[..., bool], /) -> Rule: ...
 @overload
 def rule(name: str, /) -> Callable[[Callable[..., bool]], Rule]: ...
 def rule(given: Callable[..., bool] | str, /) -> Rule | Callable[[Callable[..., bool]], Rule]:
-    """Name a rule for explanations: ``@rule``, or ``@rule("enough predictions to check")``.
-
-    Raises:
-        InvalidError: it decorates no plain function, or the name is empty.
-    """
+    """Name a rule for explanations: ``@rule``, or ``@rule("enough predictions to check")``."""
     if not isinstance(given, str):
         return rule_of(given)
     if not given.strip():
@@ -50,11 +45,7 @@ def rule(given: Callable[..., bool] | str, /) -> Rule | Callable[[Callable[..., 
 
 
 def rule_of(given: Any) -> Rule:
-    """Return a function as a rule, named after itself; a lambda has no name.
-
-    Raises:
-        InvalidError: it is no function, or one that gives no answer at once.
-    """
+    """Return a function as a rule, named after itself; a lambda has no name."""
     if isinstance(given, Rule):
         return given
     if not callable(given) or isinstance(given, type):
@@ -85,8 +76,6 @@ def explain(rule: Rule, values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """The expression that a rule returns."""
-
     text: str
     names: frozenset[str]
     looked_up: tuple[tuple[str, Any], ...]

@@ -122,7 +122,6 @@ class Strategy(Model):
 
     @property
     def rule(self) -> Rule | None:
-        """The rule, if there is one."""
         return None if self.if_ is None else rule_of(self.if_)
 
     @property

@@ -12,13 +12,7 @@ from scanflow.loading import load_application
 
 
 def agents_of(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
-    """Return the application of ``FILE[:AGENT]``, its file, and the agents that are meant.
-
-    Raises:
-        InvalidError: the application has no agents.
-        NotFoundError: there is no such file, or it has no agent of that name.
-        UsageError: the file cannot be loaded.
-    """
+    """Return the application of ``FILE[:AGENT]``, its file, and the agents that are meant."""
     application, source, name = load_application(target)
     if not application.agents:
         raise InvalidError(

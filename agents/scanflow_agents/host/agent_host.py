@@ -58,12 +58,8 @@ class AgentHost:
         source: EventSource | None = None,
         report_trouble: Callable[[str | None], None] = lambda _why: None,
     ) -> None:
-        """Hold the parts together.
-
-        ``client`` reports to the server every ``beat_s``. ``source`` streams events, where a sensor fires on them;
-        None: they come by the agent's own API only. ``report_trouble`` is told what is wrong with the agent, and None
-        when nothing is any more.
-        """
+        """``client`` reports to the server every ``beat_s``. Without a ``source``, events come by the agent's own API only.
+        ``report_trouble`` is told what is wrong with the agent, and None when nothing is any more."""
         self.app, self.agent, self.state = app, agent, state
         self._outbox, self._scheduler, self._clock = outbox, scheduler, clock
         self._client, self._beat_s = client, beat_s
@@ -94,7 +90,6 @@ class AgentHost:
             )
 
     def start(self, url: str | None = None) -> None:
-        """Take everything up where it was left. ``url``: where the agent's API is."""
         self._outbox.start()
         self.loop.start()
         self._schedules = list(self._grouped())
@@ -109,11 +104,7 @@ class AgentHost:
         self._beating = asyncio.get_running_loop().create_task(self._beat(url))
 
     async def stop(self, *, patience_s: float = 2.0) -> None:
-        """Begin nothing more, let what runs end for a while, and keep everything else for the next start.
-
-        Raises:
-            UnavailableError: the state could not be written.
-        """
+        """Begin nothing more, let what runs end for a while, and keep everything else for the next start."""
         self._scheduler.stop()
         for task in (self._beating, self._listening):
             if task is not None:
@@ -127,12 +118,7 @@ class AgentHost:
     # -- for the API
 
     async def call(self, name: str, call: SensorCall, *, key: str, anyhow: bool = False) -> str:
-        """Take a call, and return its sample's id when the call is kept.
-
-        Raises:
-            NotFoundError: there is no such sensor, or it is not to be called.
-            UnavailableError: too many calls wait, or nothing can be kept.
-        """
+        """Take a call, and return its sample's id when the call is kept."""
         cause = f"{'fire' if anyhow else 'call'}:{key}"
         firing = FiringRequest(cause=cause, at=self._clock(), args=tuple(call.args), kwargs=call.kwargs)
         sample = self.loop.call(name, firing, anyhow=anyhow)
@@ -156,14 +142,12 @@ class AgentHost:
         return fired
 
     def _take_event(self, event: Event) -> None:
-        """Take an event that the server told."""
         self.loop.event(self._key_of(event.id), event.model_dump(mode="json"), once=True)
 
     def _key_of(self, number: int) -> str:
         return str(number) if self.state.position is None else self.state.position.key_of(number)
 
     def health(self) -> dict[str, Any]:
-        """Return how the agent is."""
         return {
             "agent": self.agent,
             "app": self.app,
@@ -177,7 +161,6 @@ class AgentHost:
         }
 
     def reports(self) -> list[SensorReport]:
-        """Return how each sensor fares."""
         now = self._clock()
         return [
             SensorReport(
@@ -236,7 +219,6 @@ class AgentHost:
             self._report("sample", data)
 
     def _report_failing(self) -> None:
-        """Tell, when it changes, which sensors fail again and again."""
         failing = [self.loop.sensor_states[name] for name in sorted(self._failing)]
         words = trouble_text([sensor_state for sensor_state in failing if sensor_state.failures >= MOST_FAILURES])
         if words != self._reported_trouble:
@@ -265,7 +247,6 @@ class AgentHost:
             await asyncio.sleep(self._beat_s)
 
     async def _is_met(self, client: DeliveryClient, url: str) -> bool:
-        """Tell the server where the agent is, and say whether it listened; it may come and go."""
         try:
             await client.here(url, os.getpid())
         except UnavailableError as error:

@@ -33,14 +33,9 @@ def build(
     clock: Callable[[], float],
     report_trouble: Callable[[str | None], None] = lambda _why: None,
 ) -> tuple[AgentHost, Callable[[], Awaitable[None]]]:
-    """Return the agent's host, and what lets go of its connections. To be called on the event loop's thread.
+    """Return the agent's host, and what closes its connections. To be called on the event loop's thread.
 
-    ``report_trouble`` is told what is wrong with the agent while it works, and None when nothing is any more.
-
-    Raises:
-        UsageError: what the folder says cannot be hosted.
-        UnavailableError: the agent's state cannot be opened.
-    """
+    ``report_trouble`` is told what is wrong with the agent while it works, and None when nothing is any more."""
     app, agent = spec.parse()
     if spec.source is not None:
         app = app.replace(app_dir=str((Path(spec.source).parent / app.app_dir).resolve()))
@@ -99,11 +94,7 @@ def build(
 
 
 def token_of(spec: AgentSpec) -> str:
-    """Return what lets the agent in at its server and at other agents, and others in at it: the home's token.
-
-    Raises:
-        UnavailableError: the home has none, and none can be made.
-    """
+    """Return the home's token, which lets the agent in at its server and at other agents, and others in at it."""
     return spec.token or os.environ.get("SCANFLOW_TOKEN") or ensure_home_token(Path(spec.home))
 
 

@@ -18,7 +18,6 @@ NOTHING: Seen = frozenset()
 
 
 def leaves(trigger: Trigger, at: Path = "") -> Iterator[tuple[Path, Trigger]]:
-    """Yield the triggers at the leaves, in the order they were written."""
     if isinstance(trigger, AllOf | AnyOf):
         for path, inner in _parts(trigger, at):
             yield from leaves(inner, path)

@@ -38,19 +38,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorResult:
-    """What a firing found."""
-
     value: Any
-    """What JSON can hold."""
-
     looked: float | None = None
     """Up to when the knowledge base was looked through; None: it was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedSensor:
-    """A sensor as the host runs it."""
-
     name: str
     trigger: Trigger
     run: Callable[[FiringRequest, SensorState], Coroutine[Any, Any, SensorResult]]
@@ -60,38 +54,26 @@ class HostedSensor:
     """After so long a firing is given up, and the next one refused until it ends."""
 
     grace_s: float = 60.0
-    """How late a firing may begin; later it counts as missed."""
-
     misfire: Misfire = "run_once"
     most_waiting: int = 1000
-    """How many calls and events may wait while it runs."""
-
     strategies: frozenset[str] = frozenset()
     """Those that decide on its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """What strategies make of a sample."""
-
     deliveries: tuple[Delivery, ...] = ()
-    """In the order in which they were wanted."""
-
     errors: Mapping[str, str] = field(default_factory=dict)
     """Strategies whose rule or action failed, and why."""
 
 
 class Decider(Protocol):
-    """The strategies of an agent."""
-
     def decide(self, sample: Sample) -> Decisions:
         """Return what they want. It never raises for what a user wrote; that is told in ``errors``."""
         ...
 
 
 class Timer(Protocol):
-    """What :meth:`asyncio.loop.call_later` is."""
-
     def __call__(self, delay: float, callback: Callable[..., None], *args: Any) -> asyncio.TimerHandle: ...
 
 
@@ -108,8 +90,6 @@ class _Runner:
 
 
 class ControlLoop:
-    """The agent's cycle over its sensors."""
-
     def __init__(
         self,
         agent: str,
@@ -123,11 +103,7 @@ class ControlLoop:
         sampled: Callable[[Sample, Decisions, int], None] = lambda _sample, _decided, _hops: None,
         app: str = "",
     ) -> None:
-        """Hold the sensors of an agent of ``app``.
-
-        ``send`` takes what is to be delivered; ``sampled`` is told of each sample, to spread the word, and how many
-        samples led to it by their events.
-        """
+        """``sampled`` is told of each sample, and how many samples led to it by their events."""
         self.agent, self.app = agent, app
         self._state = state
         self._decider, self._send, self._sampled = decider, send, sampled
@@ -207,7 +183,6 @@ class ControlLoop:
         return bool(seconds)
 
     def seed_of(self, name: str) -> str:
-        """Return what decides a sensor's jitter."""
         return f"{self.agent}/{name}"
 
     def ring(self, leaves: Iterable[tuple[str, Path]], *, late: bool = False) -> None:
@@ -230,12 +205,7 @@ class ControlLoop:
     def call(self, name: str, firing: FiringRequest, *, anyhow: bool = False) -> str:
         """Take a call; return the id that its sample will have. It counts once the state is settled.
 
-        ``anyhow``: whatever its trigger is, fire it now.
-
-        Raises:
-            NotFoundError: there is no such sensor, or it is not to be called.
-            UnavailableError: too many calls wait.
-        """
+        ``anyhow``: whatever its trigger is, fire it now."""
         runner = self._runner(name)
         called = [
             path for path, leaf in combined_triggers.leaves(runner.state.trigger) if isinstance(leaf, CallReceive)
@@ -251,11 +221,8 @@ class ControlLoop:
     def event(self, key: str, event: Mapping[str, Any], *, once: bool = False) -> int:
         """Take an event; return how many sensors fire on it. One that was taken before is not taken again.
 
-        ``once``: nobody tells it again, so what a sensor has no room for is counted, and that is all.
-
-        Raises:
-            UnavailableError: a sensor has no room for it; the others have taken it.
-        """
+        A sensor that has no room for it counts it as missed, and the event is refused with ``UnavailableError``, to be told
+        again; not so ``once``, where nobody tells it again."""
         self._check_open()
         count, full = 0, None
         for runner in self._runners.values():
@@ -281,7 +248,6 @@ class ControlLoop:
         return count
 
     def grace_of(self, name: str) -> float:
-        """Return how late a firing of a sensor may begin, in seconds."""
         return self._runners[name].sensor.grace_s
 
     def is_behind(self) -> bool:
@@ -392,7 +358,6 @@ class ControlLoop:
                 self._begin(runner, runner.waiting.popleft())
 
     def _take(self, runner: _Runner, began: float, task: asyncio.Task[SensorResult]) -> None:
-        """Leave what a firing came to."""
         if task.cancelled():
             self._leave(runner, began, None, "It was cancelled by its own code.")
         elif (error := task.exception()) is not None:
@@ -426,7 +391,6 @@ class ControlLoop:
     def _sample(
         self, name: str, firing: FiringRequest, now: float, value: Any, error: str | None, seconds: float
     ) -> tuple[Sample, str]:
-        """Return a sample, and as it is written down."""
         fields: dict[str, Any] = {
             "id": sample_id(self.agent, name, firing.cause),
             "agent": self.agent,
@@ -464,7 +428,6 @@ class ControlLoop:
 
 
 def sample_id(agent: str, sensor: str, cause: str) -> str:
-    """Return the id of the sample that a firing leaves: the same for the same cause."""
     return hashlib.sha256(f"{agent}/{sensor}/{cause}".encode()).hexdigest()[:20]
 
 

@@ -40,10 +40,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events may fire a sensor."""
-
     kinds: frozenset[tuple[str, str]]
-    """The application and the type of each."""
+    """The application and the type of each event that may fire a sensor."""
 
     @classmethod
     def of(cls, triggers: Iterable[OnEvent], app: str) -> EventFilter:
@@ -71,8 +69,6 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBatch:
-    """What came together."""
-
     events: Sequence[Event] = ()
     seen: Event | None = None
     """The newest event of all; up to it, only what was told is wanted."""
@@ -95,8 +91,6 @@ class EventSource(Protocol):
 
 
 class EventSubscriber:
-    """Listens for one agent, as a task on the event loop."""
-
     def __init__(
         self,
         source: EventSource,
@@ -107,22 +101,12 @@ class EventSubscriber:
         is_behind: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        """Hear what is ``wanted`` from where ``state`` says.
-
-        Args:
-            source: Who tells.
-            wanted: Of what it is to tell.
-            state: Where it is kept how far was heard.
-            take: Takes an event, and changes the same state by what follows from it, at once.
-            crowded: Says whether sensors have fallen behind so far that it is better to wait.
-            clock: Seconds since the epoch.
-        """
+        """``take`` takes an event, and changes ``state`` by what follows from it, at once."""
         self._source, self._wanted, self._state = source, wanted, state
         self._take, self._is_behind = take, is_behind
         self._clock = clock
         self._complaint = ""
         self.connected = False
-        """Whether it listens at this moment."""
 
     async def run(self) -> None:
         """Listen until this is cancelled, to a source that may come and go."""
@@ -134,11 +118,7 @@ class EventSubscriber:
                     await self._listen_on()
 
     async def _listen_on(self) -> None:
-        """Listen until the source goes away.
-
-        Raises:
-            Exception: nothing was heard of it.
-        """
+        """Listen until the source goes away; raise only where nothing was heard of it."""
         before = self._state.position
         try:
             await self._meet()
@@ -226,7 +206,6 @@ class EventSubscriber:
         self._state.note(kind, "events", self._clock(), json.dumps(body))
 
     def _complain(self, error: Exception) -> None:
-        """Log what is wrong, once as long as it is the same."""
         level = logging.INFO if isinstance(error, UnavailableError) else logging.WARNING
         defect = not isinstance(error, ScanflowError)
         words = f"Events cannot be heard: {f'{type(error).__name__}: ' if defect else ''}{error}"

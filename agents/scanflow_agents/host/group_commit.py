@@ -27,13 +27,7 @@ class GroupWriter:
     """The only writer of a SQLite file. Everything but ``read`` is called on the loop's thread."""
 
     def __init__(self, path: Path, schema: str, *, patience_s: float = 30.0) -> None:
-        """Open the file, and make its tables.
-
-        ``patience_s``: how long a write may fail (a full disk) before whoever waits for it is told.
-
-        Raises:
-            UnavailableError: it cannot be opened.
-        """
+        """``patience_s``: how long a write may fail (a full disk) before whoever waits for it is told."""
         self._path = path
         self._patience_s = patience_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scanflow-agent-writer")
@@ -59,11 +53,9 @@ class GroupWriter:
             ) from error
 
     def collect(self, collector: Callable[[], Iterable[Statement]]) -> None:
-        """Ask ``collector`` for statements whenever a group is closed."""
         self._collectors.append(collector)
 
     def add(self, sql: str, values: Sequence[Any]) -> None:
-        """Let a statement be part of the group that is open."""
         self._pending.append((sql, values))
         self.touch()
 
@@ -74,11 +66,7 @@ class GroupWriter:
             asyncio.get_running_loop().call_soon(self._close_group)
 
     async def settled(self) -> None:
-        """Return when all that was added so far is committed.
-
-        Raises:
-            UnavailableError: it cannot be written.
-        """
+        """Return when all that was added so far is committed, or raise ``UnavailableError``."""
         if self._broken is not None:
             raise self._broken
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -95,7 +83,6 @@ class GroupWriter:
             connection.close()
 
     async def close(self) -> None:
-        """Commit what is left, and let go of the file."""
         try:
             await self.settled()
         finally:

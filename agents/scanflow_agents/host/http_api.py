@@ -29,7 +29,6 @@ _Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=500)]
 
 
 def make_api(host: AgentHost, *, token: str) -> FastAPI:
-    """Return the application that answers for a host, to whoever sends ``token``."""
     api = FastAPI(title=f"Scanflow agent {host.agent}", docs_url=None, redoc_url=None)
     api.add_exception_handler(Exception, _refuse)
     for kind in (RequestValidationError, HTTPException, InvalidError, NotFoundError, UnavailableError):
@@ -87,14 +86,12 @@ class _Quiet(uvicorn.Server):
 
 
 def quiet_server(api: FastAPI) -> uvicorn.Server:
-    """Return the server of the API, which runs until its ``should_exit`` is set."""
     return _Quiet(
         uvicorn.Config(api, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     )
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
-    """Answer with a problem document."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

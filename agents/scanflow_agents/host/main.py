@@ -49,11 +49,6 @@ def main(folder: Path) -> int:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time host the agent.
-
-    Raises:
-        AlreadyRunningError: another one does.
-    """
     with open_private(folder / "lock", "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,8 +31,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One thing to be delivered."""
-
     queue: str
     """The strategy it is of: its deliveries are made in their order."""
 
@@ -44,21 +42,12 @@ class Delivery:
 
 
 class DeliveryTransport(Protocol):
-    """Delivers."""
-
     async def deliver(self, delivery: Delivery) -> Any:
-        """Send a delivery, and return the answer.
-
-        Raises:
-            UnavailableError, InternalError: it may be delivered later.
-            ScanflowError: it will never be.
-        """
+        """Return the answer; after ``UnavailableError`` and ``InternalError`` alone it is delivered again."""
         ...
 
 
 class Outbox:
-    """The deliveries of one agent."""
-
     def __init__(self, *, state: AgentStore, post: DeliveryTransport, clock: Callable[[], float]) -> None:
         self._state, self._post, self._clock = state, post, clock
         self._queues: dict[str, deque[tuple[int, Delivery]]] = {}
@@ -66,13 +55,9 @@ class Outbox:
         self._answers: dict[str, asyncio.Future[Any]] = {}
         self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
         self.count = 0
-        """How many deliveries are not made."""
-
         self.refused = 0
-        """How many were given up since the start."""
 
     def start(self) -> None:
-        """Take up what was not delivered."""
         for number, queue, kind, key, at, body in self._state.deliveries():
             delivery = Delivery(queue=queue, kind="call" if kind == "call" else "intent", key=key, at=at, body=body)
             self._put(number, delivery)
@@ -87,11 +72,7 @@ class Outbox:
             self._put(number, delivery)
 
     async def deliver(self, delivery: Delivery, *, patience_s: float) -> Any:
-        """Send a delivery and return its answer; None if it is still on its way after ``patience_s``.
-
-        Raises:
-            ScanflowError: it was refused.
-        """
+        """Send a delivery and return its answer, or raise why it was refused; None if it is still on its way."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers[delivery.key] = future
         self.send([delivery])
@@ -103,7 +84,6 @@ class Outbox:
             self._answers.pop(delivery.key, None)
 
     def waiting(self, queues: Iterable[str]) -> list[Delivery]:
-        """Return what is kept of these strategies and not answered, in the order of each."""
         return [delivery for queue in queues for _, delivery in self._queues.get(queue, ())]
 
     async def stop(self, *, patience_s: float) -> None:

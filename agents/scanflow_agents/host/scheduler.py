@@ -17,7 +17,6 @@ from apscheduler.triggers.base import BaseTrigger
 from scanflow_agents.host.sensor_state import TriggerState
 
 Ring = Callable[[bool], None]
-"""Is told whether what is due came too late."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger(__name__)
@@ -45,31 +44,24 @@ class DueTimes(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
 
 
 class Scheduler(Protocol):
-    """Rings when something is due; each method is called on the loop's thread."""
-
     def add(self, name: str, times: DueTimes, ring: Ring, *, grace_s: float) -> None:
         """Call ``ring`` at each due time, never before it, and once when several have passed; ``grace_s``, in whole
         seconds, is how late it may be."""
         ...
 
-    def start(self) -> None:
-        """Begin."""
-        ...
+    def start(self) -> None: ...
 
     def look(self) -> None:
         """Look at the clock again: it may have been set, or the machine may have slept."""
         ...
 
-    def stop(self) -> None:
-        """Ring no more."""
-        ...
+    def stop(self) -> None: ...
 
 
 class ApsScheduler:
     """Alarms on APScheduler's asyncio scheduler, its jobs called on the loop itself: no thread, no task each."""
 
     def __init__(self) -> None:
-        """Make the scheduler; nothing runs yet."""
         self._scheduler: Any = AsyncIOScheduler(
             timezone=UTC,
             executors={"default": DebugExecutor()},

@@ -71,7 +71,6 @@ def moved(trigger: Scheduled, due: float, seed: str) -> float:
 
 
 def written(moment: float) -> str:
-    """Return a moment as text: ``2026-01-31T06:00:00Z``."""
     return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -153,7 +152,6 @@ class _CronTimes:
         return any(found) if fields.either else all(found)
 
     def _moments(self, day: date) -> Sequence[float]:
-        """Return the moments of a day, ascending."""
         if not self._is_day(day):
             return ()
         midnight = datetime.combine(day, time())
@@ -164,7 +162,6 @@ class _CronTimes:
         return [begin + at.hour * 3600.0 + at.minute * 60.0 for at in self._of_day]
 
     def _moments_in(self, hour: datetime) -> Iterator[float]:
-        """Yield the moments in an hour of the wall clock, on a day that clocks are changed."""
         begin, *_ = ends = [moment for wall in (hour, hour + timedelta(hours=1)) for moment in self._shown(wall)]
         if ends == [begin, begin, begin + 3600, begin + 3600]:
             yield from (begin + minute * 60.0 for minute in self._fields.minutes)
@@ -173,7 +170,6 @@ class _CronTimes:
                 yield from self._moments_of(hour + timedelta(minutes=minute))
 
     def _changes(self, first: date, last: date) -> bool:
-        """Return whether clocks are changed on these days."""
         ends = datetime.combine(first, time()), datetime.combine(last + _DAY, time(fold=1))
         return self._offset(ends[0]) != self._offset(ends[1])
 

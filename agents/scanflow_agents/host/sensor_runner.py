@@ -42,8 +42,6 @@ ACCEPTED_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class SensorEnvironment:
-    """What all sensors of an agent share."""
-
     application: Application
     agent: str
     clock: Callable[[], float]
@@ -56,8 +54,6 @@ class SensorEnvironment:
 
 @dataclass(kw_only=True)
 class _Caller:
-    """Carries out what one firing wants done beside its strategies, through the outbox: see ``Caller``."""
-
     environment: SensorEnvironment
     sensor: str
     cause: str
@@ -101,8 +97,7 @@ def hosted_sensor(
     strategies: frozenset[str] = frozenset(),
     **limits: Any,
 ) -> HostedSensor:
-    """Return the sensor as the host runs it; ``strategies`` decide on its samples, and ``limits`` are fields of
-    :class:`HostedSensor`, where its author has said nothing else."""
+    """``limits`` are fields of :class:`HostedSensor`, where the sensor's author has said nothing else."""
     ready = _ready(sensor, environment.workers)
     looks = wants(sensor, "runs")
 

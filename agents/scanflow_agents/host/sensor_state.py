@@ -22,14 +22,10 @@ AHEAD_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiringRequest:
-    """One reason to run a sensor."""
-
     cause: str
     """The same for one firing however often it is tried: ``interval:2026-01-31T06:00:00Z``."""
 
     at: float
-    """When it was due."""
-
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     event: Mapping[str, Any] | None = None
@@ -41,8 +37,6 @@ class FiringRequest:
 
 @dataclass(slots=True, kw_only=True)
 class TriggerState:
-    """One scheduled trigger of a sensor."""
-
     trigger: Scheduled
     anchor: float
     accounted: float
@@ -56,7 +50,6 @@ class TriggerState:
     """Missed: nobody was there."""
 
     def next_after(self, moment: float) -> float | None:
-        """Return the first due time after ``moment`` and after all that is accounted for."""
         return first_after(self.trigger, max(moment, self.accounted), anchor=self.anchor)
 
     def newest_moment(self, now: float, seed: str) -> float | None:
@@ -123,13 +116,9 @@ class TriggerState:
 
 @dataclass(slots=True, kw_only=True)
 class SensorState:
-    """The state of one sensor: what was due, what became of it, and what runs."""
-
     sensor: str
     trigger: Trigger
     leaves: dict[Path, TriggerState] = field(default_factory=dict)
-    """By their paths, sorted."""
-
     seen: Seen = NOTHING
     fired: int = 0
     running: int = 0
@@ -158,8 +147,6 @@ class SensorState:
 
     failing_since: float | None = None
     trouble: str = ""
-    """Why the last of those did."""
-
     last: float | None = None
     looked: float | None = None
     """Up to here the knowledge base was looked through."""
@@ -169,7 +156,6 @@ class SensorState:
 
     @property
     def missed(self) -> dict[str, int]:
-        """How many due times did not lead to a firing, by reason."""
         leaves = self.leaves.values()
         return {
             "down": self.down + sum(leaf.down for leaf in leaves),
@@ -181,7 +167,6 @@ class SensorState:
         }
 
     def ended(self, trouble: str | None, now: float) -> None:
-        """Note how a firing ended; ``trouble``: why it failed."""
         if trouble is None:
             self.failures, self.failing_since, self.trouble = 0, None, ""
         else:
@@ -194,7 +179,6 @@ class SensorState:
         return fires
 
     def scheduled(self, path: Path, due: float) -> FiringRequest:
-        """Return the firing for a leaf's due time."""
         kind = f"{self.leaves[path].trigger.kind}{f'.{path}' if path else ''}"
         return FiringRequest(cause=f"{kind}:{written(due)}", at=due)
 

@@ -56,19 +56,12 @@ class DeliveryClient:
             raise
 
     async def here(self, url: str, pid: int) -> None:
-        """Tell the server where this agent is.
-
-        Raises:
-            ScanflowError: it does not want to know.
-        """
         await self._connected.ask("POST", f"{self._path(self._agent)}/here", {"url": url, "pid": pid})
 
     async def tell(self, events: list[Event]) -> None:
-        """Tell the server what happened."""
         await self._connected.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])
 
     async def close(self) -> None:
-        """Let go of the connections to agents."""
         for connection in self._agents.values():
             await connection.close()
 
@@ -96,7 +89,7 @@ class DeliveryClient:
 
 
 class ServerEvents:
-    """What the server tells: see :class:`~scanflow_agents.host.event_subscriber.EventSource`."""
+    """See :class:`~scanflow_agents.host.event_subscriber.EventSource`."""
 
     def __init__(self, server: AsyncClient) -> None:
         self._server = server
@@ -147,7 +140,6 @@ class EventReporter:
         self._events: deque[Event] = deque(maxlen=MOST_REPORTED)
 
     def add(self, event: Event) -> None:
-        """Keep an event to be told."""
         self._events.append(event)
 
     async def flush(self) -> None:

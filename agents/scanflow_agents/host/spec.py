@@ -15,12 +15,10 @@ from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 
 
 class AgentSpec(BaseModel):
-    """One agent to be hosted."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     application: dict[str, Any]
-    """The application that it belongs to, as ``scanflow.app.files`` writes it."""
+    """As ``scanflow.app.files`` writes it."""
 
     source: str | None = None
     """The file that the application came from; its folder is where the agent's own files are looked for first."""
@@ -50,12 +48,6 @@ class AgentSpec(BaseModel):
     """How often the server is told where the agent is."""
 
     def parse(self) -> tuple[Application, Agent]:
-        """Return the application and the agent.
-
-        Raises:
-            InvalidError: the application is none.
-            NotFoundError: it has no such agent.
-        """
         app = load_json(json.dumps(self.application))
         names = [agent.name for agent in app.agents]
         if self.agent not in names:
@@ -66,12 +58,6 @@ class AgentSpec(BaseModel):
 
 
 def read_spec(folder: Path) -> AgentSpec:
-    """Return what the folder's ``agent.json`` says.
-
-    Raises:
-        NotFoundError: there is none.
-        InvalidError: it cannot be read.
-    """
     path = folder / "agent.json"
     try:
         return AgentSpec.model_validate_json(path.read_bytes())

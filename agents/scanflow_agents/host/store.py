@@ -39,11 +39,7 @@ _FIRINGS = TypeAdapter(FiringRequest)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPosition:
-    """How far the server's list of events was heard."""
-
     number: int
-    """Up to this event."""
-
     mark: str
     """How that event was, by which the list is known again. Empty: nobody knows."""
 
@@ -64,14 +60,7 @@ class AgentStore:
     def __init__(
         self, path: Path, *, most_entries: int = 50_000, most_bytes: int = 256 * 2**20, most_calls: int = 10_000
     ) -> None:
-        """Open it, and read what is there.
-
-        ``most_entries`` and ``most_bytes``: how much the journal keeps, the newest entry in any case; ``most_calls``:
-        how many answered calls are remembered, so that one told again is not acted on again.
-
-        Raises:
-            UnavailableError: it cannot be opened.
-        """
+        """``most_calls``: how many answered calls are remembered, so that one told again is not acted on again."""
         self.writer = GroupWriter(path, _SCHEMA)
         self._most_entries, self._most_bytes, self._most_calls = most_entries, most_bytes, most_calls
         self._dirty: dict[str, SensorState] = {}
@@ -96,7 +85,6 @@ class AgentStore:
     # -- sensors
 
     def sensor_states(self) -> dict[str, SensorState]:
-        """Return the states that were kept, by the sensors' names."""
         return {
             name: SENSOR_STATES.validate_json(state) for name, state in self.writer.read("SELECT * FROM sensor_states")
         }
@@ -117,7 +105,6 @@ class AgentStore:
     # -- calls and events that fire a sensor
 
     def add_call(self, sensor: str, firing: FiringRequest) -> None:
-        """Keep a call until it is done."""
         number = next(self._calls)
         self._known[sensor, firing.cause] = number
         self._open.add(number)
@@ -127,11 +114,9 @@ class AgentStore:
         )
 
     def knows_call(self, sensor: str, cause: str) -> bool:
-        """Say whether a call was taken already."""
         return (sensor, cause) in self._known
 
     def set_position(self, position: EventPosition) -> None:
-        """Keep how far events were heard."""
         self.position = position
         self.writer.add(
             "INSERT OR REPLACE INTO heard VALUES (1, ?, ?, ?, ?)",
@@ -139,38 +124,33 @@ class AgentStore:
         )
 
     def call_done(self, sensor: str, cause: str) -> None:
-        """Note that a call has left its sample."""
         number = self._known.get((sensor, cause))
         if number is not None:
             self._open.discard(number)
             self.writer.add("UPDATE calls SET done = 1 WHERE id = ?", (number,))
 
     def waiting_calls(self) -> list[tuple[str, FiringRequest]]:
-        """Return the calls that were not done, in the order they came."""
         rows = self.writer.read("SELECT sensor, body FROM calls WHERE NOT done ORDER BY id")
         return [(sensor, _FIRINGS.validate_json(body)) for sensor, body in rows]
 
     # -- deliveries
 
     def add_delivery(self, queue: str, kind: str, key: str, at: float, body: str) -> int:
-        """Keep something to be delivered; return its number."""
         number = next(self._letters)
         self.writer.add("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", (number, queue, kind, key, at, body))
         return number
 
     def delivery_done(self, number: int) -> None:
-        """Forget what was delivered, or cannot be."""
         self.writer.add("DELETE FROM outbox WHERE id = ?", (number,))
 
     def deliveries(self) -> list[tuple[int, str, str, str, float, str]]:
-        """Return what is to be delivered, in its order: number, lane, kind, key, time and body."""
+        """Return number, queue, kind, key, time and body of each, in their order."""
         rows = self.writer.read("SELECT id, lane, kind, key, at, body FROM outbox ORDER BY id")
         return [(number, queue, kind, key, at, body) for number, queue, kind, key, at, body in rows]
 
     # -- the journal
 
     def note(self, kind: str, subject: str, at: float, body: str) -> int:
-        """Write an entry; return its number."""
         number = next(self._entries)
         self.writer.add("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", (number, at, kind, subject, body))
         size = len(body.encode("utf-8", "replace"))

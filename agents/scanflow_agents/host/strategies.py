@@ -12,8 +12,6 @@ from scanflow_agents.host.outbox import Delivery
 
 
 class Strategies(Evaluator):
-    """The strategies of one agent, and deliveries of what they want."""
-
     def decide(self, sample: Sample) -> Decisions:
         deliveries: list[Delivery] = []
         errors: dict[str, str] = {}
@@ -25,7 +23,6 @@ class Strategies(Evaluator):
 
 
 def delivery_of(queue: str, want: Intent | Call, *, at: float) -> Delivery:
-    """Return what is sent for something that is wanted."""
     if isinstance(want, Intent):
         return Delivery(queue=queue, kind="intent", key=want.key, at=at, body=want.model_dump_json())
     body = json.dumps({"agent": want.agent, "sensor": want.sensor, **want.payload()})

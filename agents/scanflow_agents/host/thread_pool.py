@@ -51,11 +51,7 @@ class ThreadPool:
         """Call ``function`` in a thread, with the contextvars of the caller, and return its result.
 
         When this is cancelled before the function ends, it returns only when the function has: what still runs is not
-        to be begun again. Cancelled once more, it returns at once.
-
-        Raises:
-            UnavailableError: too many functions hang.
-        """
+        to be begun again. Cancelled once more, it returns at once."""
         if self.abandoned >= self._most_abandoned:
             raise UnavailableError(
                 f"{self.abandoned} functions of this agent hang, so no more are begun. Give them a limit of their own, "
@@ -71,7 +67,6 @@ class ThreadPool:
             raise
 
     def close(self) -> None:
-        """Let the threads that are idle end."""
         for _ in range(self._started):
             self._jobs.put(None)
 

@@ -36,16 +36,10 @@ class Actuator:
 
     @property
     def name(self) -> str:
-        """The function's name."""
         return getattr(self.function, "__name__", "an actuator")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the agent, with what the function returns for these arguments.
-
-        Raises:
-            UsageError: this is called outside of a firing.
-            InvalidError: the function returned something else than arguments.
-        """
+        """Call the agent, with what the function returns for these arguments; only in a firing."""
         context = current_or_none()
         if context is None:
             raise UsageError(
@@ -59,12 +53,7 @@ class Actuator:
         return context.perform_soon(self.call(*args, **kwargs))
 
     def call(self, *args: Any, **kwargs: Any) -> Call:
-        """Return the call that it makes of these arguments, as a value.
-
-        Raises:
-            UsageError: the function is async, so that it has to be awaited.
-            InvalidError: the function returned something else than arguments.
-        """
+        """Return the call that it makes of these arguments, as a value."""
         if inspect.iscoroutinefunction(self.function):
             raise UsageError(
                 f"The actuator {self.name!r} is async, so it makes no plain value. Write 'def', not 'async def'."
@@ -108,15 +97,7 @@ class Actuator:
 
 
 def actuator(*, path: str, depender: str) -> Callable[[Callable[..., Any]], Actuator]:
-    """Make a function a call to the sensor at ``path`` of the agent ``depender``.
-
-    Args:
-        path: ``/sensors/NAME``: which sensor.
-        depender: The agent's name.
-
-    Raises:
-        InvalidError: one of these is wrong, or it decorates no function.
-    """
+    """Make a function a call to the sensor at ``path``, ``/sensors/NAME``, of the agent ``depender``."""
     match = _PATH.fullmatch(str(path))
     if match is None:
         raise InvalidError(f"@actuator: the path {short(path)} names no sensor. Write path='/sensors/NAME'.")

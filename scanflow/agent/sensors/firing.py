@@ -23,8 +23,6 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, kw_only=True)
 class Firing:
-    """What a sensor is fired with."""
-
     context: Context
     runs: Sequence[Run] = ()
     event: Event | None = None

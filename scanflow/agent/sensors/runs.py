@@ -36,12 +36,10 @@ class Run(TrackedRun):
 
     @property
     def data(self) -> RunData:
-        """Its metrics, parameters and tags."""
         return RunData(metrics=self.metrics, params=self.params, tags=self.tags)
 
     @property
     def info(self) -> RunInfo:
-        """Its identity and times."""
         ended = self.ended_at
         return RunInfo(
             run_id=self.run_id,
@@ -64,7 +62,7 @@ def find_runs(
     until: float | None = None,
     limit: int = LIMIT,
 ) -> list[Run]:
-    """Return the runs that ended in ``after < end <= until`` and match, newest first.
+    """Return the runs that ended in ``after < end <= until`` and match, newest first; with neither, all.
 
     Windows that join leave no run out and count none twice.
 
@@ -75,14 +73,9 @@ def find_runs(
         nodes: Steps, or services, whose runs are meant. Empty: all.
         filter_string: Which of those, in MLflow's filter language.
         workflows: The application's. What a service answered is kept under its workflow's name.
-        after: Seconds since the epoch. None: from the beginning. With neither, runs that go on are there too.
+        after: Seconds since the epoch. None: from the beginning.
         until: Seconds since the epoch. None: to the end.
-        limit: The most runs to look at for one node.
-
-    Raises:
-        UnsupportedError: the filter says more than scanflow's subset has.
-        UnavailableError: the tracker does not answer.
-    """
+        limit: The most runs to look at for one node."""
     given = (filter_string or "").strip()
     clauses = [clause for node in nodes for clause in _clauses(node, workflows)] or [""]
     found: dict[str, Run] = {}

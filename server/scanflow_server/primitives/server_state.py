@@ -19,39 +19,33 @@ from scanflow_server.store.applications import ApplicationRow
 
 
 class RequestedRuns:
-    """Runs that the server drives. See :class:`~scanflow_server.primitives.action_context.Runs`."""
+    """Runs that the server drives: see :class:`~scanflow_server.primitives.action_context.Runs`."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def begun(self, key: str) -> RunRecord | None:
-        """Return the run of a key."""
         return requests.begun_run(self._context, key) if key else None
 
     def begin(
         self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
     ) -> RunRecord:
-        """Begin a run."""
         return requests.request_run(
             self._context, app, workflow, parameters=parameters, source=source, key=key or None, own=True
         )
 
     def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
-        """Begin a run of one step."""
         return requests.request_spin(
             self._context, step, run=run, app=app, parameters=parameters, key=key or None, own=True
         )
 
     def stop(self, run: str) -> RunRecord:
-        """Ask a run to stop."""
         return requests.request_stop(self._context, run)
 
     def show(self, run: str) -> RunRecord:
-        """Return a run."""
         return requests.show_run(self._context, run)
 
     def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
-        """Return the newest runs of a workflow first."""
         return requests.list_runs(self._context, limit=limit, app=app, team=team, workflow=workflow)
 
 
@@ -62,13 +56,11 @@ class ApplicationStore:
         self._context = context
 
     def get(self, app: str, team: str) -> KeptApplication:
-        """Return one."""
         with self._context.store.read() as connection:
             found = applications.get(connection, app, team)
         return _kept(_known(found, app, team))
 
     def change(self, app: str, team: str, make: Callable[[Application], Application]) -> KeptApplication:
-        """Change it, alone."""
         with self._context.store.write() as connection:
             found = _known(applications.get(connection, app, team), app, team)
             before = _kept(found)
