@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
+from scanflow.agent.primitive_model import Act
 from scanflow.agent.records import JSON
 from scanflow.app.agents import Sensor
 from scanflow.app.model import Model, as_tuple
@@ -14,31 +15,13 @@ from scanflow.app.parameters import Fixed, Parameters, plain
 from scanflow.app.triggers import CallReceive
 from scanflow.names import check_name
 
-Kind = Literal["batch", "online"]
+__all__ = ["Act", "Call", "Doing", "call"]
 
 
 def _plain_list(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return value
     return tuple(plain(inner, f"the argument {index}") for index, inner in enumerate(value, 1))
-
-
-class Act(Model):
-    """A primitive with its arguments, to be wanted. Made by the functions of :mod:`scanflow.agent.primitives`."""
-
-    primitive: str
-    kind: Kind
-    """Which of the two rows of thesis Table 5.4 is meant, for the names that are in both."""
-
-    arguments: Parameters = Field(default_factory=Fixed)
-    target: str
-    """``workflow/NAME``, ``service/NAME`` or ``run/NAME``."""
-
-    fields: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
-    """What it writes of the target. One executor's field is ``EXECUTOR.FIELD``."""
-
-    def __str__(self) -> str:
-        return f"{self.primitive}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
 
 
 class Call(Model):

@@ -56,6 +56,8 @@ def _doing(each: Any) -> str:
     """Return what a strategy does; of a lambda what it says, of another function its name."""
     if isinstance(each, Act | Call):
         return str(each)
+    if isinstance(each, type) and issubclass(each, Act):
+        return f"{each.name}(...)"
     if isinstance(each, Actuator):
         return f"{each.agent}.{each.sensor}(...), by {each.name}"
     made = rule_of(each)

@@ -48,7 +48,7 @@ def _then(value: Any) -> Any:
     for one in wanted:
         if isinstance(one, Act | Call):
             continue
-        if not callable(one) or isinstance(one, type):
+        if not callable(one) or (isinstance(one, type) and not issubclass(one, Act)):
             raise InvalidError(
                 f"then cannot be {short(one)}. Write a primitive (do.run_workflow('training')), a call "
                 "(call('checker', 'check_predictions')), a function that returns those, or a list."

@@ -13,7 +13,8 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveResult
+from scanflow.agent.primitives.serving import summary_of
 from scanflow.agent.records import Intent
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
@@ -24,7 +25,6 @@ from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import UnavailableError, UsageError
 from scanflow.problems import error_of
 from scanflow_server.context import ServerContext
-from scanflow_server.primitives.served import summary_of
 from scanflow_server.store import keys, operations
 from scanflow_server.store.operations import Kind, OperationRow
 

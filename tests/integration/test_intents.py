@@ -16,13 +16,14 @@ from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
-from scanflow_server.primitives.server_state import ApplicationStore
+from scanflow_server.primitives import ApplicationStore, RequestedRuns
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.applications import keep_application
 from tests.server import bearer
 from tests.unit.server.answering import answering
 from tests.unit.server.arbiter.making import intent
+from tests.unit.server.primitives.keeping import do
 from tests.waiting import until
 
 APP = """
@@ -146,9 +147,6 @@ def test_a_workflow_is_run_and_the_same_intent_after_a_kill_finds_the_first_run(
     done = ended(client, "i1")
     assert done["state"] == "succeeded"
     assert done["inverse"] == {"primitive": "stop_workflow", "arguments": {"run": done["result"]["run"]}}
-    from scanflow_server.primitives.server_state import RequestedRuns
-    from scanflow_server.primitives.table import do
-
     call = PrimitiveCall(primitive="run_workflow", arguments={"workflow": "train"})
     means: dict[str, Any] = {"app": "mnist", "team": "tests", "key": "intent/i1", "runs": RequestedRuns(context)}
     again = do(context.deployer, ApplicationStore(context), call, **means)

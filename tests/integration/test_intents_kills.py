@@ -22,7 +22,7 @@ KILLS = 6
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.records import PrimitiveCall
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.store.base import open_store

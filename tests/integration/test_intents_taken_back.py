@@ -15,7 +15,7 @@ from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, make_context
-from scanflow_server.primitives.server_state import ApplicationStore
+from scanflow_server.primitives import ApplicationStore
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import intents as kept
 from scanflow_server.store.migrations import migrate

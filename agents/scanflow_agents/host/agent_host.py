@@ -58,7 +58,7 @@ class AgentHost:
         source: EventSource | None = None,
         report_trouble: Callable[[str | None], None] = lambda _why: None,
     ) -> None:
-        """``client`` reports to the server every ``beat_s``. Without a ``source``, events come by the agent's own API only.
+        """``client`` reports to the server every ``beat_s``. Without a ``source``, events come by the agent's own API.
         ``report_trouble`` is told what is wrong with the agent, and None when nothing is any more."""
         self.app, self.agent, self.state = app, agent, state
         self._outbox, self._scheduler, self._clock = outbox, scheduler, clock

@@ -221,8 +221,8 @@ class ControlLoop:
     def event(self, key: str, event: Mapping[str, Any], *, once: bool = False) -> int:
         """Take an event; return how many sensors fire on it. One that was taken before is not taken again.
 
-        A sensor that has no room for it counts it as missed, and the event is refused with ``UnavailableError``, to be told
-        again; not so ``once``, where nobody tells it again."""
+        A sensor that has no room for it counts it as missed, and the event is refused with ``UnavailableError``, to be
+        told again; not so ``once``, where nobody tells it again."""
         self._check_open()
         count, full = 0, None
         for runner in self._runners.values():

@@ -17,7 +17,7 @@ from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import ago, as_json, clock, counted, duration, optional, shorten
 
 if TYPE_CHECKING:
-    from scanflow.agent.catalogue import Primitive
+    from scanflow.agent.primitive_model import Primitive
     from scanflow.agent.replay import Difference, Moment, Trace
 
 _PENDING = {"act": "about to start", "approve": "waiting for approval", "queue": "queued", "suggest": "suggested"}

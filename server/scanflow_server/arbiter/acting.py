@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import REVERT, PrimitiveResult
 from scanflow.agent.records import Action, Intent, PrimitiveCall
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow_server.arbiter.identity import overlapping, place_of, seconds, strategy_of, when
 from scanflow_server.arbiter.intent_service import Look, event_of, not_found
 from scanflow_server.arbiter.objections import LEASE_S
-from scanflow_server.primitives.action_context import REVERT
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store

@@ -9,21 +9,19 @@ from typing import Any
 
 from sqlalchemy import select
 
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import Applications, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitives.serving import canary_of, served_models
 from scanflow.agent.records import Intent, PrimitiveCall
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import Deployer
 from scanflow.errors import ScanflowError
+from scanflow_server import primitives
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.intent_service import SINCE
 from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext
-from scanflow_server.primitives.action_context import Applications
-from scanflow_server.primitives.server_state import ApplicationStore, RequestedRuns
-from scanflow_server.primitives.services import canary_of, served_models
-from scanflow_server.primitives.table import do
 from scanflow_server.store import agents
 from scanflow_server.store.tables import events
 
@@ -32,7 +30,7 @@ LIVES_S = 20.0
 
 
 def make_engine(context: ServerContext) -> ArbiterEngine:
-    applications, runs = ApplicationStore(context), RequestedRuns(context)
+    applications, runs = primitives.ApplicationStore(context), primitives.RequestedRuns(context)
 
     def perform(
         intent: Intent,
@@ -43,16 +41,9 @@ def make_engine(context: ServerContext) -> ArbiterEngine:
     ) -> PrimitiveResult:
         if intent.source == "person":
             return carry_out(context, intent.id)
-        return do(
-            QueuedDeployer(context, key),
-            applications,
-            call,
-            app=intent.app,
-            team=intent.team,
-            key=key,
-            runs=runs,
-            noted=noted,
-            note=note,
+        deployer, app, team = QueuedDeployer(context, key), intent.app, intent.team
+        return primitives.carry_out(
+            call, PrimitiveContext(deployer, applications, runs, app, team, key=key, noted=noted, note=note)
         )
 
     def measure(app: str, metric: str) -> float | None:

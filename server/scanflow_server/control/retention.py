@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from scanflow.agent.primitive_context import REVERT
 from scanflow.errors import NotFoundError
 from scanflow_server.arbiter.identity import acted, looks_back_s, when
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.jobs import GONE, Job
-from scanflow_server.primitives.action_context import REVERT
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, operations, pruning, runs
 from scanflow_server.store.intents import ActionRow

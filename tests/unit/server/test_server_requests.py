@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import KeptApplication, PrimitiveResult
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
@@ -20,11 +20,10 @@ from scanflow.errors import InvalidError, NotFoundError
 from scanflow.loading import load_application
 from scanflow_server import requests
 from scanflow_server.context import ServerContext
-from scanflow_server.primitives.action_context import KeptApplication
-from scanflow_server.primitives.server_state import ApplicationStore, RequestedRuns
-from scanflow_server.primitives.table import do
+from scanflow_server.primitives import ApplicationStore, RequestedRuns
 from scanflow_server.store import runs
 from tests.applications import keep_application
+from tests.unit.server.primitives.keeping import do
 
 APP = """
 import scanflow as sf

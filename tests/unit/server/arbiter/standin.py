@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.records import Intent, PrimitiveCall
 from scanflow.errors import UnavailableError
 from scanflow_server.arbiter.engine import ArbiterEngine

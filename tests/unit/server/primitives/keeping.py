@@ -1,14 +1,19 @@
-"""One application, kept in memory as a store keeps it: as text, with a revision for each change."""
+"""One application, kept in memory as a store keeps it: as text, with a revision for each change; and its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from scanflow.agent.primitive_context import KeptApplication, PrimitiveContext, PrimitiveResult
+from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
+from scanflow.backends.records import RunRecord, RunStarted
+from scanflow.deployer import Deployer
 from scanflow.errors import NotFoundError
-from scanflow_server.primitives.action_context import KeptApplication
+from scanflow_server.primitives import carry_out
 
 
 class Remembered:
@@ -28,3 +33,51 @@ class Remembered:
             self.application = load_json(dump_json(changed))
             self.revision += 1
         return self.get(app, team)
+
+
+class InlineRuns:
+    """Runs driven by the caller, to their end, and remembered by their keys for as long as this process lives."""
+
+    def __init__(self, deployer: Deployer) -> None:
+        self._deployer = deployer
+        self._names: dict[str, str] = {}
+
+    def begun(self, key: str) -> RunRecord | None:
+        return self._deployer.show(self._names[key]) if key in self._names else None
+
+    def begin(
+        self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
+    ) -> RunRecord:
+        if (known := self.begun(key)) is not None:
+            return known
+        return self._deployer.run(
+            app, workflow, parameters=parameters, source=source, observe=lambda event: self._heard(key, event)
+        )
+
+    def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
+        if (known := self.begun(key)) is not None:
+            return known
+        return self._deployer.spin(
+            step, run=run, app=app, parameters=parameters, observe=lambda event: self._heard(key, event)
+        )
+
+    def stop(self, run: str) -> RunRecord:
+        return self._deployer.stop(run)
+
+    def show(self, run: str) -> RunRecord:
+        return self._deployer.show(run)
+
+    def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
+        found = self._deployer.runs(limit=limit)
+        return [one for one in found if (one.app, one.team, one.workflow) == (app, team, workflow)]
+
+    def _heard(self, key: str, event: object) -> None:
+        if key and isinstance(event, RunStarted):
+            self._names[key] = event.run
+
+
+def do(
+    deployer: Deployer, applications: Any, call: PrimitiveCall, *, runs: Any = None, **given: Any
+) -> PrimitiveResult:
+    """Carry out one call; without ``runs``, they are driven here, to their end."""
+    return carry_out(call, PrimitiveContext(deployer, applications, runs or InlineRuns(deployer), **given))

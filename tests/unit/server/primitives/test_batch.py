@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
@@ -16,9 +16,7 @@ from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_server.primitives.runs import InlineRuns
-from scanflow_server.primitives.table import BATCH, ONLINE, do
-from tests.unit.server.primitives.keeping import Remembered
+from tests.unit.server.primitives.keeping import InlineRuns, Remembered, do
 
 APP = """
 import scanflow as sf
@@ -87,15 +85,6 @@ def doing(deployer: EmbeddedDeployer, applications: Remembered) -> Doing:
     return Doing(deployer, applications)
 
 
-def test_there_are_the_twenty_of_the_table() -> None:
-    from scanflow.agent.primitives import CATALOGUE
-
-    assert len(BATCH) + len(ONLINE) == 20
-    assert {(one.name, one.kind) for one in CATALOGUE} == {(name, "batch") for name in BATCH} | {
-        (name, "online") for name in ONLINE
-    }
-
-
 def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doing: Doing) -> None:
     done = doing("run_workflow", workflow="sums", parameters={"count": 5})
     run = done.result["run"]
@@ -151,7 +140,7 @@ def test_the_runs_of_a_workflow_are_stopped_and_no_others(doing: Doing) -> None:
     assert doing("stop_workflow", workflow="sums").result["stopped"] == ["calm-otter-417"]
     assert doing("stop_workflow", workflow="scripts").result == {"runs": [], "stopped": []}
     assert runs.stopped == ["calm-otter-417"]
-    with pytest.raises(UsageError, match="Neither 'run' nor 'workflow'"):
+    with pytest.raises(UsageError, match="'workflow', or 'run': name one"):
         doing("stop_workflow")
 
 
@@ -205,8 +194,8 @@ def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Doing) -> None:
     [
         ("upgrade_workflow", {"workflow": "scripts", "parameters": {"epoch": 1}}, "Did you mean 'train.epochs'|epochs"),
         ("upgrade_executor", {"workflow": "scripts", "executor": "train", "parameters": {"epoch": 1}}, "'epochs'"),
-        ("upgrade_executor", {"workflow": "scripts", "parameters": {"epochs": 1}}, "needs 'executor'"),
-        ("update_workflow_resource", {"workflow": "scripts"}, "nothing to change"),
+        ("upgrade_executor", {"workflow": "scripts", "parameters": {"epochs": 1}}, "needs the argument 'executor'"),
+        ("update_workflow_resource", {"workflow": "scripts"}, "changes nothing"),
         ("update_workflow_resource", {"workflow": "scripts", "cpus": 1}, "Did you mean 'cpu'"),
         ("update_executor_affinity", {"workflow": "scripts", "executor": "train", "affinity": "gpu"}, "affinity"),
         (
@@ -221,7 +210,7 @@ def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Doing) -> None:
         ("run_workflow", {"workflow": "sums", "parameters": {"cuont": 1}}, "no parameter 'cuont'"),
         ("deploy_workflow", {"workflow": "sums"}, "'sums' is of type 'batch'"),
         ("upgrade_workflow", {"workflow": "sums", "kind": "online", "model": "models:/m/1"}, "of type 'online'"),
-        ("upgrade_workflow", {}, "needs 'workflow'"),
+        ("upgrade_workflow", {}, "needs the argument 'workflow'"),
         ("walk_workflow", {"workflow": "sums"}, "no primitive 'walk_workflow'"),
     ],
 )
@@ -236,5 +225,5 @@ def test_what_cannot_be_done_changes_nothing_and_says_what_to_do(
 
 
 def test_a_wrong_argument_is_named(doing: Doing) -> None:
-    with pytest.raises(InvalidError, match="run_workflow: parameters cannot be 3"):
+    with pytest.raises(InvalidError, match="'run_workflow': parameters cannot be 3"):
         doing("run_workflow", workflow="sums", parameters=3)

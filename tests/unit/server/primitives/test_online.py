@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.service import Service
 from scanflow.backends.service_change import ServiceChange
@@ -15,8 +15,7 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.settings import Settings
-from scanflow_server.primitives.table import do
-from tests.unit.server.primitives.keeping import Remembered
+from tests.unit.server.primitives.keeping import Remembered, do
 from tests.unit.standin import Place, StandIn
 
 
@@ -174,10 +173,6 @@ def test_a_version_is_tried_and_taken_back(served: Doing, backend: StandIn) -> N
     assert (nothing.result["weight"], nothing.inverse) == (0.0, None)
 
 
-def test_asked_for_nothing_missing_instances_are_brought_up(served: Doing) -> None:
-    assert served("apply_workflow_instance").result["instances"] == 2
-
-
 @pytest.mark.parametrize(
     ("primitive", "arguments", "kind", "message"),
     [
@@ -185,10 +180,10 @@ def test_asked_for_nothing_missing_instances_are_brought_up(served: Doing) -> No
         ("delete_workflow_instance", {"count": 2}, UsageError, "would leave none"),
         ("delete_workflow_instance", {"count": 0}, UsageError, "count cannot be 0"),
         ("update_workflow_resource", {"memory": "1Gi"}, UnsupportedError, "cannot change 'memory'"),
-        ("update_workflow_replica", {}, UsageError, "either 'instances' or what decides it"),
+        ("update_workflow_replica", {}, UsageError, "either a number, instances=4, or what decides it"),
         ("update_workflow_replica", {"instances": True}, UsageError, "instances cannot be True"),
         ("run_workflow", {}, UsageError, "'serve' is of type 'online'"),
-        ("upgrade_workflow", {"parameters": {"a": 1}}, UsageError, "takes no 'parameters'"),
+        ("upgrade_workflow", {"parameters": {"a": 1}}, UsageError, "is asked for a workflow of type 'batch'"),
     ],
 )
 def test_what_cannot_be_done_says_so_and_changes_nothing(

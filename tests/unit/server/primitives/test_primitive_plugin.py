@@ -13,9 +13,9 @@ from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.settings import Settings
 from scanflow_server.arbiter.intent_service import check_intent
-from scanflow_server.primitives import table
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.primitives.keeping import Remembered
+from tests.unit.server.primitives.keeping import do as carry_out
 from tests.unit.server.primitives.test_batch import applications, deployer  # noqa: F401  # pyright: ignore[reportUnusedImport]  fixtures
 
 TOY = '''
@@ -78,7 +78,7 @@ def test_it_is_listed_with_the_others() -> None:
 def test_the_control_plane_carries_it_out(deployer: EmbeddedDeployer, applications: Remembered) -> None:  # noqa: F811
     call = PrimitiveCall(primitive="touch_workflow", arguments={"workflow": "sums", "times": 3})
     notes: list[PrimitiveCall] = []
-    done = table.do(deployer, applications, call, app="counting", team="tests", key="k", note=notes.append)
+    done = carry_out(deployer, applications, call, app="counting", team="tests", key="k", note=notes.append)
     assert done.result == {"touched": "counting/sums", "times": 3}
     assert [done.inverse] == notes
 
@@ -90,4 +90,4 @@ def test_without_the_package_there_is_none(settings: Settings) -> None:
         do.touch_workflow  # type: ignore[attr-defined]  # noqa: B018
     call = PrimitiveCall(primitive="touch_workflow", arguments={"workflow": "sums"})
     with pytest.raises(NotFoundError, match="no primitive 'touch_workflow'"):
-        table.do(EmbeddedDeployer(settings), Remembered.__new__(Remembered), call, app="a", team="t")
+        carry_out(EmbeddedDeployer(settings), Remembered.__new__(Remembered), call, app="a", team="t")

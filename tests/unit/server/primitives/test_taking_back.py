@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.agent.primitive_model import PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.records import PrimitiveCall
 from scanflow.backends.service_change import ServiceChange
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
 from scanflow.settings import Settings
-from scanflow_server.primitives.table import do
-from tests.unit.server.primitives.keeping import Remembered
+from tests.unit.server.primitives.keeping import Remembered, do
 from tests.unit.server.primitives.ruled import KilledError, Ruled
 from tests.unit.standin import Place
 
@@ -263,10 +262,10 @@ def test_cores_that_were_not_limited_are_not_said_to_be_given_back(world: World)
         ({"scaling": {"metric": "rps"}}, InvalidError, "Scaling needs the field 'target'"),
         ({"scaling": {"metric": "rps", "target": 1, "maximum": 2}}, InvalidError, "maximum"),
         ({"scaling": {"metric": "rps", "target": 1}, "target": 2}, UsageError, "in place of all else"),
-        ({"scaling": {"metric": "rps", "target": 1}, "instances": 2}, UsageError, "only where it is null"),
+        ({"scaling": {"metric": "rps", "target": 1}, "instances": 2}, UsageError, "only with scaling=None"),
         ({"scaling": None, "up": 2.0}, UsageError, "in place of all else"),
         ({"instances": 2, "nodes": {"cnn": -1}}, InvalidError, "nodes.cnn cannot be -1"),
-        ({"up": None}, UsageError, "either 'instances' or what decides it"),
+        ({"up": None}, UsageError, "either a number"),
     ],
 )
 def test_a_wrong_scaling_is_refused_and_changes_nothing(

@@ -1,4 +1,4 @@
-"""What primitives use inside a server: what it is asked for is written down, and done by processes of its own."""
+"""Primitives carried out inside a server: what they ask for is written down, and done by processes of its own."""
 
 from __future__ import annotations
 
@@ -7,19 +7,53 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from scanflow.agent.primitive_context import KeptApplication, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitives import CATALOGUE, Act, act_of
+from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
 from scanflow.backends.records import RunRecord
-from scanflow.errors import NotFoundError
+from scanflow.errors import NotFoundError, UnsupportedError, UsageError
 from scanflow_server import requests
 from scanflow_server.context import ServerContext
-from scanflow_server.primitives.action_context import KeptApplication
 from scanflow_server.store import applications
 from scanflow_server.store.applications import ApplicationRow
 
 
+def carry_out(call: PrimitiveCall, context: PrimitiveContext) -> PrimitiveResult:
+    """Carry out one call, an action's or one that takes an action back.
+
+    Raises:
+        ScanflowError: it cannot be done; nothing was changed.
+    """
+    act = act_of(call.primitive, call.arguments, inverse=True)
+    _check_kind(act, context)
+    return act.carry_out(context)
+
+
+def _check_kind(act: Act, context: PrimitiveContext) -> None:
+    """Refuse a primitive of ours for a workflow of another kind."""
+    kinds = [row.kind for row in CATALOGUE if row.name == act.name]
+    if not kinds or not act.workflow:
+        return
+    try:
+        kind = context.workflow(act.workflow)[1].type
+    except NotFoundError:
+        if len(kinds) == 1:
+            return  # a service or a run may outlive its workflow's place in the application
+        raise
+    if kind == "mpi":
+        raise UnsupportedError(f"{act.name}: the embedded backend runs no workflow of type {kind!r}.")
+    if act.workflow_kind not in {None, kind}:
+        rows = ", ".join(row.name for row in CATALOGUE if row.kind == kind)
+        raise UsageError(
+            f"{act.name} is asked for a workflow of type {str(act.workflow_kind)!r}, and {act.workflow!r} is of type "
+            f"{kind!r}. For that there is: {rows}."
+        )
+
+
 class RequestedRuns:
-    """Runs that the server drives: see :class:`~scanflow_server.primitives.action_context.Runs`."""
+    """Runs that the server drives: see :class:`~scanflow.agent.primitive_context.Runs`."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -50,7 +84,7 @@ class RequestedRuns:
 
 
 class ApplicationStore:
-    """Applications in the server's database. See :class:`~scanflow_server.primitives.action_context.Applications`."""
+    """Applications in the server's database. See :class:`~scanflow.agent.primitive_context.Applications`."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context

@@ -1,20 +1,33 @@
-"""What a primitive works with: who runs and serves, the applications as they are wanted, and whom it acts for."""
+"""What a primitive works with while it is carried out: who runs and serves, the applications as they are wanted, and
+whom it acts for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scanflow.agent.records import PrimitiveCall
-from scanflow.app.application import Application
-from scanflow.app.workflow import Workflow
-from scanflow.backends.records import RunRecord
-from scanflow.deployer import Deployer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scanflow.app.application import Application
+    from scanflow.app.workflow import Workflow
+    from scanflow.backends.records import RunRecord
+    from scanflow.deployer.port import Deployer
 
 REVERT = "/revert"
 """How the idempotency key of an inverse ends that takes an action back."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrimitiveResult:
+    """What a primitive did."""
+
+    result: dict[str, Any]
+    inverse: PrimitiveCall | None = None
+    """What would undo it; None: nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +46,13 @@ class Applications(Protocol):
     """Where applications are kept as they are wanted. Safe to be called from several threads."""
 
     def get(self, app: str, team: str) -> KeptApplication:
-        """Return one application.
-
-        Raises:
-            NotFoundError: it is not known.
-        """
+        """Return one application, or raise ``NotFoundError``."""
         ...
 
     def change(self, app: str, team: str, make: Callable[[Application], Application]) -> KeptApplication:
         """Keep what ``make`` makes of the application as it is at that moment; nobody changes it meanwhile.
 
         What is as it was makes no new revision. ``make`` may not ask anything of where applications are kept.
-
-        Raises:
-            NotFoundError: it is not known.
         """
         ...
 
@@ -82,26 +88,24 @@ class Runs(Protocol):
         ...
 
 
-def _nothing(_: PrimitiveCall) -> None:
-    """Keep no note."""
-
-
 @dataclass(frozen=True, slots=True)
-class ActionContext:
-    """Everything that one call of a primitive may use."""
+class PrimitiveContext:
+    """What a primitive may use while it is carried out."""
 
     deployer: Deployer
+    """What runs and serves. Changes of services are queued with those of people."""
+
     applications: Applications
     runs: Runs
     app: str
     team: str
-    key: str
-    """The idempotency key of what it is done for."""
+    key: str = ""
+    """Idempotency key: the same for each attempt."""
 
     noted: PrimitiveCall | None = None
-    """The inverse that an earlier try has noted, if there was one that was cut off in the middle."""
+    """The inverse that an earlier attempt has recorded, if one was cut off in the middle."""
 
-    note: Callable[[PrimitiveCall], None] = _nothing
+    note: Callable[[PrimitiveCall], object] = lambda _: None
     """Is given the inverse before anything is changed, so that it is known whatever happens then."""
 
     def kept(self) -> KeptApplication:
@@ -109,18 +113,18 @@ class ActionContext:
         return self.applications.get(self.app, self.team)
 
     def workflow(self, name: str) -> tuple[KeptApplication, Workflow]:
-        """Return that application, and one workflow of it."""
+        """Return the stored application, and one of its workflows."""
         kept = self.kept()
         return kept, kept.application.workflow(name)
 
     @property
     def reverting(self) -> bool:
-        """Whether it takes an action back; that may have been tried before, and nothing is noted for it."""
+        """Whether it takes an action back; that may have been tried before, and nothing is recorded for it."""
         return self.key.endswith(REVERT)
 
     @property
     def tried(self) -> bool:
-        """Whether an earlier try may have been cut off."""
+        """Whether an earlier attempt may have been cut off."""
         return self.noted is not None or self.reverting
 
     def keep(self, name: str, change: Callable[[Workflow], Workflow]) -> None:
@@ -136,7 +140,7 @@ class ActionContext:
         self.applications.change(self.app, self.team, changed)
 
     def undo(self, primitive: str, arguments: Mapping[str, Any]) -> PrimitiveCall:
-        """Note what undoes the change that comes now, and return it; what an earlier try has noted stays."""
+        """Record what undoes the change that comes next, and return it; what an earlier attempt recorded stays."""
         if self.noted is not None:
             return self.noted
         inverse = PrimitiveCall(primitive=primitive, arguments=dict(arguments))

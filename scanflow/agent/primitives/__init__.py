@@ -1,0 +1,106 @@
+"""The operation primitives of thesis Table 5.4, in snake_case: what they are (:data:`CATALOGUE`), and the models by
+which a strategy says what it wants done. Making one checks its arguments; it does nothing.
+
+Twenty rows over seventeen names: ``upgrade_workflow``, ``update_workflow_affinity`` and ``update_workflow_resource``
+are there for batch workflows and for online ones, told apart by their argument ``kind``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from scanflow.agent.primitive_model import Act, AsWritten, Parameter, Primitive, PrimitiveModel, installed_primitive
+from scanflow.agent.primitives import batch, online, workflows
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.plugins import plugin_names
+
+__all__ = [
+    "CATALOGUE",
+    "Act",
+    "Parameter",
+    "Primitive",
+    "act_of",
+    "apply_workflow_instance",
+    "catalogue",
+    "delete_workflow",
+    "delete_workflow_instance",
+    "deploy_workflow",
+    "duplicate_workflow_instance",
+    "run_executor",
+    "run_workflow",
+    "stop_executor",
+    "stop_workflow",
+    "update_executor_affinity",
+    "update_executor_resource",
+    "update_workflow_affinity",
+    "update_workflow_replica",
+    "update_workflow_resource",
+    "update_workflow_traffic",
+    "upgrade_executor",
+    "upgrade_workflow",
+]
+
+run_workflow = batch.RunWorkflow
+stop_workflow = batch.StopWorkflow
+upgrade_workflow = workflows.UpgradeWorkflow
+update_workflow_affinity = workflows.UpdateWorkflowAffinity
+update_workflow_resource = workflows.UpdateWorkflowResource
+run_executor = batch.RunExecutor
+stop_executor = batch.StopExecutor
+upgrade_executor = batch.UpgradeExecutor
+update_executor_affinity = batch.UpdateExecutorAffinity
+update_executor_resource = batch.UpdateExecutorResource
+deploy_workflow = online.DeployWorkflow
+delete_workflow = online.DeleteWorkflow
+update_workflow_replica = online.UpdateWorkflowReplica
+update_workflow_traffic = online.UpdateWorkflowTraffic
+apply_workflow_instance = online.ApplyWorkflowInstance
+delete_workflow_instance = online.DeleteWorkflowInstance
+duplicate_workflow_instance = online.DuplicateWorkflowInstance
+
+_BUILT_IN: Mapping[str, Any] = {
+    name: found
+    for name, found in list(globals().items())
+    if isinstance(found, type) and issubclass(found, PrimitiveModel) and getattr(found, "name", None) == name
+}
+CATALOGUE: tuple[Primitive, ...] = tuple(row for model in _BUILT_IN.values() for row in model.rows())
+"""The twenty rows of thesis Table 5.4."""
+
+
+def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = False) -> Act:
+    """Return the primitive of that name with these arguments, checked: what was sent or kept as JSON, read back.
+
+    Args:
+        primitive: Its name.
+        arguments: By their names, as JSON holds them.
+        inverse: Whether it undoes an action: some arguments only an inverse may have.
+
+    Raises:
+        NotFoundError: there is no such primitive.
+        InvalidError: an argument is wrong.
+    """
+    model: Any = _BUILT_IN.get(primitive) or installed_primitive(primitive)
+    if model is None:
+        raise NotFoundError(
+            f"There is no primitive {primitive!r}.{did_you_mean(primitive, _BUILT_IN)} See: scanflow strategies "
+            "primitives"
+        )
+    act: PrimitiveModel = model(AsWritten(arguments))
+    if act.of_inverses and not inverse:
+        raise InvalidError(f"The primitive {primitive!r} has no argument {act.of_inverses[0]!r}.")
+    return act
+
+
+def catalogue() -> tuple[Primitive, ...]:
+    """Return all primitives: those of the thesis, and those that installed packages add."""
+    installed = [installed_primitive(name) for name in plugin_names("primitives")]
+    return (*CATALOGUE, *(row for model in installed if model is not None for row in model.rows()))
+
+
+if not TYPE_CHECKING:  # else a checker would take any name for a primitive
+
+    def __getattr__(name: str) -> type[PrimitiveModel]:
+        if name.startswith("_") or (model := installed_primitive(name)) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return model

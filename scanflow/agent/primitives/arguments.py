@@ -1,0 +1,99 @@
+"""What arguments of several primitives have in common: their types, checks and descriptions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from scanflow.agent.primitive_model import BuiltIn
+from scanflow.app.parameters import Parameters
+from scanflow.app.resources import AffinityMode, Resources
+from scanflow.errors import InvalidError
+from scanflow.names import check_name
+
+_MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
+
+
+def _model_address(address: str) -> str:
+    if not _MODEL.fullmatch(address):
+        name = address.removeprefix("models:").strip("/@ ") or "name"
+        raise InvalidError(
+            f"The model {address!r} is not an address in the registry. Write 'models:/{name}@champion' or "
+            f"'models:/{name}/1'."
+        )
+    return address
+
+
+def _run_name(value: str) -> str:
+    if not value.strip():
+        raise InvalidError("The run has no name. Write one, or '@latest' for the newest.")
+    return value
+
+
+SomeMode: TypeAlias = Annotated[AffinityMode | None, Field(description="Where an instance may run.")]
+Placed: TypeAlias = AffinityMode | dict[str, Any] | None
+"""``"cpumem"``, the fields of an :class:`~scanflow.app.resources.Affinity`, or None for no wish."""
+
+Settings: TypeAlias = Annotated[
+    Parameters | None, Field(description="Parameters to set: 'epochs', or 'train.epochs' for one step.")
+]
+ModelAddress: TypeAlias = Annotated[
+    str, AfterValidator(_model_address), Field(description="The version: 'models:/name/3' or 'models:/name@alias'.")
+]
+Node: TypeAlias = Annotated[
+    str | None, Field(description="The node whose model it is. Unset: the only one with a model.")
+]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+CoreCount: TypeAlias = Annotated[float, Field(gt=0)]
+Copies: TypeAlias = Annotated[Count | None, Field(description="How many instances.")]
+Cores: TypeAlias = Annotated[CoreCount | None, Field(description="Cores of one instance.")]
+RunName: TypeAlias = Annotated[str, AfterValidator(_run_name)]
+Step: TypeAlias = Annotated[
+    str, AfterValidator(lambda name: check_name(name, "executor")), Field(description="The executor's name.")
+]
+
+
+class OfExecutor(BuiltIn):
+    """What is done to one step of a batch workflow."""
+
+    layer = "infrastructure"
+    executor: Step = Field(kw_only=False)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What it writes of the target."""
+        return tuple(field.replace("EXECUTOR", self.executor) for field in self.writes)
+
+
+class OfResources(BuiltIn):
+    """What may be used. What is left out stays as it is; a null in an inverse takes a limit away."""
+
+    cpu: Annotated[float | str | None, Field(description="Cores, as 2, 0.5 or '500m'.")] = None
+    memory: Annotated[str | int | None, Field(description="Bytes, as '512Mi' or a number.")] = None
+    gpu: Annotated[int | None, Field(description="Whole GPUs.")] = None
+
+    @field_validator("cpu", "memory", "gpu")
+    @classmethod
+    def _exact(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        return None if value is None else getattr(Resources(**{name: value}), name)
+
+    def changed_resources(self) -> dict[str, Any]:
+        """Return what is to be changed, a limit that is taken away as None.
+
+        Raises:
+            InvalidError: nothing is.
+        """
+        given = {name: getattr(self, name) for name in ("cpu", "memory", "gpu") if self.said(name)}
+        given = {name: value for name, value in given.items() if name != "gpu" or value is not None}
+        if not given:
+            raise InvalidError(f"{self.name} changes nothing. Say cpu=, memory= or gpu=.")
+        return given
+
+
+def given_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given of some arguments."""
+    return {name: value for name, value in arguments.items() if value is not None}
