@@ -31,8 +31,8 @@ class Settings(BaseModel):
     token: SecretStr | None = None
     """What lets this process in at that server. Unset: the token of ``home``, which is sent to this machine only."""
 
-    backend: str = "local"
-    """``local``, ``memory``, or one that a package adds."""
+    backend: str | None = None
+    """``local``, ``memory``, or one that a package adds. Unset: what the application names, else ``local``."""
 
     slots: int | None = Field(default=None, ge=1)
     """How many cores steps may hold at once. Unset: the cores this process may use."""

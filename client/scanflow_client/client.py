@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -14,10 +14,11 @@ from scanflow.app.quantities import parse_memory
 from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
-from scanflow.backends.outputs import pick_output
+from scanflow.backends.parameters import pick_output
 from scanflow.backends.records import RunRecord
-from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
-from scanflow.deployer import Deployer, EmbeddedDeployer
+from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
+from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest
+from scanflow.deployer.service_client import explanation_of, predict
 from scanflow.errors import StepFailedError, UsageError
 from scanflow.placement.granularity import cores_and_instances
 from scanflow.settings import Settings
@@ -55,7 +56,7 @@ class Client:
             token: What lets this client in. None: ``$SCANFLOW_TOKEN``, else the home's, for a server of this machine.
             home: The home folder, for a client without a server.
             backend: Where it runs and serves, for a client without a server: a name, or a backend such as
-                ``scanflow.backends.memory.Memory()``. None: ``$SCANFLOW_BACKEND``, else this machine.
+                ``scanflow.backends.memory.Memory()``. None: ``$SCANFLOW_BACKEND``, else as the application says.
             progress: Print a line a step; None: in a terminal or a notebook.
         """
         settings = Settings.from_environment()
@@ -86,13 +87,13 @@ class Client:
         """
         app = _application(what)
         with progress_on(self._stream()) as observe:
-            return _checked(self._deployer.run(app, workflow, parameters=parameters or {}, observe=observe))
+            return _checked(self._deployer.run(RunRequest(app, workflow, parameters=parameters or {}), observe=observe))
 
     def resume(self, run: str = "@latest", *, app: Application | Workflow | None = None) -> RunRecord:
         """Continue a run from where it stands; with ``app``, with its steps as they are there."""
         with progress_on(self._stream()) as observe:
             application = None if app is None else _application(app)
-            return _checked(self._deployer.resume(run, app=application, observe=observe))
+            return _checked(self._deployer.run(RunRequest(application, run=run), observe=observe))
 
     def spin(
         self,
@@ -105,18 +106,18 @@ class Client:
         """Run one step again on the inputs it had in a past run."""
         with progress_on(self._stream()) as observe:
             application = None if app is None else _application(app)
-            done = self._deployer.spin(step, run=run, app=application, parameters=parameters or {}, observe=observe)
-            return _checked(done)
+            request = RunRequest(application, parameters=parameters or {}, run=run, step=step)
+            return _checked(self._deployer.run(request, observe=observe))
 
     def plan(
         self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
         """Check a workflow, and return what it would run and the resources it would take."""
-        return self._deployer.plan(_application(what), workflow, parameters=parameters or {})
+        return self._deployer.plan(RunRequest(_application(what), workflow, parameters=parameters or {}))
 
-    def stop(self, run: str) -> RunRecord:
-        """Ask a run to stop; it can be resumed."""
-        return self._deployer.stop(run)
+    def stop(self, run: str, task: str | None = None) -> RunRecord:
+        """Ask a run to stop, or only one task of it (``train.3``), or a step; it can be resumed."""
+        return self._deployer.stop(run, task)
 
     def show(self, run: str = "@latest") -> RunRecord:
         """Return a run with its tasks."""
@@ -135,8 +136,9 @@ class Client:
 
     def logs(self, task: str, *, run: str = "@latest", attempt: int | None = None) -> str:
         """Return what a task printed: its standard output, then its standard error."""
-        read = partial(self._deployer.logs, run, task, attempt=attempt)
-        return b"".join([*read(stream="stdout"), *read(stream="stderr")]).decode("utf-8", errors="replace")
+        logs = (TaskLog(run, task, "stdout", attempt), TaskLog(run, task, "stderr", attempt))
+        parts = chain.from_iterable(self._deployer.logs(one) for one in logs)
+        return b"".join(part.data for part in parts).decode("utf-8", errors="replace")
 
     def deploy(
         self,
@@ -159,7 +161,7 @@ class Client:
         app = _application(what)
         with changes_on(self._stream()) as observe:
             sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
-            return self._deployer.deploy(app, workflow, sizing=sizing, port=port, observe=observe)
+            return self._deployer.deploy(Deployment(app, workflow, sizing=sizing, port=port), observe=observe)
 
     def services(self) -> list[ServiceRecord]:
         """Return what is deployed, by name."""
@@ -222,11 +224,11 @@ class Client:
 
     def explain(self, name: str) -> Explanation:
         """Return why a service has as many instances as it has."""
-        return self._deployer.explain(name)
+        return explanation_of(self._deployer.service(name))
 
     def service_logs(self, name: str, *, instance: str | None = None) -> str:
         """Return what a service's instances wrote."""
-        blocks = (block for _, block in self._deployer.service_logs(name, instance=instance))
+        blocks = (block for _, block in self._deployer.logs(InstanceLogs(name, instance)))
         return b"".join(blocks).decode("utf-8", errors="replace")
 
     def delete(self, name: str) -> None:
@@ -248,7 +250,7 @@ class Client:
 
     def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> Answer:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
-        return self._deployer.predict(name, inputs, node=node, dtype=dtype)
+        return predict(self._deployer, name, inputs, node=node, dtype=dtype)
 
     def _stream(self) -> TextIO | None:
         return sys.stdout if self._progress else None

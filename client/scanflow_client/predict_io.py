@@ -60,6 +60,8 @@ def send(
     deployer: Deployer, name: str, request: PredictRequest, *, node: str | None, dtype: str | None, seldon: bool
 ) -> Answer | dict[str, Any] | bytes:
     """Return a service's response: arrays for arrays, a document for a document, bytes for bytes."""
+    from scanflow.deployer.service_client import predict
+
     if seldon or (request.message is not None and _SELDON & request.message.keys()):
         reply = _post(deployer, name, "/api/v1.0/predictions", json.dumps(_seldon(request)).encode(), _JSON)
         return _document(reply.content)
@@ -73,7 +75,7 @@ def send(
         return _document(reply.content) if is_json else reply.content
     if dtype is None and not hasattr(request.inputs, "dtype"):
         dtype = _declared(deployer, name, node)  # what is typed says nothing of its type: 1 may be meant as 1.0
-    return deployer.predict(name, request.inputs, node=node, dtype=dtype)
+    return predict(deployer, name, request.inputs, node=node, dtype=dtype)
 
 
 def _post(deployer: Deployer, name: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:

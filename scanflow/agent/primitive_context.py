@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scanflow.app.application import Application
     from scanflow.app.workflow import Workflow
     from scanflow.backends.records import RunRecord
-    from scanflow.deployer.port import Deployer
+    from scanflow.deployer.port import Deployer, RunRequest
 
 REVERT = "/revert"
 """How the idempotency key of an inverse ends that takes an action back."""
@@ -65,18 +65,12 @@ class Runs(Protocol):
         """Return the run that was begun for this key already; None: there is none."""
         ...
 
-    def begin(
-        self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
-    ) -> RunRecord:
-        """Begin a run of a workflow, and return it as it then stands."""
+    def begin(self, request: RunRequest, *, key: str) -> RunRecord:
+        """Begin a run of a workflow, or of one step on what it was given in a past run; return it as it then stands."""
         ...
 
-    def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
-        """Begin a run of one step on what it was given in a past run."""
-        ...
-
-    def stop(self, run: str) -> RunRecord:
-        """Ask a run to stop."""
+    def stop(self, run: str, task: str | None = None) -> RunRecord:
+        """Ask a run to stop, or only one task of it."""
         ...
 
     def show(self, run: str) -> RunRecord:

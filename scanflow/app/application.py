@@ -46,6 +46,9 @@ class Application(Model):
     tracker: Tracker | None = None
     """Where steps log. Unset: wherever MLflow itself would."""
 
+    backend: str | None = None
+    """The backend that its environment is on, by name. ``--backend`` and ``SCANFLOW_BACKEND`` come first."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         who = f"Application {self.name!r}"

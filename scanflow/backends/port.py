@@ -15,7 +15,7 @@ Conventions of all protocols here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
@@ -28,8 +28,8 @@ from scanflow.names import RunName
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
-    from scanflow.backends.service_change import ServiceChange, Sizing
-    from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
+    from scanflow.backends.service_change import Deployment, ServiceChange
+    from scanflow.backends.service_records import ServiceObserver, ServiceRecord
     from scanflow.wire import ModelFiles
 
 Stream = Literal["stdout", "stderr", "both"]
@@ -75,8 +75,19 @@ class RunDefinition:
 
     app: Application
     workflow: Workflow
-    parameters: Mapping[str, Any]
-    """The changes that were given when it was entered; they are in ``workflow`` already."""
+    """As it is to run: ``parameters`` are in it already."""
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What was changed in it; kept with the run."""
+
+    source: Path | None = None
+    """The file that the application came from; kept with the run."""
+
+    step: str | None = None
+    """The one step, or the one task of it (``train.3``), that is spun. None: all of the workflow is run."""
+
+    past: str | None = None
+    """The run that a spin takes its inputs from."""
 
 
 class RunBackend(Protocol):
@@ -90,8 +101,9 @@ class RunBackend(Protocol):
     In the record of an MPI job each rank is a task; its ``place`` is where it was put.
     """
 
-    def check(self, app: Application, workflow: Workflow) -> None:
-        """Raise what would fail later: a field that cannot be honoured, a file that is not there."""
+    def check(self, definition: RunDefinition) -> None:
+        """Raise what would fail later: a field that cannot be honoured, a file that is not there, a spin's input that
+        did not finish in the past run."""
         ...
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
@@ -102,23 +114,8 @@ class RunBackend(Protocol):
         """Return a name that no run has at this moment."""
         ...
 
-    def enter(
-        self,
-        app: Application,
-        workflow: Workflow,
-        *,
-        parameters: Mapping[str, Any],
-        source: Path | None,
-        name: RunName | None = None,
-    ) -> RunRecord:
-        """Check and enter a run of ``workflow``, whose parameters are set already. Idempotent by name.
-
-        Args:
-            app: The application that the workflow is of.
-            workflow: As it is to run.
-            parameters: What was changed in it; kept with the run.
-            source: The file that the application came from; kept with the run.
-            name: The run's name. None: a new one.
+    def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
+        """Check and enter a run. Idempotent by name; without one, the run gets a new one.
 
         Raises:
             InvalidError: another run has that name.
@@ -126,23 +123,15 @@ class RunBackend(Protocol):
         ...
 
     def drive(
-        self,
-        run: str,
-        /,
-        *,
-        app: Application | None = None,
-        workflow: Workflow | None = None,
-        environment: Environment,
-        observe: Observer,
+        self, run: str, /, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
     ) -> RunRecord:
         """Bring a run to its end from where it stands, and return it.
 
-        What finished is kept, what runs is adopted, what failed runs again. Ctrl-C stops the run.
+        What finished is kept, what runs is adopted, what failed or was stopped runs again. Ctrl-C stops the run.
 
         Args:
             run: Its name.
-            app: What it goes on with, live functions included. None: what it was entered with.
-            workflow: The same.
+            definition: What it goes on with, live functions included. None: what it was entered with.
             environment: Makes steps log to the tracker.
             observe: Is given the run's events.
 
@@ -156,6 +145,16 @@ class RunBackend(Protocol):
 
         Raises:
             UsageError: it has ended.
+        """
+        ...
+
+    def stop_task(self, run: str, task: str, /) -> RunRecord:
+        """Ask one task of a run (``train.3``), or all running ones of a step, to stop.
+
+        What does not need it goes on; then the run is ``stopped``, and where it is driven again the task runs again.
+
+        Raises:
+            UsageError: the task is not running, or cannot be stopped alone.
         """
         ...
 
@@ -178,7 +177,7 @@ class RunBackend(Protocol):
         ...
 
     def outputs(self, run: str, step: str, /) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the named outputs of a step; of a fanned-out step a list, in the order of its items.
+        """Return the named outputs of a step, or of one task; of a fanned-out step a list, in the order of its items.
 
         Raises:
             NotFoundError: the step did not finish in that run.
@@ -191,36 +190,6 @@ class RunBackend(Protocol):
 
     def logs(self, run: str, task: str, /, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
         """Return a reader of what a task wrote, in its last attempt unless another is named."""
-        ...
-
-
-class BatchBackend(RunBackend, Protocol):
-    """Runs batch workflows."""
-
-    def check_spin(
-        self, past: str, step: str, *, app: Application, workflow: Workflow, parameters: Mapping[str, Any]
-    ) -> None:
-        """Raise what :meth:`enter_spin` would."""
-        ...
-
-    def enter_spin(
-        self,
-        past: str,
-        step: str,
-        *,
-        app: Application,
-        workflow: Workflow,
-        parameters: Mapping[str, Any],
-        source: Path | None,
-        name: RunName | None = None,
-    ) -> RunRecord:
-        """Enter a run of one step, or of one task (``train.3``), on the inputs that it had in a past run.
-
-        Idempotent by name, as :meth:`enter`.
-
-        Raises:
-            UsageError: what the step needs did not finish in that run.
-        """
         ...
 
 
@@ -290,27 +259,8 @@ class OnlineBackend(Protocol):
         """Check a workflow, and return where its instances would be placed."""
         ...
 
-    def deploy(
-        self,
-        app: Application,
-        workflow: Workflow,
-        *,
-        source: Path | None,
-        sizing: Sizing | None,
-        port: int | None,
-        key: str | None,
-        observe: ServiceObserver,
-    ) -> ServiceRecord:
+    def deploy(self, deployment: Deployment, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
         """Serve a workflow; where it is served already, replace it by what it says now.
-
-        Args:
-            app: The application that the workflow is of.
-            workflow: What to serve.
-            source: The file that it came from.
-            sizing: Takes the place of what the workflow says.
-            port: The port of HTTP. None: as the workflow says, else one that is free.
-            key: The request's name.
-            observe: Is given the progress.
 
         Raises:
             InvalidError: another application has a service of that name.
@@ -334,11 +284,8 @@ class OnlineBackend(Protocol):
         ...
 
     def service(self, name: str) -> ServiceRecord:
-        """Return one service. One that nobody supervises is supervised from now on."""
-        ...
-
-    def explain(self, name: str) -> Explanation:
-        """Return the last decision on the number of instances, with what it was made from."""
+        """Return one service, with the last decision on the number of its instances. One that nobody supervises is
+        supervised from now on."""
         ...
 
     def logs(self, name: str, instance: str | None = None) -> LogReader:
@@ -353,7 +300,7 @@ class OnlineBackend(Protocol):
 class Backend(Protocol):
     """One place. What it cannot do at all raises ``UnsupportedError`` when it is asked for."""
 
-    def batch(self) -> BatchBackend:
+    def batch(self) -> RunBackend:
         """Return what runs batch workflows."""
         ...
 

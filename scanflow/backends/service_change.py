@@ -1,19 +1,23 @@
-"""The one document that changes a deployed service: of the command line, REST, the SDK, operations and primitives."""
+"""The documents that deploy and change a service: of the command line, REST, the SDK, operations and primitives."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from scanflow.app.application import Application
 from scanflow.app.model import Model, Number, Whole
 from scanflow.app.quantities import MAX_CORES, MAX_MEMORY, MIN_MEMORY, parse_memory
 from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
+from scanflow.app.workflow import Workflow
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.errors import UsageError
 
-__all__ = ["CanaryPolicy", "ServiceChange", "Sizing"]
+__all__ = ["CanaryPolicy", "Deployment", "ServiceChange", "Sizing"]
 
 MAX_INSTANCES = 100_000
 _SIZE = ("instances", "cores", "memory_bytes", "affinity", "threads", "scaling", "backup")
@@ -43,6 +47,39 @@ class Sizing(Model):
     @property
     def given(self) -> frozenset[str]:
         return frozenset(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A request to serve an online workflow. What it leaves out is as the workflow says."""
+
+    app: Application
+    workflow: str | None = None
+    """Which of its workflows. None: the only online one."""
+
+    _: KW_ONLY
+    sizing: Sizing | None = None
+    port: int | None = None
+    """The port of HTTP. None: as the workflow says, else the next one that is free."""
+
+    source: Path | None = None
+    """The file that the application came from."""
+
+    @property
+    def online(self) -> Workflow:
+        """The workflow.
+
+        Raises:
+            NotFoundError: there is none of that name, or none was named and there is not exactly one.
+            UsageError: it is run, not served.
+        """
+        served = [workflow for workflow in self.app.workflows if workflow.type == "online"]
+        chosen = served[0] if self.workflow is None and len(served) == 1 else self.app.workflow(self.workflow)
+        if chosen.type != "online":
+            raise UsageError(
+                f"The workflow {chosen.name!r} is of type {chosen.type!r}: it runs to its end. Run it: scanflow run"
+            )
+        return chosen
 
 
 class ServiceChange(Sizing):

@@ -120,6 +120,29 @@ class RevisionRecord(Record):
     p95_s: float | None = None
 
 
+class Explanation(Record):
+    """Why a service has as many instances as it has."""
+
+    service: str
+    at: float
+    metric: str
+    sample: float | None
+    """The last value of the metric; None: nothing was measured yet."""
+
+    target: float
+    up: float
+    down: float
+    instances: int
+    """Before the decision."""
+
+    wanted: int
+    formula: str
+    """With the numbers in it: ``ceil(2 x 31.0 / 20.0) = 4, at most max=3``."""
+
+    decision: str
+    """In words: ``add 1``, ``stay: 12 s of the cool-down are left``."""
+
+
 class ServiceRecord(Record):
     """A deployed online workflow. A backend may add details of its own."""
 
@@ -166,6 +189,9 @@ class ServiceRecord(Record):
     error: str | None = None
     """Why the last change did not come into effect."""
 
+    explanation: Explanation | None = None
+    """The last decision on the number of instances, where one service is asked for. None: nothing has decided yet."""
+
     @property
     def folder(self) -> str:
         """Where it keeps its files, on a backend that does; else nothing."""
@@ -175,29 +201,6 @@ class ServiceRecord(Record):
     def current(self) -> RevisionRecord | None:
         """The stable version, beside which there may be a canary."""
         return next((one for one in self.revisions if one.role == "current"), None)
-
-
-class Explanation(Record):
-    """Why a service has as many instances as it has."""
-
-    service: str
-    at: float
-    metric: str
-    sample: float | None
-    """The last value of the metric; None: nothing was measured yet."""
-
-    target: float
-    up: float
-    down: float
-    instances: int
-    """Before the decision."""
-
-    wanted: int
-    formula: str
-    """With the numbers in it: ``ceil(2 x 31.0 / 20.0) = 4, at most max=3``."""
-
-    decision: str
-    """In words: ``add 1``, ``stay: 12 s of the cool-down are left``."""
 
 
 class Progress(Record):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from scanflow.app.executor import Executor
 from scanflow.app.graph import ancestors
 from scanflow.app.references import references_in
 from scanflow.app.workflow import Workflow
-from scanflow.backends.records import TaskRecord
-from scanflow.errors import UsageError
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.names import StepName
 
 
@@ -37,43 +39,83 @@ def with_pending(workflow: Workflow, known: Iterable[TaskRecord]) -> tuple[TaskR
     return tuple(sorted(begun, key=lambda one: (position.get(one.step, len(position)), split_task(one.task)[1] or 0)))
 
 
-def inputs_of_spin(cut: Workflow, task: str, past: str, records: Iterable[TaskRecord]) -> list[TaskRecord]:
-    """Return those of a past run's tasks that a spin of ``task`` takes its inputs from.
+def running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
+    """Return the task of that name, or those of the step of that name, that run now.
+
+    Raises:
+        NotFoundError: the run has no such task.
+        UsageError: none of them is running.
+    """
+    found = [one for one in run.tasks if task in {one.task, one.step}]
+    if not found:
+        names = {name for one in run.tasks for name in (one.task, one.step)}
+        raise NotFoundError(f"The run {run.name!r} has no task {task!r}.{did_you_mean(task, names)}")
+    running = [one for one in found if one.state == "running"]
+    if not running:
+        states = ", ".join(sorted({one.state for one in found}))
+        raise UsageError(
+            f"The task {task!r} of the run {run.name!r} is not running: it is {states}. See: scanflow show {run.name}"
+        )
+    return running
+
+
+def outputs_kept(run: RunRecord, step: str) -> list[TaskRecord]:
+    """Return the tasks whose outputs are those of a step, or of one task of it.
+
+    Raises:
+        NotFoundError: the step did not finish in that run.
+    """
+    tasks = [task for task in run.tasks if step in {task.step, task.task}]
+    if not tasks or any(task.state != "succeeded" for task in tasks):
+        done = {task.step for task in run.tasks if task.state == "succeeded"}
+        raise NotFoundError(f"The step {step!r} has no outputs in the run {run.name!r}.{did_you_mean(step, done)}")
+    return tasks
+
+
+def inputs_of_spin(definition: RunDefinition, past: RunRecord) -> list[TaskRecord]:
+    """Return those of a past run's tasks that a spin, which is cut down already, takes its inputs from.
 
     Raises:
         UsageError: one of them did not finish.
     """
-    needed = set(cut.by_name) - {split_task(task)[0]}
-    found = [record for record in records if record.step in needed]
-    broken = {record.step for record in found if record.state not in {"succeeded", "skipped"}}
-    missing = sorted(needed - {record.step for record in found} | broken)
+    needed = set(definition.workflow.by_name) - {split_task(definition.step or "")[0]}
+    found = [record for record in past.tasks if record.step in needed]
+    done = {record.step for record in found} - {
+        record.step for record in found if record.state not in {"succeeded", "skipped"}
+    }
+    missing = sorted(needed - done)
     if missing:
         raise UsageError(
-            f"The step {task!r} needs {', '.join(missing)}, which did not finish in the run {past!r}. "
+            f"The step {definition.step!r} needs {', '.join(missing)}, which did not finish in the run {past.name!r}. "
             "Name a run in which it did: scanflow runs"
         )
-    return found
+    return [record.model_copy(update={"origin": past.name}) for record in found]
 
 
-def only_step(workflow: Workflow, task: str, parameters: Mapping[str, Any]) -> Workflow:
-    """Return the workflow cut down to a step, or to that of a task such as ``train.3``, and what it needs.
+def cut_down(definition: RunDefinition) -> RunDefinition:
+    """Return a spin's definition with only that step, and what it needs, in its workflow; another one as it is.
 
     A fan-out runs once where ``parameters``, which were changed, leave nothing that differs from item to item.
 
     Raises:
         UsageError: a task is named of a step that runs once.
     """
-    step, index = split_task(StepName(task))
+    if definition.step is None:
+        return definition
+    workflow, (step, index) = definition.workflow, split_task(definition.step)
     found = workflow.node(step)
-    if isinstance(found, Executor) and found.for_each is not None and not _differs(found, parameters):
+    if isinstance(found, Executor) and found.for_each is not None and not _differs(found, definition.parameters):
         found = found.replace(for_each=None)
     if index is not None and (not isinstance(found, Executor) or found.for_each is None):
-        raise UsageError(f"The step {step!r} runs once, so there is no {task!r}. Write: scanflow spin {step}")
+        raise UsageError(
+            f"The step {step!r} runs once, so there is no {definition.step!r}. Write: scanflow spin {step}"
+        )
     kept = ancestors(workflow.parents, step) | {step}
-    return workflow.replace(
+    cut = workflow.replace(
         nodes=tuple(found if node.name == step else node for node in workflow.nodes if node.name in kept),
         edges=tuple(edge for edge in workflow.dependencies if {edge.dependee, edge.depender} <= kept),
     )
+    return replace(definition, workflow=cut)
 
 
 def _differs(node: Executor, changed: Mapping[str, Any]) -> bool:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scanflow.deployer.embedded import EmbeddedDeployer
-from scanflow.deployer.port import Deployer
+from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 
 if TYPE_CHECKING:
     from scanflow.deployer.remote import RemoteDeployer
 
-__all__ = ["Deployer", "EmbeddedDeployer", "RemoteDeployer"]
+__all__ = ["Deployer", "EmbeddedDeployer", "InstanceLogs", "RemoteDeployer", "RunRequest", "TaskLog"]
 
 
 def __getattr__(name: str) -> object:

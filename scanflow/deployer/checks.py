@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
+from scanflow.deployer.port import RunRequest
 from scanflow.errors import UnsupportedError, UsageError
 from scanflow.loading import file_being_loaded
 
 
-def with_parameters(app: Application, workflow: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
-    """Return the workflow of that name, or the only batch one, with parameters set.
+def application_of(request: RunRequest) -> Application:
+    if request.app is None:
+        raise UsageError("It names neither an application nor a run. Give one.")
+    return request.app
+
+
+def requested_workflow(request: RunRequest) -> Workflow:
+    """Return the named workflow, or the only batch one, with its parameters set.
 
     Raises:
         NotFoundError: there is no such workflow, or no such parameter.
     """
+    app = application_of(request)
     batches = [one.name for one in app.workflows if one.type == "batch"]
-    name = batches[0] if workflow is None and len(batches) == 1 else workflow
-    return app.workflow(name).with_parameters(parameters or {})
+    name = batches[0] if request.workflow is None and len(batches) == 1 else request.workflow
+    return app.workflow(name).with_parameters(request.parameters)
 
 
-def online_workflow(app: Application, name: str | None) -> Workflow:
-    """Return the workflow of that name, or the only online one.
-
-    Raises:
-        NotFoundError: there is none of that name, or none was named and there is not exactly one.
-        UsageError: it is run, not served.
-    """
-    online = [workflow for workflow in app.workflows if workflow.type == "online"]
-    chosen = online[0] if name is None and len(online) == 1 else app.workflow(name)
-    if chosen.type != "online":
-        raise UsageError(
-            f"The workflow {chosen.name!r} is of type {chosen.type!r}: it runs to its end. Run it: scanflow run"
-        )
-    return chosen
-
-
-def runnable(app: Application, name: str | None, parameters: Mapping[str, Any] | None) -> Workflow:
-    """Return what :func:`with_parameters` does.
+def runnable(request: RunRequest) -> Workflow:
+    """Return the requested workflow.
 
     Raises:
         UnsupportedError: it is served, not run.
     """
-    chosen = with_parameters(app, name, parameters)
+    chosen = requested_workflow(request)
     if chosen.type == "online":
         raise UnsupportedError(
             f"The workflow {chosen.name!r} is of type 'online': it is served, and has no end. "

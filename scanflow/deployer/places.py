@@ -16,17 +16,21 @@ if TYPE_CHECKING:
 _EXTRAS = {"kubernetes": "pip install 'scanflow[kubernetes]'"}
 
 
-def open_backend(settings: Settings) -> Backend:
-    """Return the backend that the settings name.
+DEFAULT = "local"
+
+
+def open_backend(settings: Settings, name: str | None = None) -> Backend:
+    """Return the backend that the settings name, else the one of that name, else this machine.
 
     Raises:
         NotFoundError: it is not installed; the message says which are, and what to install.
     """
     home = settings.home.expanduser().absolute()
+    chosen = settings.backend or name or DEFAULT
     try:
-        factory = load_plugin("backends", settings.backend)
+        factory = load_plugin("backends", chosen)
     except NotFoundError as error:
-        extra = _EXTRAS.get(settings.backend)
+        extra = _EXTRAS.get(chosen)
         raise NotFoundError(f"{error} Choose one: SCANFLOW_BACKEND.{f' Or: {extra}' if extra else ''}") from error
     backend: Backend = factory(settings, lambda tracker: _models(home, tracker or settings.tracker_uri))
     return backend

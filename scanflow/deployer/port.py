@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
-from scanflow.backends.port import Stream
+from scanflow.backends.port import LogPart, Stream
 from scanflow.backends.records import Observer, RunRecord
 
 if TYPE_CHECKING:
     from scanflow.backends.port import ServiceClient
-    from scanflow.backends.service_change import ServiceChange, Sizing
-    from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord
-    from scanflow.transport import Answer
+    from scanflow.backends.service_change import Deployment, ServiceChange
+    from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A request to run: a workflow of ``app``; with ``run`` and ``step``, that step again on the inputs it had in that
+    run; with ``run`` alone, that run from where it stands."""
+
+    app: Application | None = None
+    """With ``run``: what it goes on with. None: what the run's file says now, if it is there."""
+
+    workflow: str | None = None
+    """None: the only batch workflow."""
+
+    _: KW_ONLY
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What to change in the workflow, or in the step."""
+
+    source: Path | None = None
+    """The file that ``app`` came from, which is read again where the run is gone on with."""
+
+    run: str | None = None
+    step: str | None = None
+    """``train``, or ``train.3`` for one task of a fan-out."""
+
+
+class TaskLog(NamedTuple):
+    """What a task wrote."""
+
+    run: str
+    task: str
+    stream: Stream = "stdout"
+    """``both``: interleaved."""
+
+    attempt: int | None = None
+    """None: the last."""
+
+
+class InstanceLogs(NamedTuple):
+    """What the instances of a service wrote."""
+
+    service: str
+    instance: str | None = None
+    """None: all."""
 
 
 class Deployer(Protocol):
@@ -24,43 +67,20 @@ class Deployer(Protocol):
     A run's name may be ``@latest`` everywhere; a service is called by its workflow's name. All methods raise
     ``NotFoundError`` for what is not there, ``UsageError`` for what cannot be done as asked, and ``UnavailableError``
     for what may pass. What changes a service returns when the change is in effect, and tells of its progress on the
-    way; when it cannot come into effect it raises, and the service goes on as it was.
+    way; when it cannot come into effect it raises, and the service goes on as it was. With a ``key`` it is carried out
+    once, however often it is repeated with that key.
     """
 
-    def plan(self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] = ...) -> Plan:
-        """Check a workflow and return what running it would do, without doing it."""
+    def plan(self, request: RunRequest) -> Plan:
+        """Check a workflow and return what running or serving it would do, without doing it."""
         ...
 
-    def run(
-        self,
-        app: Application,
-        workflow: str | None = None,
-        *,
-        parameters: Mapping[str, Any] = ...,
-        source: Path | None = None,
-        observe: Observer = ...,
-    ) -> RunRecord:
-        """Run a workflow to its end. ``source`` is the file it came from, which ``resume`` and ``spin`` read again."""
+    def run(self, request: RunRequest, *, observe: Observer = ...) -> RunRecord:
+        """Bring a run to its end; what finished before is kept."""
         ...
 
-    def resume(self, run: str, *, app: Application | None = None, observe: Observer = ...) -> RunRecord:
-        """Go on with a run from where it stands; what finished is kept."""
-        ...
-
-    def spin(
-        self,
-        step: str,
-        *,
-        run: str,
-        app: Application | None = None,
-        parameters: Mapping[str, Any] = ...,
-        observe: Observer = ...,
-    ) -> RunRecord:
-        """Run one step again on the inputs it had in a past run."""
-        ...
-
-    def stop(self, run: str) -> RunRecord:
-        """Ask a run to stop."""
+    def stop(self, run: str, task: str | None = None) -> RunRecord:
+        """Ask a run to stop, or one task of it (``train.3``), or all running ones of a step."""
         ...
 
     def show(self, run: str) -> RunRecord:
@@ -72,37 +92,27 @@ class Deployer(Protocol):
         ...
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return what a step left for later ones."""
+        """Return what a step left for later ones; of a fanned-out step a list."""
         ...
 
-    def logs(
-        self, run: str, task: str, *, stream: Stream = ..., attempt: int | None = None, follow: bool = False
-    ) -> Iterator[bytes]:
-        """Yield what a task wrote; with ``follow``, go on until it has ended. ``both`` streams are interleaved."""
+    def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
+        """Yield what was written; with ``follow``, go on until the task has ended or the service is deleted."""
         ...
 
     def deploy(
-        self,
-        app: Application,
-        workflow: str | None = None,
-        *,
-        sizing: Sizing | None = None,
-        port: int | None = None,
-        source: Path | None = None,
-        key: str | None = None,
-        observe: ServiceObserver = ...,
+        self, deployment: Deployment, *, key: str | None = None, observe: ServiceObserver = ...
     ) -> ServiceRecord:
-        """Serve an online workflow; where it is served already, change it to what it says now, without a gap.
+        """Serve an online workflow; where it is served already, change it to what it says now, without a gap."""
+        ...
 
-        Args:
-            app: The application; everything else of it stays as it is.
-            workflow: Which of its workflows; None: the only one.
-            sizing: How many instances, and how large. What it leaves out is as the workflow says.
-            port: The port of HTTP. None: as the workflow says, else the next one that is free.
-            source: The file it came from.
-            key: Names this request: repeated with the same key, it is carried out once.
-            observe: Is given the progress.
-        """
+    def change(
+        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = ...
+    ) -> ServiceRecord:
+        """Change a service while it serves; what ``change`` leaves out stays as it is."""
+        ...
+
+    def delete(self, name: str, *, observe: ServiceObserver = ...) -> None:
+        """Drain in-flight requests, then delete the service. Models, and what was recorded, are kept."""
         ...
 
     def services(self) -> list[ServiceRecord]:
@@ -110,47 +120,9 @@ class Deployer(Protocol):
         ...
 
     def service(self, name: str) -> ServiceRecord:
-        """Return one deployed service."""
-        ...
-
-    def change(
-        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = ...
-    ) -> ServiceRecord:
-        """Change a service while it serves, and return it once the change is in effect.
-
-        Args:
-            name: The service.
-            change: What to change; the rest stays as it is.
-            key: Names this request: repeated with the same key, it is carried out once.
-            observe: Is given the progress.
-        """
-        ...
-
-    def explain(self, name: str) -> Explanation:
-        """Return why a service has as many instances as it has."""
-        ...
-
-    def service_logs(
-        self, name: str, *, instance: str | None = None, follow: bool = False
-    ) -> Iterator[tuple[str, bytes]]:
-        """Yield instances' names and what they wrote; with ``follow``, go on until it is deleted."""
-        ...
-
-    def delete(self, name: str, *, observe: ServiceObserver = ...) -> None:
-        """Drain in-flight requests, then delete the service. Models, and what was recorded, are kept."""
-        ...
-
-    def predict(
-        self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None, binary: bool = True
-    ) -> Answer:
-        """Return a service's answer to an array, a list, or a mapping of input names to these.
-
-        Raises:
-            InvalidError: the service refuses the input.
-            ServiceFailedError: a component of its graph failed on it.
-        """
+        """Return one deployed service, with why it has as many instances as it has."""
         ...
 
     def connect(self, name: str) -> ServiceClient:
-        """Return a client of a service, to be closed: for its documents, and for requests as they are."""
+        """Return a client of a service, to be closed: for predictions, its documents, and requests as they are."""
         ...

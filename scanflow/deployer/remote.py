@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from scanflow.app.application import Application
 from scanflow.app.plan import Plan
-from scanflow.backends.port import Stream
+from scanflow.backends.port import LogPart, ServiceClient
 from scanflow.backends.records import Event, Observer, RunEnded, RunRecord
-from scanflow.deployer.checks import refuse_while_loading
-from scanflow.deployer.remote_services import RemoteServices, new_key
+from scanflow.backends.service_change import Deployment, ServiceChange
+from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
+from scanflow.deployer.checks import application_of, refuse_while_loading
+from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.serialization import packed, with_changes
-from scanflow.errors import ScanflowError
+from scanflow.deployer.service_client import client_of
+from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.names import RunName
 from scanflow.problems import error_of
 from scanflow.transport import ServerClient, path_of
+
+if TYPE_CHECKING:
+    from scanflow.transport import Message
 
 AGAIN_S = 0.2
 PATIENCE_S = 30.0
@@ -29,8 +36,17 @@ PATIENCE_S = 30.0
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
 
-class RemoteDeployer(RemoteServices):
-    """A :class:`~scanflow.deployer.port.Deployer` on a server.
+def new_key() -> str:
+    """Return the name of one wish, so that it is acted on once however often it is sent."""
+    return uuid.uuid4().hex
+
+
+def _unseen(_: object) -> None:
+    pass
+
+
+class RemoteDeployer(Deployer):
+    """A deployer on a server.
 
     Functions are loaded by the server from the files they are in, so both see the same files. Ctrl-C during ``run``
     stops the run, as it does everywhere; a process that is killed leaves it running.
@@ -46,51 +62,47 @@ class RemoteDeployer(RemoteServices):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ask the server at ``url``, such as ``http://127.0.0.1:46666``. ``server`` takes the place of a connection.
+        """Ask the server at ``url``, such as ``http://127.0.0.1:46666``.
+
+        Args:
+            url: Its address.
+            token: What lets this process in.
+            server: Takes the place of a connection.
+            keys: Gives each wish its name.
+            sleep: Waits between looks at a run.
+            clock: In seconds.
 
         Raises:
             InvalidError: the address is none, or the token cannot be sent.
         """
-        super().__init__(server or ServerClient(url, token=token), keys=keys)
+        self._server, self._keys = server or ServerClient(url, token=token), keys
         self._sleep, self._clock = sleep, clock
 
-    def plan(
-        self, app: Application, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
-    ) -> Plan:
-        body = _described(app, workflow, parameters or {}, None)
-        return Plan.model_validate(self._server.post(path_of("runs", "plan"), body))
+    # Runs
 
-    def run(
-        self,
-        app: Application,
-        workflow: str | None = None,
-        *,
-        parameters: Mapping[str, Any] | None = None,
-        source: Path | None = None,
-        observe: Observer = lambda _: None,
-    ) -> RunRecord:
+    def plan(self, request: RunRequest) -> Plan:
+        return Plan.model_validate(self._server.post(path_of("runs", "plan"), _new_run(request)))
+
+    def run(self, request: RunRequest, *, observe: Observer = _unseen) -> RunRecord:
         refuse_while_loading()
-        body = _described(app, workflow, parameters or {}, source)
-        return self._driven(self._server.post(path_of("runs"), body, key=self._keys()), observe)
+        if request.run is None:
+            path, body = path_of("runs"), _new_run(request)
+        elif request.step is None:
+            path, body = path_of("runs", request.run, "resume"), packed(request.app)
+        else:
+            path = path_of("runs", request.run, "spin")
+            body = packed(request.app) | {"step": request.step, "parameters": dict(request.parameters)}
+        name = RunRecord.model_validate(self._server.post(path, body, key=self._keys())).name
+        try:
+            return self._ended_run(name, observe)
+        except KeyboardInterrupt:
+            # The first one stops the run, and its end is waited for; the second is for us.
+            self.stop(name)
+            return self._ended_run(name, _unseen)
 
-    def resume(self, run: str, *, app: Application | None = None, observe: Observer = lambda _: None) -> RunRecord:
-        begun = self._server.post(path_of("runs", run, "resume"), packed(app), key=self._keys())
-        return self._driven(begun, observe)
-
-    def spin(
-        self,
-        step: str,
-        *,
-        run: str = "@latest",
-        app: Application | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        observe: Observer = lambda _: None,
-    ) -> RunRecord:
-        body = packed(app) | {"step": step, "parameters": dict(parameters or {})}
-        return self._driven(self._server.post(path_of("runs", run, "spin"), body, key=self._keys()), observe)
-
-    def stop(self, run: str) -> RunRecord:
-        return RunRecord.model_validate(self._server.post(path_of("runs", run, "stop"), key=self._keys()))
+    def stop(self, run: str, task: str | None = None) -> RunRecord:
+        whose = ("runs", run) if task is None else ("runs", run, "tasks", task)
+        return RunRecord.model_validate(self._server.post(path_of(*whose, "stop"), key=self._keys()))
 
     def show(self, run: str) -> RunRecord:
         return RunRecord.model_validate(self._server.get(path_of("runs", run)))
@@ -99,27 +111,71 @@ class RemoteDeployer(RemoteServices):
         return [RunRecord.model_validate(one) for one in self._server.get(path_of("runs"), limit=limit)]
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return what a step left for later ones. Values that JSON cannot hold are their texts."""
         found: dict[str, Any] | list[dict[str, Any]] = self._server.get(path_of("runs", run, "steps", step, "outputs"))
         return found
 
-    def logs(
-        self, run: str, task: str, *, stream: Stream = "stdout", attempt: int | None = None, follow: bool = False
-    ) -> Iterator[bytes]:
-        return self._server.stream(
-            path_of("runs", run, "tasks", task, "logs"),
-            stream=stream,
-            attempt=attempt,
-            follow="true" if follow else None,
-        )
+    def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
+        on = "true" if follow else None
+        if isinstance(of, InstanceLogs):
+            return self._instance_logs(of, on)
+        path = path_of("runs", of.run, "tasks", of.task, "logs")
+        blocks = self._server.stream(path, stream=of.stream, attempt=of.attempt, follow=on)
+        return (LogPart(of.stream, block) for block in blocks)
 
-    def _driven(self, begun: Any, observe: Observer) -> RunRecord:
-        name = RunRecord.model_validate(begun).name
-        try:
-            return self._ended_run(name, observe)
-        except KeyboardInterrupt:
-            # The first one stops the run, and its end is waited for; the second is for us.
-            self.stop(name)
-            return self._ended_run(name, lambda _: None)
+    def _instance_logs(self, of: InstanceLogs, follow: str | None) -> Iterator[LogPart]:
+        told: Counter[str] = Counter()
+        known: dict[str, int] = {}
+        rest = b""
+
+        def restart() -> None:
+            nonlocal rest
+            rest = b""
+            known.update(told)
+
+        path = path_of("services", of.service, "logs")
+        for block in self._server.stream(path, reopened=restart, instance=of.instance, follow=follow):
+            *lines, rest = (rest + block).split(b"\n")
+            for who, text in map(_written, filter(None, lines)):
+                before = known.get(who, 0)
+                fresh, known[who] = text[before:], max(0, before - len(text))
+                if fresh:
+                    told[who] += len(fresh)
+                    yield LogPart(who, fresh)
+
+    # Services
+
+    def deploy(
+        self, deployment: Deployment, *, key: str | None = None, observe: ServiceObserver = _unseen
+    ) -> ServiceRecord:
+        refuse_while_loading()
+        name, sizing = deployment.online.name, deployment.sizing
+        body = packed(deployment.app, deployment.source) | {"workflow": name}
+        if sizing is not None:
+            body["sizing"] = sizing.model_dump(mode="json", exclude_none=True)
+        if deployment.port is not None:
+            body["port"] = deployment.port
+        return self._changed(name, self._server.post(path_of("services"), body, key=key or self._keys()), observe)
+
+    def change(
+        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = _unseen
+    ) -> ServiceRecord:
+        body = change.model_dump(mode="json", exclude_none=True)
+        begun = self._server.patch(path_of("services", name), body, key=key or self._keys())
+        return self._changed(name, begun, observe)
+
+    def delete(self, name: str, *, observe: ServiceObserver = _unseen) -> None:
+        begun = self._server.delete(path_of("services", name), key=self._keys())
+        self._ended(name, begun["operation"], observe)
+
+    def services(self) -> list[ServiceRecord]:
+        return [ServiceRecord.model_validate(one) for one in self._server.get(path_of("services"))]
+
+    def service(self, name: str) -> ServiceRecord:
+        return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
+
+    def connect(self, name: str) -> ServiceClient:
+        return client_of(self.service(name))
 
     def _ended_run(self, name: RunName, observe: Observer) -> RunRecord:
         last: str | None = None
@@ -144,6 +200,37 @@ class RemoteDeployer(RemoteServices):
                     return record
             self._sleep(AGAIN_S)
 
+    def _changed(self, name: str, begun: dict[str, Any], observe: ServiceObserver) -> ServiceRecord:
+        return ServiceRecord.model_validate(self._ended(name, begun["operation"], observe)["result"])
+
+    def _ended(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
+        try:
+            done = self._watched(name, operation, observe)
+        except NotFoundError as error:
+            raise UnavailableError(
+                f"The server no longer knows of the change of {name!r} that was begun; it was restarted meanwhile. "
+                f"See whether it came into effect: scanflow services {name}"
+            ) from error
+        if done["state"] == "succeeded":
+            return done
+        problem = done.get("problem") or {}
+        raise error_of(int(problem.get("status", 500)), json.dumps(problem).encode(), who="The server")
+
+    def _watched(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
+        for message in self._server.events(path_of("operations", operation, "events")):
+            if message.event == "done":
+                done: dict[str, Any] = json.loads(message.data)
+                return done
+            if message.event == "progress":
+                observe(_progress(name, message))
+        found: dict[str, Any] = self._server.get(path_of("operations", operation))
+        if found["state"] == "running":
+            raise UnavailableError(
+                f"The server stopped telling of the change of {name!r} before it had ended. "
+                f"See how it went: scanflow services {name}"
+            )
+        return found
+
 
 def _problem(text: str) -> ScanflowError:
     try:
@@ -160,8 +247,21 @@ def _event(text: str) -> Event | None:
         return None
 
 
-def _described(
-    app: Application, workflow: str | None, parameters: Mapping[str, Any], source: Path | None
-) -> dict[str, Any]:
-    changed, name = with_changes(app, workflow, parameters)
-    return packed(changed, source) | {"workflow": name, "parameters": dict(parameters)}
+def _progress(name: str, message: Message) -> Progress:
+    try:
+        found = json.loads(message.data)
+    except ValueError:
+        found = message.data
+    if isinstance(found, dict):
+        return Progress(service=str(found.get("service", name)), text=str(found.get("text", "")))
+    return Progress(service=name, text=str(found))
+
+
+def _written(line: bytes) -> tuple[str, bytes]:
+    found = json.loads(line)
+    return found["who"], base64.b64decode(found["text"])
+
+
+def _new_run(request: RunRequest) -> dict[str, Any]:
+    changed, name = with_changes(application_of(request), request.workflow, request.parameters)
+    return packed(changed, request.source) | {"workflow": name, "parameters": dict(request.parameters)}

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
+
+from scanflow.errors import UnavailableError
 
 if TYPE_CHECKING:
     from scanflow.backends.port import ServiceClient
-    from scanflow.backends.service_records import ServiceRecord
+    from scanflow.backends.service_records import Explanation, ServiceRecord
+    from scanflow.deployer.port import Deployer
     from scanflow.transport import Answer
 
 
-class ServiceCalls(ABC):
-    """The part of a :class:`~scanflow.deployer.port.Deployer` that needs nothing but a service's record."""
+def client_of(record: ServiceRecord) -> ServiceClient:
+    """Return a client of a service, over HTTP."""
+    from scanflow.transport import HttpServiceClient
 
-    @abstractmethod
-    def service(self, name: str) -> ServiceRecord:
-        """See :meth:`~scanflow.deployer.port.Deployer.service`."""
+    return HttpServiceClient(record.url, name=record.name, token=os.environ.get("SCANFLOW_SERVICE_TOKEN"))
 
-    def connect(self, name: str) -> ServiceClient:
-        from scanflow.transport import HttpServiceClient
 
-        return HttpServiceClient(self.service(name).url, name=name, token=os.environ.get("SCANFLOW_SERVICE_TOKEN"))
+def predict(
+    where: Deployer, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None, binary: bool = True
+) -> Answer:
+    """Return a service's answer to an array, a list, or a mapping of input names to these.
 
-    def predict(
-        self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None, binary: bool = True
-    ) -> Answer:
-        with self.connect(name) as client:
-            answer: Answer = client.infer(node or name, inputs, dtype=dtype, binary=binary)
-            return answer
+    Raises:
+        InvalidError: the service refuses the input.
+        ServiceFailedError: a component of its graph failed on it.
+    """
+    with where.connect(name) as client:
+        answer: Answer = client.infer(node or name, inputs, dtype=dtype, binary=binary)
+        return answer
+
+
+def explanation_of(record: ServiceRecord) -> Explanation:
+    """Return why a service has as many instances as it has.
+
+    Raises:
+        UnavailableError: nothing has decided on their number yet.
+    """
+    if record.explanation is None:
+        raise UnavailableError(
+            f"Nothing has decided yet how many instances {record.name!r} has: its supervisor has not looked at it. "
+            "Try again in a moment."
+        )
+    return record.explanation

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from scanflow.app.application import Application
-from scanflow.backends.records import Event, RunRecord, TaskEnded
-from scanflow.deployer import Deployer
+from scanflow.backends.port import LogPart
+from scanflow.backends.records import Event, RunRecord, TaskEnded, TaskStarted
+from scanflow.deployer import Deployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.testing.services import ServicesContract
 
 APP = """
 import pathlib
 import sys
+import time
 import scanflow as sf
 
 
@@ -58,12 +61,20 @@ def odd(number: int) -> str:
 
 
 @sf.step
+def wait(number: int) -> int:
+    if number == 1 and not pathlib.Path(__file__).with_name("quick").exists():
+        time.sleep(60)
+    return number
+
+
+@sf.step
 def joined(first: str | None, second: str | None) -> list:
     return [first, second]
 
 
 numbers = load.bind()
 doubled = double.map(numbers)
+replicas = wait.map([0, 1, 2])
 tried = flaky.bind()
 branches = [
     tried,
@@ -77,6 +88,7 @@ app = sf.Application(
     workflows=[
         sf.Workflow(name="sums", nodes=[numbers, doubled, total.bind(doubled)]),
         sf.Workflow(name="branches", nodes=branches),
+        sf.Workflow(name="replicas", nodes=[replicas, total.bind(replicas)]),
     ],
 )
 """
@@ -84,6 +96,9 @@ app = sf.Application(
 
 class DeployerContract(ServicesContract):
     """What a deployer promises to whoever uses it: here of runs, in its base of services."""
+
+    interrupts = True
+    """Whether a task that is stopped ends at once. Else it runs to its end, and what it returns is not kept."""
 
     @pytest.fixture
     def deployer(self) -> Deployer:
@@ -105,12 +120,12 @@ class DeployerContract(ServicesContract):
     @pytest.fixture
     def good(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
         (source.parent / "mended").touch()
-        return deployer.run(app, "sums", source=source)
+        return deployer.run(RunRequest(app, "sums", source=source))
 
     def test_a_run_tells_of_each_task_as_it_ends(self, deployer: Deployer, app: Application, source: Path) -> None:
         (source.parent / "mended").touch()
         events: list[Event] = []
-        record = deployer.run(app, "sums", parameters={"count": 2}, source=source, observe=events.append)
+        record = deployer.run(RunRequest(app, "sums", parameters={"count": 2}, source=source), observe=events.append)
         assert record.state == "succeeded"
         ended = [event.record.task for event in events if isinstance(event, TaskEnded)]
         assert sorted(ended) == ["double.0", "double.1", "load", "total"]
@@ -121,7 +136,7 @@ class DeployerContract(ServicesContract):
 
     def test_retries_and_conditions_are_honoured(self, deployer: Deployer, app: Application, source: Path) -> None:
         events: list[Event] = []
-        record = deployer.run(app, "branches", source=source, observe=events.append)
+        record = deployer.run(RunRequest(app, "branches", source=source), observe=events.append)
         assert {task.task: (task.state, task.attempts) for task in record.tasks} == {
             "flaky": ("succeeded", 2),
             "even": ("skipped", 0),
@@ -132,24 +147,25 @@ class DeployerContract(ServicesContract):
         assert retried == [0.01]
         assert deployer.outputs(record.name, "flaky") == {"result": 7, "attempts": 2}
         assert deployer.outputs(record.name, "joined") == {"result": [None, "odd"]}
-        assert b"the first attempt fails" in b"".join(deployer.logs(record.name, "flaky", stream="stderr", attempt=1))
+        log = TaskLog(record.name, "flaky", stream="stderr", attempt=1)
+        assert b"the first attempt fails" in _text(deployer.logs(TaskLog(log)))
 
     def test_a_failed_run_says_why_and_resume_runs_what_had_not_finished(
         self, deployer: Deployer, app: Application, source: Path
     ) -> None:
-        failed = deployer.run(app, "sums", source=source)
+        failed = deployer.run(RunRequest(app, "sums", source=source))
         assert failed.state == "failed"
         last = next(task for task in failed.tasks if task.task == "total")
         assert last.failure is not None
         assert "ValueError: not mended yet" in last.failure.cause
         (source.parent / "mended").touch()
         events: list[Event] = []
-        record = deployer.resume(failed.name, observe=events.append)
+        record = deployer.run(RunRequest(run=failed.name), observe=events.append)
         assert (record.name, record.state) == (failed.name, "succeeded")
         assert [event.record.task for event in events if isinstance(event, TaskEnded)] == ["total"]
 
     def test_spin_runs_one_step_on_past_inputs_as_a_run_of_its_own(self, deployer: Deployer, good: RunRecord) -> None:
-        record = deployer.spin("total", run=good.name, parameters={"values": [5, 6]})
+        record = deployer.run(RunRequest(parameters={"values": [5, 6]}, run=good.name, step="total"))
         assert [one.name for one in deployer.runs()] == [record.name, good.name], "the newest run comes first"
         assert [one.name for one in deployer.runs(limit=1)] == [record.name]
         assert deployer.show("@latest-1").name == good.name
@@ -157,31 +173,58 @@ class DeployerContract(ServicesContract):
         assert deployer.outputs(good.name, "total") == {"result": 6}
 
     def test_a_run_that_has_ended_has_logs_of_both_streams(self, deployer: Deployer, good: RunRecord) -> None:
-        assert b"".join(deployer.logs(good.name, "load")) == b"loading 3\n"
-        assert b"".join(deployer.logs(good.name, "load", stream="stderr")) == b"a word of warning\n"
-        assert b"".join(deployer.logs(good.name, "load", follow=True)) == b"loading 3\n"
-        both = b"".join(deployer.logs(good.name, "load", stream="both"))
+        assert _text(deployer.logs(TaskLog(good.name, "load"))) == b"loading 3\n"
+        assert _text(deployer.logs(TaskLog(good.name, "load", stream="stderr"))) == b"a word of warning\n"
+        assert _text(deployer.logs(TaskLog(good.name, "load"), follow=True)) == b"loading 3\n"
+        both = _text(deployer.logs(TaskLog(good.name, "load", stream="both")))
         assert sorted(both.splitlines()) == [b"a word of warning", b"loading 3"]
         with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
             deployer.stop(good.name)
 
     def test_a_plan_checks_everything_and_runs_nothing(self, deployer: Deployer, app: Application) -> None:
-        plan = deployer.plan(app, "sums", parameters={"count": 9})
+        plan = deployer.plan(RunRequest(app, "sums", parameters={"count": 9}))
         assert [step.name for step in plan.steps] == ["load", "double", "total"]
         with pytest.raises(InvalidError, match="'count' is 'many'"):
-            deployer.plan(app, "sums", parameters={"count": "many"})
+            deployer.plan(RunRequest(app, "sums", parameters={"count": "many"}))
         assert deployer.runs() == []
 
     def test_what_is_not_there_names_the_nearest(self, deployer: Deployer, app: Application, good: RunRecord) -> None:
         with pytest.raises(NotFoundError, match="There is no run 'nope'"):
             deployer.show("nope")
         with pytest.raises(NotFoundError, match=r"no workflow 'smus'. Did you mean 'sums'"):
-            deployer.run(app, "smus")
+            deployer.run(RunRequest(app, "smus"))
         with pytest.raises(NotFoundError, match=r"no parameter 'cuont'. Did you mean 'count'"):
-            deployer.run(app, "sums", parameters={"cuont": 1})
+            deployer.run(RunRequest(app, "sums", parameters={"cuont": 1}))
         with pytest.raises(NotFoundError, match=r"no node 'totla'. Did you mean 'total'"):
-            deployer.spin("totla", run=good.name)
+            deployer.run(RunRequest(run=good.name, step="totla"))
         with pytest.raises(NotFoundError, match=r"no log of 'laod'. Did you mean 'load'"):
-            list(deployer.logs(good.name, "laod"))
+            list(deployer.logs(TaskLog(TaskLog(good.name, "laod"))))
         with pytest.raises(NotFoundError, match=r"'laod' has no outputs in the run .* Did you mean 'load'"):
             deployer.outputs(good.name, "laod")
+
+    def test_one_replica_of_a_fan_out_is_stopped_and_the_others_go_on(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        if not self.interrupts:
+            (source.parent / "quick").touch()
+        (source.parent / "mended").touch()
+
+        def stop(event: Event) -> None:
+            if isinstance(event, TaskStarted) and event.task == "wait.1":
+                deployer.stop(event.run, "wait.1")
+
+        stopped = deployer.run(RunRequest(app, "replicas", source=source), observe=stop)
+        states = {task.task: task.state for task in stopped.tasks}
+        assert states == {"wait.0": "succeeded", "wait.1": "stopped", "wait.2": "succeeded", "total": "pending"}
+        assert stopped.state == "stopped"
+        with pytest.raises(UsageError, match=r"'wait.1' of the run .* is not running: it is stopped"):
+            deployer.stop(stopped.name, "wait.1")
+        with pytest.raises(NotFoundError, match=r"has no task 'wiat'. Did you mean 'wait'"):
+            deployer.stop(stopped.name, "wiat")
+        (source.parent / "quick").touch()
+        assert deployer.run(RunRequest(run=stopped.name)).state == "succeeded"
+        assert deployer.outputs(stopped.name, "total") == {"result": 3}
+
+
+def _text(parts: Iterable[LogPart]) -> bytes:
+    return b"".join(part.data for part in parts)

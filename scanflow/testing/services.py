@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from scanflow.app.application import Application
-from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord
-from scanflow.deployer import Deployer
+from scanflow.deployer import Deployer, InstanceLogs, RunRequest
+from scanflow.deployer.service_client import predict
 from scanflow.errors import NotFoundError, ServiceFailedError, UsageError
 from scanflow.transport import Answer
 
@@ -53,7 +54,7 @@ class ServicesContract:
     def served(self, deployer: Deployer, tmp_path: Path) -> Iterator[ServiceRecord]:
         source = _application(tmp_path, by=2)
         try:
-            yield deployer.deploy(_load(source), source=source)
+            yield deployer.deploy(Deployment(Deployment(_load(source), source=source)))
         finally:
             for record in deployer.services():
                 deployer.delete(record.name)
@@ -61,30 +62,31 @@ class ServicesContract:
     def test_a_deployed_service_responds_and_is_listed(self, deployer: Deployer, served: ServiceRecord) -> None:
         assert (served.name, served.state, served.app, served.team) == (SERVICE, "ready", "contract", "tests")
         assert [one.state for one in served.instances] == ["ready"]
-        assert _only(deployer.predict(SERVICE, [[1, 2, 3]])) == [[2, 4, 6]]
+        assert _only(predict(deployer, SERVICE, [[1, 2, 3]])) == [[2, 4, 6]]
         assert [record.name for record in deployer.services()] == [SERVICE]
         assert deployer.service(SERVICE).url == served.url
         with deployer.connect(SERVICE) as client:
             assert client.document(f"/v2/models/{SERVICE}")["name"] == SERVICE
         for binary in (True, False):
-            (array,) = deployer.predict(served.name, {"x": [0.5, 1.5]}, dtype="float32", binary=binary).outputs.values()
+            (array,) = predict(
+                deployer, served.name, {"x": [0.5, 1.5]}, dtype="float32", binary=binary
+            ).outputs.values()
             assert (array.dtype.name, array.tolist()) == ("float32", [1.0, 3.0])
         with pytest.raises(ServiceFailedError, match=f"The service '{SERVICE}' answered 500: .*thirteen is unlucky"):
-            deployer.predict(served.name, [13])
-        assert _only(deployer.predict(served.name, [4])) == [8]
+            predict(deployer, served.name, [13])
+        assert _only(predict(deployer, served.name, [4])) == [8]
         for instance in (None, served.instances[0].instance):
-            written = b"".join(block for _, block in deployer.service_logs(served.name, instance=instance))
+            written = b"".join(block for _, block in deployer.logs(InstanceLogs(served.name, instance)))
             assert b"multiplying by 2" in written
 
     def test_what_does_not_exist_is_said_not_to(self, deployer: Deployer, served: ServiceRecord) -> None:
         with pytest.raises(NotFoundError, match=f"Did you mean '{SERVICE}'"):
             deployer.service("contract-multiplied")
         calls: list[Callable[[str], object]] = [
-            deployer.explain,
             deployer.delete,
             lambda name: deployer.change(name, ServiceChange(rollback=True)),
-            lambda name: list(deployer.service_logs(name)),
-            lambda name: deployer.predict(served.name, [1], node=name),
+            lambda name: list(deployer.logs(InstanceLogs(name))),
+            lambda name: predict(deployer, served.name, [1], node=name),
         ]
         for call in calls:
             with pytest.raises(NotFoundError, match="nope"):
@@ -92,15 +94,15 @@ class ServicesContract:
         deployer.delete(served.name)
         assert deployer.services() == []
         with pytest.raises(NotFoundError):
-            deployer.predict(served.name, [1])
+            predict(deployer, served.name, [1])
 
     def test_a_change_can_be_taken_back(self, deployer: Deployer, served: ServiceRecord, tmp_path: Path) -> None:
         source = _application(tmp_path, by=3)
-        changed = deployer.deploy(_load(source), source=source)
+        changed = deployer.deploy(Deployment(Deployment(_load(source), source=source)))
         assert (changed.url, changed.previous) == (served.url, True)
-        assert _only(deployer.predict(SERVICE, [1])) == [3]
+        assert _only(predict(deployer, SERVICE, [1])) == [3]
         deployer.change(SERVICE, ServiceChange(rollback=True))
-        assert _only(deployer.predict(SERVICE, [1])) == [2]
+        assert _only(predict(deployer, SERVICE, [1])) == [2]
 
     def test_the_requested_number_of_instances_runs(self, deployer: Deployer, served: ServiceRecord) -> None:
         seen: list[Progress] = []
@@ -111,18 +113,18 @@ class ServicesContract:
         again = deployer.change(served.name, ServiceChange(affinity="any", cores=0.5), key="smaller")
         assert deployer.change(served.name, ServiceChange(affinity="any", cores=0.5), key="smaller") == again
         assert deployer.change(served.name, ServiceChange(instances=1)).shape.instances == 1
-        assert _only(deployer.predict(SERVICE, [1])) == [2]
+        assert _only(predict(deployer, SERVICE, [1])) == [2]
 
     def test_a_missing_class_is_reported_before_anything_starts(self, deployer: Deployer, tmp_path: Path) -> None:
         source = _application(tmp_path, by=2)
         (tmp_path / "contract_model.py").unlink()
         with pytest.raises(UsageError, match=r"contract_model\.py"):
-            deployer.deploy(_load(source), source=source)
+            deployer.deploy(Deployment(Deployment(_load(source), source=source)))
         assert deployer.services() == []
 
     def test_an_online_workflow_is_not_run(self, deployer: Deployer, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="Deploy it: scanflow deploy"):
-            deployer.run(_load(_application(tmp_path, by=2)), SERVICE)
+            deployer.run(RunRequest(_load(_application(tmp_path, by=2)), SERVICE))
         assert deployer.runs() == []
 
 

@@ -10,17 +10,14 @@ import json
 import secrets
 from collections.abc import Mapping
 from itertools import count, takewhile
-from pathlib import Path
 from typing import Any
 
 from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.primitives.serving import summary_of
 from scanflow.agent.records import Intent
-from scanflow.app.application import Application
 from scanflow.app.files import dump_json
-from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
-from scanflow.deployer.checks import online_workflow
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import UnavailableError, UsageError
 from scanflow.problems import error_of
@@ -91,22 +88,19 @@ class QueuedDeployer(EmbeddedDeployer):
 
     def deploy(
         self,
-        app: Application,
-        workflow: str | None = None,
+        deployment: Deployment,
         *,
-        sizing: Sizing | None = None,
-        port: int | None = None,
-        source: Path | None = None,
         key: str | None = None,  # noqa: ARG002  the action's own key is used
         observe: ServiceObserver = lambda _: None,  # noqa: ARG002  nobody watches an action
     ) -> ServiceRecord:
+        app, sizing = deployment.app, deployment.sizing
         request = {
             "application": json.loads(dump_json(app)),
-            "source": None if source is None else str(source),
+            "source": None if deployment.source is None else str(deployment.source),
             "sizing": None if sizing is None or not sizing.given else sizing.model_dump(mode="json"),
-            "port": port,
+            "port": deployment.port,
         }
-        return self._made("deploy", online_workflow(app, workflow).name, app.name, request)
+        return self._made("deploy", deployment.online.name, app.name, request)
 
     def change(
         self,

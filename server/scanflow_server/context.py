@@ -12,7 +12,10 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from scanflow.app.application import Application
 from scanflow.deployer.embedded import EmbeddedDeployer
+from scanflow.deployer.places import DEFAULT
+from scanflow.errors import UnsupportedError
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.jobs import Job
@@ -62,6 +65,18 @@ class ServerContext:
         with self._registries_lock:  # one process for each tracker, which is asked for one model at a time
             registry = self._registries.setdefault(uri, RegistrySubprocess(self.settings.home, uri))
             registry.find(model)
+
+    def check_backend(self, app: Application) -> None:
+        """Refuse an application of another backend, where nobody named this server's.
+
+        Raises:
+            UnsupportedError: names both.
+        """
+        if self.settings.library.backend is None and app.backend not in {None, DEFAULT}:
+            raise UnsupportedError(
+                f"The application {app.name!r} is of the backend {app.backend!r}, and this server works on "
+                f"{DEFAULT!r}. Start it with that one: scanflow --backend {app.backend} up"
+            )
 
     def run_job(self, run: str, drive: int) -> Job:
         return Job(self.settings.folder / "runs" / run / str(drive))

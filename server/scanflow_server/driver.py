@@ -17,9 +17,9 @@ from typing import Any
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
 from scanflow.backends.records import Event, RunEnded, RunRecord, Waiting
-from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
-from scanflow.deployer.embedded import EmbeddedDeployer
+from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import AlreadyRunningError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.names import RunName
 from scanflow.problems import problem_of
@@ -63,7 +63,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
 
     def given_up(error: Exception) -> None:
         # A run which never began has failed; one that is gone on with stays as it was.
-        refused(deployer.show(run) if action == "resume" else deployer.give_up(run, str(error)), error)
+        refused(deployer.show(run) if action == "resume" else deployer.batch.give_up(run, str(error)), error)
 
     waits = iter(WAITS_S)
     while True:
@@ -71,7 +71,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
         if record.state in FINAL and (begun or action != "resume"):
             break  # it ended, and the one that drove it was killed before it could write that down
         try:
-            record = deployer.resume(run, app=_application(deployer, run, order), observe=tell)
+            record = deployer.run(RunRequest(_application(deployer, run, order), run=run), observe=tell)
             break
         except AlreadyRunningError as error:
             if action == "resume":
@@ -93,7 +93,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
 def _application(deployer: EmbeddedDeployer, run: str, order: Mapping[str, Any]) -> Application | None:
     """Return what the run goes on with; None: what its file says now."""
     if order["action"] != "resume":
-        return deployer.definition(run).app
+        return deployer.batch.definition(run).app
     given = order.get("application")
     return None if given is None else _with_kept_parameters(deployer, run, load_json(json.dumps(given)))
 
@@ -104,7 +104,7 @@ def _with_kept_parameters(deployer: EmbeddedDeployer, run: str, app: Application
     A function's own defaults are not in an application's text, so one that was changed at the start is known only by
     what the run was made of.
     """
-    kept = deployer.definition(run).workflow
+    kept = deployer.batch.definition(run).workflow
     try:
         found = app.workflow(kept.name)
     except NotFoundError:
@@ -148,15 +148,9 @@ def _change(
     if order["kind"] == "change":
         return deployer.change(name, ServiceChange.model_validate(given), key=key, observe=tell)
     app, source = load_json(json.dumps(given["application"])), given["source"]
-    return deployer.deploy(
-        app,
-        name,
-        sizing=None if given["sizing"] is None else Sizing.model_validate(given["sizing"]),
-        port=given["port"],
-        source=None if source is None else Path(source),
-        key=key,
-        observe=tell,
-    )
+    sizing = None if given["sizing"] is None else Sizing.model_validate(given["sizing"])
+    file = None if source is None else Path(source)
+    return deployer.deploy(Deployment(app, name, sizing=sizing, port=given["port"], source=file), key=key, observe=tell)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from scanflow.agent.primitive_context import KeptApplication, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives import CATALOGUE, Act, act_of
@@ -13,6 +12,7 @@ from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
 from scanflow.backends.records import RunRecord
+from scanflow.deployer import RunRequest
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError
 from scanflow_server import requests
 from scanflow_server.context import ServerContext
@@ -61,19 +61,13 @@ class RequestedRuns:
     def begun(self, key: str) -> RunRecord | None:
         return requests.begun_run(self._context, key) if key else None
 
-    def begin(
-        self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
-    ) -> RunRecord:
-        return requests.request_run(
-            self._context, app, workflow, parameters=parameters, source=source, key=key or None, own=True
-        )
+    def begin(self, request: RunRequest, *, key: str) -> RunRecord:
+        begin = requests.request_run if request.step is None else requests.request_spin
+        return begin(self._context, request, key=key or None, own=True)
 
-    def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
-        return requests.request_spin(
-            self._context, step, run=run, app=app, parameters=parameters, key=key or None, own=True
-        )
-
-    def stop(self, run: str) -> RunRecord:
+    def stop(self, run: str, task: str | None = None) -> RunRecord:
+        if task is not None:
+            return requests.request_task_stop(self._context, run, task)
         return requests.request_stop(self._context, run)
 
     def show(self, run: str) -> RunRecord:

@@ -140,7 +140,7 @@ async def _watched(context: ServerContext, run: str) -> AsyncIterator[Event]:
     since = -1
     while before.state == "running":
         await asyncio.sleep(2 * _POLL_S)
-        changed, since = await run_in_threadpool(context.deployer.follow, run, since)
+        changed, since = await run_in_threadpool(context.deployer.batch.follow, run, since)
         if changed.tasks or changed.state != "running":
             now = merged(before, changed)
             for one in changes(before, now):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -14,6 +13,8 @@ from sqlalchemy import Connection
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.backends.records import RunRecord
+from scanflow.deployer import RunRequest
+from scanflow.deployer.checks import application_of
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.commands import intent_of, new_id
@@ -21,71 +22,59 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.runs import ensure_entered
 from scanflow_server.store import applications, events, keys, operations, runs
 from scanflow_server.store.operations import Kind, OperationRow
-from scanflow_server.store.runs import RunRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest, WantedRun
 
 
 def request_run(
-    context: ServerContext,
-    app: Application,
-    workflow: str | None = None,
-    *,
-    parameters: Mapping[str, Any],
-    source: Path | None,
-    key: str | None = None,
-    by: str | None = None,
-    own: bool = False,
+    context: ServerContext, request: RunRequest, *, key: str | None = None, by: str | None = None, own: bool = False
 ) -> RunRecord:
     """Ask for a run of a workflow, and return it as it then stands. The same key asks for one run only.
 
     ``own``: the server asks itself, for an application that it keeps. The application is not kept again, as it may be
     another by now; and the key alone says whether the run was begun.
     """
-    file = None if source is None else str(source)
-    definition = {"application": document_of(app), "parameters": dict(parameters)}
-    once = _Once("run", key, None if own else keys.fingerprint({**definition, "workflow": workflow, "source": file}))
+    app, file = application_of(request), None if request.source is None else str(request.source)
+    definition = {"application": document_of(app), "parameters": dict(request.parameters)}
+    sent = {**definition, "workflow": request.workflow, "source": file}
+    once = _Once("run", key, None if own else keys.fingerprint(sent))
     if (name := once.found(context)) is not None:
         return _going(context, name)
+    context.check_backend(app)
+    made = context.deployer.define(request)
+    context.deployer.batch.check(made)
     wanted = WantedRun(
         name="",
         app=app.name,
         team=app.team,
-        workflow=context.deployer.runnable(app, workflow, parameters).name,
+        workflow=made.workflow.name,
         created=context.clock(),
         definition=definition,
         source=file,
-        asked=RunRequest(action="run", by=by),
+        asked=DriveRequest(action="run", by=by),
     )
     return _begin(context, wanted, once, keep=None if own else app)
 
 
 def request_spin(
-    context: ServerContext,
-    step: str,
-    *,
-    run: str,
-    app: Application | None = None,
-    parameters: Mapping[str, Any],
-    key: str | None = None,
-    by: str | None = None,
-    own: bool = False,
+    context: ServerContext, request: RunRequest, *, key: str | None = None, by: str | None = None, own: bool = False
 ) -> RunRecord:
     """Request one step to be run again on the inputs it had in a past run, as a run of its own.
 
     ``own``: as for :func:`request_run`.
     """
-    document = None if app is None else document_of(app)
-    given = {"step": step, "application": document, "parameters": dict(parameters)}
+    run, document = request.run or "@latest", None if request.app is None else document_of(request.app)
+    given = {"step": request.step, "application": document, "parameters": dict(request.parameters)}
     once = _Once("spin", key, None if own else keys.fingerprint({**given, "of": run}))
     if (name := once.found(context)) is not None:  # by now it may be the newest run itself
         return _going(context, name)
     past = show_run(context, run)
-    context.deployer.check_spin(step, run=past.name, app=app, parameters=parameters)
+    context.deployer.batch.check(context.deployer.define(replace(request, run=past.name)))
     wanted = WantedRun(
         name="",
         **past.model_dump(include={"app", "team", "workflow", "source"}),
         created=context.clock(),
         definition={**given, "of": past.name},
-        asked=RunRequest(action="spin", by=by),
+        asked=DriveRequest(action="spin", by=by),
     )
     return _begin(context, wanted, once)
 
@@ -110,7 +99,7 @@ def request_resume(
             known = runs.get(connection, record.name)
             if record.state == "running" or (known is not None and known.active):
                 raise AlreadyRunningError(f"The run {record.name!r} is running. Watch it: scanflow show {record.name}")
-            asked = RunRequest(action="resume", application=document, by=by)
+            asked = DriveRequest(action="resume", application=document, by=by)
             if known is None:
                 same = record.model_dump(include={"name", "app", "team", "workflow", "created", "source"})
                 runs.add(connection, WantedRun(**same, asked=asked))
@@ -133,6 +122,17 @@ def request_stop(context: ServerContext, run: str) -> RunRecord:
     with suppress(NotFoundError):  # it is not entered yet, and the controller stops it as soon as it is
         context.deployer.stop(record.name)
     context.work.notify()
+    return show_run(context, record.name)
+
+
+def request_task_stop(context: ServerContext, run: str, task: str) -> RunRecord:
+    """Ask one task of a run, or all running ones of a step, to stop; what does not need it goes on.
+
+    Raises:
+        UsageError: it is not running.
+    """
+    record = show_run(context, run)
+    context.deployer.batch.stop_task(record.name, task)
     return show_run(context, record.name)
 
 
@@ -239,9 +239,9 @@ def _begin(context: ServerContext, wanted: WantedRun, once: _Once, keep: Applica
     with context.store.write() as connection:
         name = once.find(connection)
         if name is None:
-            name = str(context.deployer.free_name())
+            name = str(context.deployer.batch.free_name())
             while runs.get(connection, name) is not None:
-                name = str(context.deployer.free_name())
+                name = str(context.deployer.batch.free_name())
             runs.add(connection, wanted.model_copy(update={"name": name}))
             once.keep(connection, name, at=wanted.created)
             if keep is not None:

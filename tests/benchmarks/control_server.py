@@ -17,7 +17,7 @@ from typing import Any
 from scanflow.agent.records import Action, Decision, Event, Intent
 from scanflow.app.files import dump_json
 from scanflow.backends.local.layout import Home
-from scanflow.deployer import EmbeddedDeployer
+from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.home_token import token_file
 from scanflow.loading import load_application
 from scanflow.settings import Settings
@@ -25,7 +25,7 @@ from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, intents, runs
 from scanflow_server.store.base import open_store
 from scanflow_server.store.migrations import migrate
-from scanflow_server.store.runs import RunRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest, WantedRun
 from tests.benchmarks.measure import NotMeasuredError, environment
 from tests.benchmarks.servers import end, free_port, marked
 from tests.load import LoadError, steady_load
@@ -138,8 +138,8 @@ def fill(home: Path, count: int) -> list[str]:
     (home / "agent.py").write_text(AGENT)
     app, source, _ = load_application(str(home / "app.py"))
     deployer = EmbeddedDeployer(Settings(home=home))
-    first = deployer.enter(app, "training", source=source)
-    deployer.give_up(first.name, "for a benchmark")
+    first = deployer.batch.enter(deployer.define(RunRequest(app, "training", source=source)))
+    deployer.batch.give_up(first.name, "for a benchmark")
     names = [f"made-up-{number}" for number in range(count - 1)]
     _copies(Home(home).journal, first.name, names)
     document = {"application": json.loads(dump_json(app)), "parameters": {}}
@@ -156,7 +156,7 @@ def fill(home: Path, count: int) -> list[str]:
                     **about,
                     created=at,
                     definition=document,
-                    asked=RunRequest(action="run"),
+                    asked=DriveRequest(action="run"),
                     active=False,
                     outcome="failed",
                 )

@@ -9,6 +9,8 @@ from scanflow.testing.deployer import DeployerContract
 
 
 class TestMemoryDeployer(DeployerContract):
+    interrupts = False
+
     @pytest.fixture
     def deployer(self, settings: Settings) -> Deployer:
         return EmbeddedDeployer(settings, backend=Memory(settings))

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.app.application import Application
 from scanflow.backends.records import Event, TaskEnded, TaskStarted
-from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer
+from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest, TaskLog
 from scanflow.deployer.remote_home import read_up
 from scanflow.home_token import ensure_home_token
 from scanflow.settings import Settings
@@ -104,7 +104,7 @@ def test_a_run_whose_server_is_killed_in_the_middle_is_watched_to_its_end_by_the
     ended: list[str] = []
 
     def run() -> None:
-        ended.append(remote.run(app, source=source, observe=seen.append).state)
+        ended.append(remote.run(RunRequest(app, source=source), observe=seen.append).state)
 
     watcher = threading.Thread(target=run, daemon=True)
     watcher.start()
@@ -132,9 +132,9 @@ def test_what_a_run_was_started_with_is_kept_when_it_is_gone_on_with(
     source.write_text(CHANGED, encoding="utf-8")
     app = load_application(str(source))[0]
     deployer = remote
-    failed = deployer.run(app, parameters={"plus": 5}, source=source)
+    failed = deployer.run(RunRequest(app, parameters={"plus": 5}, source=source))
     (tmp_path / "mended").touch()
-    assert deployer.resume(failed.name, app=app if given else None).state == "succeeded"
+    assert deployer.run(RunRequest(app if given else None, run=failed.name)).state == "succeeded"
     assert deployer.outputs(failed.name, "total") == {"result": 5}
 
 
@@ -142,10 +142,12 @@ def test_a_log_is_followed_until_its_task_has_ended(remote: RemoteDeployer, gate
     app, source = gated
     deployer = remote
     seen: list[Event] = []
-    watcher = threading.Thread(target=lambda: deployer.run(app, source=source, observe=seen.append), daemon=True)
+    watcher = threading.Thread(
+        target=lambda: deployer.run(RunRequest(app, source=source), observe=seen.append), daemon=True
+    )
     watcher.start()
     until(lambda: any(isinstance(one, TaskStarted) and one.step == "second" for one in seen), "the second step runs")
-    blocks = deployer.logs("@latest", "second", follow=True)
+    blocks = (part.data for part in deployer.logs(TaskLog("@latest", "second"), follow=True))
     told = next(blocks)
     assert told == b"waiting\n"
     (source.parent / "open").touch()
@@ -158,8 +160,8 @@ def test_what_the_server_did_is_seen_without_it_and_the_other_way_round(
 ) -> None:
     app, source = gated
     (source.parent / "open").touch()
-    over_there = remote.run(app, source=source)
-    here = EmbeddedDeployer(Settings(home=home)).run(app, source=source)
+    over_there = remote.run(RunRequest(app, source=source))
+    here = EmbeddedDeployer(Settings(home=home)).run(RunRequest(app, source=source))
     for deployer in (remote, EmbeddedDeployer(Settings(home=home))):
         assert [one.name for one in deployer.runs()] == [here.name, over_there.name]
         assert deployer.show(over_there.name) == over_there

@@ -13,6 +13,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.records import Event, RunRecord
+from scanflow.deployer import RunRequest, TaskLog
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError, UsageError
 from scanflow.settings import Settings
@@ -626,12 +627,12 @@ def test_followed_logs_show_both_streams_as_they_are_written(home: Path, client:
         if event.kind == "task-started":
             started.set()
 
-    thread = threading.Thread(target=lambda: deployer.run(app, observe=observe))
+    thread = threading.Thread(target=lambda: deployer.run(RunRequest(app), observe=observe))
     thread.start()
     assert started.wait(30)
     seen = b""
-    for block in deployer.logs("@latest", "talks", stream="both", follow=True):
-        seen += block
+    for part in deployer.logs(TaskLog("@latest", "talks", stream="both"), follow=True):
+        seen += part.data
         if seen == b"out\nerr\n" or seen == b"err\nout\n":
             (tmp_path / "go").touch()
     thread.join(30)
@@ -641,9 +642,9 @@ def test_followed_logs_show_both_streams_as_they_are_written(home: Path, client:
 def test_a_follower_reads_only_what_changed(home: Path, client: Client) -> None:
     client.run(sf.Workflow(name="w", nodes=[double.map([1, 2])]))
     deployer = EmbeddedDeployer(Settings(home=home))
-    record, since = deployer.follow("@latest")
+    record, since = deployer.batch.follow("@latest")
     assert [task.state for task in record.tasks] == ["succeeded", "succeeded"]
-    assert deployer.follow("@latest", since) == (record.model_copy(update={"tasks": ()}), since)
+    assert deployer.batch.follow("@latest", since) == (record.model_copy(update={"tasks": ()}), since)
 
 
 def test_an_image_is_not_ignored_in_silence(cli: Cli, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import scanflow as sf
-from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Shape
 from scanflow.deployer import EmbeddedDeployer
+from scanflow.deployer.service_client import predict
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.settings import Settings
@@ -65,7 +66,7 @@ def app(tracker: sf.Tracker, tmp_path: Path) -> sf.Application:
 
 
 def answer(deployer: EmbeddedDeployer) -> list[float]:
-    (array,) = deployer.predict("times", ROWS).outputs.values()
+    (array,) = predict(deployer, "times", ROWS).outputs.values()
     return [round(float(value), 6) for value in array.ravel()]
 
 
@@ -75,7 +76,7 @@ def test_versions_are_tried_swapped_and_taken_back_as_they_were_served(
 ) -> None:
     deployer = EmbeddedDeployer(Settings(home=home))
     register(2)
-    first = deployer.deploy(app)
+    first = deployer.deploy(Deployment(app))
     assert first.revisions[0].models == {"times": "models:/times/1"}
     assert answer(deployer) == [2.0, 4.0]
     with deployer.connect("times") as client:
@@ -109,10 +110,10 @@ def test_what_the_registry_does_not_have_is_told_before_anything_changes(
 ) -> None:
     deployer = EmbeddedDeployer(Settings(home=home))
     with pytest.raises(NotFoundError, match="There is no model 'times'"):
-        deployer.deploy(app)
+        deployer.deploy(Deployment(app))
     assert deployer.services() == []
     register(2)
-    deployer.deploy(app)
+    deployer.deploy(Deployment(app))
     with pytest.raises(NotFoundError, match="no version 7"):
         deployer.change("times", ServiceChange(model="models:/times/7"))
     with pytest.raises(UsageError, match="serves already"):

@@ -25,8 +25,9 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services.api import LocalServices
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import change
-from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
+from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.processes.ports import next_port
 from scanflow.settings import Settings
@@ -73,7 +74,7 @@ class Services:
 
     def deploy(self, name: str = "w", *, sizing: Sizing | None = None, **fields: Any) -> ServiceRecord:
         workflow = self.workflow(name, **fields)
-        return self.local.deploy(self.app(workflow), workflow, sizing=sizing, observe=self.observe)
+        return self.local.deploy(Deployment(self.app(workflow), workflow.name, sizing=sizing), observe=self.observe)
 
     def supervisor(self, name: str = "w") -> int:
         return int(self.path(name).supervised.read_text())
@@ -341,7 +342,7 @@ def test_what_instances_do_not_see_replaces_none_and_ends_no_canary(services: Se
     after = services.deploy(model="models:/digits/1", scaling=sf.Scaling(metric="rps", target=50, min=1, max=2))
     assert [one.pid for one in after.instances] == [one.pid for one in before.instances]
     assert [one.role for one in after.revisions] == ["current", "canary"]
-    assert services.local.explain("w").target == 50
+    assert explanation_of(services.local.service("w")).target == 50
     (services.folder / "model.py").write_text("class Model:\n    changed = True\n")
     changed = services.deploy(model="models:/digits/1", scaling=scaling)
     assert [one.pid for one in changed.instances] != [one.pid for one in before.instances]
@@ -473,7 +474,8 @@ def test_a_service_without_instances_is_woken_by_its_first_caller(services: Serv
     first = kept.get()["pid"]
     asleep = eventually(services, lambda found: found.state == "idle", "it sleeps")
     assert not asleep.instances
-    assert "sleep" in services.local.explain("w").decision or services.local.explain("w").instances == 0
+    told = explanation_of(services.local.service("w"))
+    assert "sleep" in told.decision or told.instances == 0
     second = ask(url)["pid"]
     assert second != first
     eventually(services, lambda found: found.state == "idle", "it sleeps again")
@@ -495,8 +497,8 @@ def test_a_backup_takes_over_and_hands_back(services: Services) -> None:
     first = services.workflow("first", serving=sf.Serving(grpc_port=0, backup="second", hand_back_after=2))
     second = services.workflow("second")
     app = services.app(first, second)
-    backup = services.local.deploy(app, second, observe=services.observe)
-    url = services.local.deploy(app, first, observe=services.observe).url
+    backup = services.local.deploy(Deployment(app, second.name), observe=services.observe)
+    url = services.local.deploy(Deployment(app, first.name), observe=services.observe).url
     before = ask(url)["pid"]
     assert before != backup.instances[0].pid
     for _ in range(4):  # until its pause is long enough to be seen
@@ -523,7 +525,7 @@ def test_a_service_of_another_application_is_not_replaced(services: Services) ->
     workflow = services.workflow()
     other = sf.Application(name="other", app_dir=services.folder, workflows=[workflow])
     with pytest.raises(InvalidError, match="by the application 'shop'"):
-        services.local.deploy(other, workflow)
+        services.local.deploy(Deployment(other, workflow.name))
 
 
 def test_a_thread_variable_beyond_the_cores_is_refused_by_name(services: Services) -> None:

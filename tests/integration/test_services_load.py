@@ -21,7 +21,7 @@ import pytest
 import scanflow as sf
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services.api import LocalServices
-from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
 from scanflow.errors import InvalidError
 from scanflow.settings import Settings
@@ -77,7 +77,7 @@ class Services:
 
     def deploy(self, name: str = "w", **fields: Any) -> ServiceRecord:
         workflow = self.workflow(name, **fields)
-        return self.local.deploy(self.app(workflow), workflow)
+        return self.local.deploy(Deployment(self.app(workflow), workflow.name))
 
     def supervisor(self, name: str = "w") -> int:
         return int((self.home / "services" / name / "supervisor.lock").read_text())
@@ -276,7 +276,8 @@ def test_load_adds_instances_and_quiet_takes_them_away(services: Services) -> No
     url = services.deploy(scaling=scaling).url
     with steady_load(f"{url}/v2/models/w/infer", BODY, connections=6, duration_s=300, rate=100) as load:
         until(lambda: len(ready(services)) == 3, "there are three")
-        told = services.local.explain("w")
+        told = services.local.service("w").explanation
+        assert told is not None
         assert told.sample is not None
         load.stop()
         assert not load.result().failed
@@ -290,8 +291,8 @@ def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> 
     first = services.workflow("w", serving=sf.Serving(grpc_port=0, backup="spare", hand_back_after=2))
     spare = services.workflow("spare", parameters={"factor": 2.0})
     app = services.app(first, spare)
-    services.local.deploy(app, spare)
-    url = services.local.deploy(app, first).url
+    services.local.deploy(Deployment(app, spare.name))
+    url = services.local.deploy(Deployment(app, first.name)).url
     seen = []
 
     def kills() -> None:

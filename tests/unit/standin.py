@@ -14,7 +14,7 @@ from scanflow.backends.local.local import Local
 from scanflow.backends.local.log_files import FileLogs
 from scanflow.backends.local.services.spec.builder import plan_online
 from scanflow.backends.port import OnlineBackend
-from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import (
     Explanation,
     InstanceRecord,
@@ -40,6 +40,21 @@ class Place(Local):
         return self._online
 
 
+EXPLANATION = Explanation(
+    service="digits",
+    at=0.0,
+    metric="rps",
+    sample=31.0,
+    target=20,
+    up=20,
+    down=16,
+    instances=2,
+    wanted=4,
+    formula="ceil(2 x 31.0 / 20.0) = 4",
+    decision="add 2",
+)
+
+
 class StandIn:
     def __init__(self, folder: Path, url: str = "http://127.0.0.1:9") -> None:
         self.folder = folder
@@ -52,16 +67,13 @@ class StandIn:
 
     def deploy(
         self,
-        app: Application,
-        workflow: Workflow,
+        deployment: Deployment,
         *,
-        source: Path | None,
-        sizing: Sizing | None,
-        port: int | None,
         key: str | None,  # noqa: ARG002
         observe: ServiceObserver,
     ) -> ServiceRecord:
-        self.asked.append({"deploy": workflow.name, "sizing": sizing, "port": port})
+        app, workflow, sizing = deployment.app, deployment.online, deployment.sizing
+        self.asked.append({"deploy": workflow.name, "sizing": sizing, "port": deployment.port})
         wanted = shape_of(workflow) if sizing is None else changed_shape(shape_of(workflow), sizing)
         for number in range(1, wanted.instances + 1):
             observe(Progress(service=workflow.name, text=f"instance {number} is ready on core {number - 1} (0.9 s)"))
@@ -74,7 +86,7 @@ class StandIn:
                 url=self.url,
                 generation=1,
                 shape=wanted,
-                source=None if source is None else str(source),
+                source=None if deployment.source is None else str(deployment.source),
                 instances=_instances(wanted),
                 revisions=(RevisionRecord(id="r1", models={node.name: str(node.model) for node in workflow.services}),),
             )
@@ -86,7 +98,7 @@ class StandIn:
     def service(self, name: str) -> ServiceRecord:
         if name not in self.records:
             raise NotFoundError(f"There is no service {name!r}.{did_you_mean(name, self.records)}")
-        return self.records[name]
+        return self.records[name].model_copy(update={"explanation": EXPLANATION})
 
     def change(
         self,
@@ -119,22 +131,6 @@ class StandIn:
         models = {"cnn": change.model} if change.model else record.revisions[-1].models
         current = RevisionRecord(id="r3", models=models)
         return self._keep(record.model_copy(update={"revisions": (current,), "previous": True}))
-
-    def explain(self, name: str) -> Explanation:
-        self.service(name)
-        return Explanation(
-            service=name,
-            at=0.0,
-            metric="rps",
-            sample=31.0,
-            target=20,
-            up=20,
-            down=16,
-            instances=2,
-            wanted=4,
-            formula="ceil(2 x 31.0 / 20.0) = 4",
-            decision="add 2",
-        )
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:  # noqa: ARG002
         return plan_online(self.folder, workflow)

@@ -14,9 +14,10 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted
-from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
+from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
-from scanflow.deployer import RemoteDeployer
+from scanflow.deployer import InstanceLogs, RemoteDeployer, RunRequest
+from scanflow.deployer.service_client import predict
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName
 from scanflow.problems import problem_of
@@ -109,7 +110,9 @@ def test_a_run_is_sent_whole_and_watched_to_its_end(
         ("message", ENDED.model_dump_json()),
     )
     seen: list[Event] = []
-    record = deployer.run(app, "w", parameters={"epochs": 3}, source=tmp_path / "app.py", observe=seen.append)
+    record = deployer.run(
+        RunRequest(app, "w", parameters={"epochs": 3}, source=tmp_path / "app.py"), observe=seen.append
+    )
     assert (record, seen) == (run_record("succeeded"), [STARTED, ENDED])
     sent = standin.body("POST /runs")
     assert (sent["workflow"], sent["parameters"], sent["source"]) == ("w", {"epochs": 3}, str(tmp_path / "app.py"))
@@ -128,11 +131,11 @@ def test_parameters_of_functions_are_known_here(deployer: RemoteDeployer, standi
     app, source, _ = load_application(str(tmp_path / "remote_steps.py"))
     standin.on("POST /runs/plan", httpx.Response(422, json=problem_of(InvalidError("no"))[1]))
     with pytest.raises(InvalidError, match=r"^no$"):
-        deployer.plan(app, parameters={"count": 5})
+        deployer.plan(RunRequest(app, parameters={"count": 5}))
     sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"][0]
     assert (sent["function"], sent["parameters"]) == ("remote_steps.py:load", {"count": 5})
     with pytest.raises(NotFoundError, match="Did you mean 'count'"):
-        deployer.run(app, source=source, parameters={"cuont": 5})
+        deployer.run(RunRequest(app, parameters={"cuont": 5}, source=source))
 
 
 def test_a_function_of_the_running_program_is_refused(deployer: RemoteDeployer, standin: StandIn) -> None:
@@ -143,9 +146,9 @@ def test_a_function_of_the_running_program_is_refused(deployer: RemoteDeployer, 
     app = sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[sf.step(load).bind()])])
     for ask in (deployer.run, deployer.plan):
         with pytest.raises(UsageError, match=r"step 'load' is a function of the running program .* Client\(\)"):
-            ask(app)
+            ask(RunRequest(app))
     with pytest.raises(UsageError, match="a file of its own"):
-        deployer.resume("@latest", app=app)
+        deployer.run(RunRequest(app, run="@latest"))
     assert standin.asked == []
 
 
@@ -156,7 +159,7 @@ def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: 
     standin.on("GET /runs/tall-fox/events", httpx.Response(200, content=first), httpx.Response(200, content=second))
     standin.on("GET /runs/tall-fox", httpx.Response(200, json=as_json(run_record("interrupted"))))
     seen: list[Event] = []
-    assert deployer.run(app, "w", observe=seen.append).state == "succeeded"
+    assert deployer.run(RunRequest(app, "w"), observe=seen.append).state == "succeeded"
     assert seen == [STARTED, ENDED]
 
 
@@ -164,7 +167,7 @@ def test_a_run_may_stay_interrupted(deployer: RemoteDeployer, standin: StandIn, 
     standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
     standin.on("GET /runs/tall-fox/events", httpx.Response(200))
     standin.on("GET /runs/tall-fox", httpx.Response(200, json=as_json(run_record("interrupted"))))
-    assert deployer.run(app, "w").state == "interrupted"
+    assert deployer.run(RunRequest(app, "w")).state == "interrupted"
     assert 30 < standin.slept < 31
 
 
@@ -173,7 +176,7 @@ def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, sta
     problem = json.dumps(problem_of(NotFoundError("'app.py' no longer has the workflow 'w'."))[1])
     standin.events("GET /runs/tall-fox/events", ("problem", problem), ("run-ended", ENDED.model_dump_json()))
     with pytest.raises(NotFoundError, match="no longer has the workflow"):
-        deployer.resume("tall-fox")
+        deployer.run(RunRequest(run="tall-fox"))
 
 
 def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
@@ -187,7 +190,7 @@ def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: s
     def interrupt(event: Event) -> None:
         raise KeyboardInterrupt
 
-    assert deployer.run(app, "w", observe=interrupt).state == "stopped"
+    assert deployer.run(RunRequest(app, "w"), observe=interrupt).state == "stopped"
     assert any(one.url.path.endswith("/stop") for one in standin.asked)
 
 
@@ -202,7 +205,7 @@ def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: Stand
         ("done", json.dumps(done)),
     )
     seen: list[Progress] = []
-    assert deployer.deploy(app, sizing=Sizing(instances=2), observe=seen.append) == service_record()
+    assert deployer.deploy(Deployment(app, sizing=Sizing(instances=2)), observe=seen.append) == service_record()
     assert [one.text for one in seen] == ["instance 1 is ready", "in effect", "in plain words"]
     assert {one.service for one in seen} == {"digits"}
     sent = standin.body("POST /services")
@@ -253,7 +256,7 @@ def test_what_instances_wrote_is_told_once_in_any_order(deployer: RemoteDeployer
 
     whole = lines(("2", b"xy"), ("1", b"abc"), ("1", b"d"))
     standin.on("GET /services/digits/logs", httpx.Response(200, stream=Cut()), httpx.Response(200, content=whole))
-    assert list(deployer.service_logs("digits", follow=True)) == [
+    assert list(deployer.logs(InstanceLogs("digits"), follow=True)) == [
         ("1", b"ab"),
         ("2", b"x"),
         ("2", b"y"),
@@ -267,7 +270,7 @@ def test_predictions_go_to_the_service_itself(
 ) -> None:
     standin.on("GET /services/digits", httpx.Response(200, json=as_json(service_record())))
     with pytest.raises(UnavailableError, match=re.escape("The service 'digits' cannot be reached")):
-        deployer.predict("digits", [1])  # nobody listens on port 1
+        predict(deployer, "digits", [1])  # nobody listens on port 1
     assert [one.url.path for one in standin.asked] == ["/api/v1/services/digits"]
 
 

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import scanflow as sf
-from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
+from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.backends.shapes import changed_shape, shape_of
-from scanflow.deployer import EmbeddedDeployer
+from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.cli.app import app as commands
@@ -59,7 +59,7 @@ def source(tmp_path: Path) -> Path:
 def deployed(deployer: EmbeddedDeployer, source: Path) -> ServiceRecord:
     from scanflow.loading import load_application
 
-    return deployer.deploy(load_application(str(source))[0], source=source)
+    return deployer.deploy(Deployment(load_application(str(source))[0], source=source))
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_deploying_takes_the_online_workflow_and_what_is_given_beside_it(
     from scanflow.loading import load_application
 
     app = load_application(str(source))[0]
-    record = deployer.deploy(app, "digits", sizing=Sizing(instances=1), port=8080)
+    record = deployer.deploy(Deployment(app, "digits", sizing=Sizing(instances=1), port=8080))
     assert backend.asked[-1]["port"] == 8080
     assert record.shape == Shape(instances=1, cores=1, affinity="cpumem")
 
@@ -131,11 +131,11 @@ def test_what_is_run_is_not_deployed_and_the_other_way_round(deployer: EmbeddedD
 
     app = load_application(str(source))[0]
     with pytest.raises(UsageError, match=r"'training' is of type 'batch': it runs to its end. Run it: scanflow run"):
-        deployer.deploy(app, "training")
+        deployer.deploy(Deployment(app, "training"))
     with pytest.raises(UnsupportedError, match=r"'digits' is of type 'online'.*Deploy it: scanflow deploy"):
-        deployer.run(app, "digits")
+        deployer.run(RunRequest(app, "digits"))
     with pytest.raises(NotFoundError, match=r"no workflow 'digit'. Did you mean 'digits'"):
-        deployer.deploy(app, "digit")
+        deployer.deploy(Deployment(app, "digit"))
 
 
 def test_a_change_of_nothing_is_refused(deployer: EmbeddedDeployer, deployed: ServiceRecord) -> None:
@@ -147,7 +147,7 @@ def test_a_change_of_nothing_is_refused(deployer: EmbeddedDeployer, deployed: Se
 
 def test_a_plan_of_a_graph_says_where_its_instances_would_sit(deployer: EmbeddedDeployer) -> None:
     service = node("cnn", instances=1, resources={"cpu": 1}, affinity="cpu", batching={"max_size": 8})
-    plan = deployer.plan(sf.Application(name="x", workflows=[graph(service)]))
+    plan = deployer.plan(RunRequest(sf.Application(name="x", workflows=[graph(service)])))
     (instance,) = plan.instances
     assert (instance.cores, len(instance.cpus), instance.threads) == (1, 1, 1)
     assert plan.steps[0].runs == "models:/cnn/1"

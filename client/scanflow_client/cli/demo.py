@@ -27,6 +27,7 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Train on handwritten digits, serve the model, then send drifted data, and watch agents retrain and promote."""
+    from scanflow.deployer import RunRequest
     from scanflow_client.cli.runs import watch
     from scanflow_client.demo.application import load_demo, next_commands, report_path
     from scanflow_client.demo.loop import loop_lines, report_of
@@ -41,14 +42,9 @@ def demo(
     with temporary_control_plane(settings(), server, report_progress, keep=keep):
         session = DemoSession(deployer(), server(), application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
-        record = watch(
-            session.where,
-            lambda observe: session.where.run(
-                application, "mnist-wf", parameters=parameters, source=path, observe=observe
-            ),
-            as_json,
-            last=False,
-        )
+        request = RunRequest(application, "mnist-wf", parameters=parameters, source=path)
+        where = session.where
+        record = watch(where, lambda observe: where.run(request, observe=observe), as_json, last=False)
         loop = session.close_the_loop(corrupted, keep=keep, stream=progress_stream(as_json))
         written = report_path(report, record)
         written.parent.mkdir(parents=True, exist_ok=True)

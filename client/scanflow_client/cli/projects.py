@@ -71,6 +71,7 @@ def init(
 
 def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     """Check an application without running it: graph, names, amounts, parameters, files."""
+    from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
     from scanflow_client.formatting.runs import check_lines
 
@@ -79,7 +80,7 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     if chosen is not None:
         application.workflow(chosen)
     workflows = [workflow for workflow in application.workflows if chosen in {None, workflow.name}]
-    plans = [where.plan(application, workflow.name) for workflow in workflows]
+    plans = [where.plan(RunRequest(application, workflow.name)) for workflow in workflows]
     types = {workflow.name: workflow.type for workflow in workflows}
     respond(plans, as_json, lambda: check_lines(application.name, plans, types, file=path.name, target=target))
 
@@ -95,6 +96,7 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Print what a workflow would run and the resources it would take, without running it."""
+    from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
     from scanflow_client.formatting.runs import plan_screen
 
@@ -102,7 +104,7 @@ def plan(
     wanted = shape(instances, cores, affinity, cut, into)
     if any(value is not None for value in wanted.values()):
         application = application.with_workflow(application.workflow(workflow).with_shape(**wanted))
-    found = deployer().plan(application, workflow, parameters=parse_parameters(parameter))
+    found = deployer().plan(RunRequest(application, workflow, parameters=parse_parameters(parameter)))
     online = application.workflow(found.workflow).type == "online"
     respond(found, as_json, lambda: plan_screen(found, online=online))
 

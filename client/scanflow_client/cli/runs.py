@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 def run(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
     """Run a workflow: one line a step, then the last step's result."""
+    from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
 
     where = deployer()
@@ -36,15 +37,19 @@ def run(target: TargetArgument = None, parameter: ParameterOption = None, as_jso
     parameters = parse_parameters(parameter)
     watch(
         where,
-        lambda observe: where.run(application, workflow, parameters=parameters, source=path, observe=observe),
+        lambda observe: where.run(
+            RunRequest(application, workflow, parameters=parameters, source=path), observe=observe
+        ),
         as_json,
     )
 
 
 def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
     """Continue a run: finished steps are kept, running ones adopted, failed ones run again."""
+    from scanflow.deployer import RunRequest
+
     where = deployer()
-    watch(where, lambda observe: where.resume(name, observe=observe), as_json)
+    watch(where, lambda observe: where.run(RunRequest(run=name), observe=observe), as_json)
 
 
 def spin(
@@ -54,9 +59,10 @@ def spin(
     as_json: JsonOption = False,
 ) -> None:
     """Run one step again, as its file is now, on the inputs it had in a past run."""
-    where = deployer()
-    parameters = parse_parameters(parameter)
-    watch(where, lambda observe: where.spin(step, run=on, parameters=parameters, observe=observe), as_json)
+    from scanflow.deployer import RunRequest
+
+    where, request = deployer(), RunRequest(parameters=parse_parameters(parameter), run=on, step=step)
+    watch(where, lambda observe: where.run(request, observe=observe), as_json)
 
 
 def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
@@ -105,6 +111,8 @@ def logs(
     raw: Annotated[bool, Option("--raw", help="Pass escape sequences on to the terminal.")] = False,
 ) -> None:
     """Print what steps, or a service's instances, wrote, from the first byte."""
+    from scanflow.deployer import TaskLog
+
     chosen = one_of_choices(stream, ("stdout", "stderr", "both"), "--stream")
     where = deployer()
     try:
@@ -123,17 +131,24 @@ def logs(
     for one in tasks:
         if len(tasks) > 1:
             say(f"── {one}")
-        blocks = where.logs(record.name, one, stream=chosen, attempt=attempt, follow=follow)
+        parts = where.logs(TaskLog(record.name, one, chosen, attempt), follow=follow)
+        blocks = (part.data for part in parts)
         silent += [] if write_blocks(blocks, raw=raw) else [one]
     if silent:
         say(f"Nothing was written by {', '.join(silent)}.", err=True)
 
 
-def stop(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
+def stop(
+    name: RunArgument = "@latest",
+    task: Annotated[
+        str | None, Argument(metavar="[TASK]", help="Only this step, or task of a fan-out: train.3.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Stop a run: its steps are asked to end. It can be resumed."""
-    record = deployer().stop(name)
+    record = deployer().stop(name, task)
     stopped = f"Stopped {record.name}. Continue it: scanflow resume {record.name}"
-    asked = f"Asked {record.name} to stop. See: scanflow show {record.name}"
+    asked = f"Asked {f'{task} of ' if task else ''}{record.name} to stop. See: scanflow show {record.name}"
     respond(record, as_json, lambda: [stopped if record.state == "stopped" else asked])
 
 
@@ -187,11 +202,13 @@ def _simplest(outputs: Any) -> Any:
 
 def _service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool, raw: bool) -> None:
     """Print what a service's instances wrote, below the instance's name."""
+    from scanflow.deployer import InstanceLogs
+
     last = None
 
     def blocks() -> Iterator[bytes]:
         nonlocal last
-        for one, block in where.service_logs(name, instance=instance, follow=follow):
+        for one, block in where.logs(InstanceLogs(name, instance), follow=follow):
             if one != last and instance is None:
                 yield f"── {one}\n".encode()
             last = one

@@ -53,7 +53,7 @@ def deploy(
 
     What is not given is as the workflow says.
     """
-    from scanflow.backends.service_change import Sizing
+    from scanflow.backends.service_change import Deployment, Sizing
     from scanflow.loading import load_application
     from scanflow_client.formatting.services import request_examples
 
@@ -61,7 +61,9 @@ def deploy(
     application, path, workflow = load_application(target)
     sizing = Sizing(**shape(instances, cores, affinity, cut, into))
     record = _watch(
-        lambda observe: where.deploy(application, workflow, sizing=sizing, port=port, source=path, observe=observe),
+        lambda observe: where.deploy(
+            Deployment(application, workflow, sizing=sizing, port=port, source=path), observe=observe
+        ),
         as_json,
         after="",
     )
@@ -96,11 +98,12 @@ def scale(
     as_json: JsonOption = False,
 ) -> None:
     """Resize a service (instances, cores) without downtime."""
+    from scanflow.deployer.service_client import explanation_of
     from scanflow_client.formatting.services import explanation_lines
 
     where = deployer()
     if explain:
-        found = where.explain(name)
+        found = explanation_of(where.service(name))
         respond(found, as_json, lambda: explanation_lines(found))
         return
     _change(where, name, as_json, **shape(instances, cores, affinity, cut, into))

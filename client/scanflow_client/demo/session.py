@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from scanflow.agent.records import Event
 from scanflow.app.application import Application
+from scanflow.backends.service_change import Deployment
 from scanflow.deployer import Deployer
 from scanflow.deployer.serialization import packed
 from scanflow.errors import InvalidError
@@ -93,7 +94,7 @@ class DemoSession:
             if not keep:
                 stack.callback(self._delete_service)
             with changes_on(stream) as observe:
-                served = self.where.deploy(self.app, SERVICE, source=self.path, observe=observe)
+                served = self.where.deploy(Deployment(self.app, SERVICE, source=self.path), observe=observe)
             if not keep:
                 stack.callback(self._stop_agents)
             body = packed(self.app, self.path)

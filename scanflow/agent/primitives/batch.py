@@ -38,14 +38,15 @@ class RunWorkflow(BuiltIn):
         def __init__(self, workflow: str, *, parameters: Settings = None, **more: Any) -> None: ...
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
+        from scanflow.deployer.port import RunRequest
+
         record = context.runs.begun(context.key)
         if record is None:
             kept, workflow = context.workflow(self.workflow)
             parameters = self.parameters or {}
             workflow.with_parameters(parameters)
-            record = context.runs.begin(
-                kept.application, self.workflow, parameters=parameters, source=kept.source, key=context.key
-            )
+            request = RunRequest(kept.application, self.workflow, parameters=parameters, source=kept.source)
+            record = context.runs.begin(request, key=context.key)
         return _begun(context, record)
 
 
@@ -103,44 +104,44 @@ class RunExecutor(OfExecutor):
         ) -> None: ...
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
+        from scanflow.deployer.port import RunRequest
+
         record = context.runs.begun(context.key)
         if record is None:  # asked for only then: what was begun is the newest run by now
             kept, workflow = context.workflow(self.workflow)
             past = _past_run(context, self.workflow, self.run)
             workflow.node(self.executor)
-            record = context.runs.spin(
-                kept.application, self.executor, run=past.name, parameters=self.parameters or {}, key=context.key
-            )
+            parameters = self.parameters or {}
+            request = RunRequest(kept.application, parameters=parameters, run=past.name, step=self.executor)
+            record = context.runs.begin(request, key=context.key)
         return _begun(context, record)
 
 
 class StopExecutor(OfExecutor):
-    """Stop one executor of a run: a replicated one, say, when another has finished the task."""
+    """Stop one executor of a run, or one replica of it: when another has finished the task, say."""
 
     name = "stop_executor"
     writes = ("EXECUTOR.running",)
     reversible = False
 
     run: Annotated[RunName, Field(description="The run. Unset: the workflow's newest.")] = LATEST
+    replica: Annotated[
+        int | None, Field(ge=0, description="Which task of a fan-out, from 0. Unset: all that are running.")
+    ] = None
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Stop the whole run, as the embedded backend does, where nothing else of it is running."""
+        """Stop it, or leave it as it is where it is not running. What does not need it goes on."""
         record = context.runs.show(_past_run(context, self.workflow, self.run).name)
-        if self.executor not in (steps := {task.step for task in record.tasks}):
-            raise NotFoundError(
-                f"The run {record.name!r} has no step {self.executor!r}.{did_you_mean(self.executor, steps)}"
-            )
-        running = {task.step for task in record.tasks if task.state == "running"}
-        if others := sorted(running - {self.executor}):
-            if self.executor in running:
-                raise UnsupportedError(
-                    f"stop_executor: the embedded backend stops whole runs, and {', '.join(others)} of the run "
-                    f"{record.name!r} would end with {self.executor!r}. Wait for them, or stop the run: stop_workflow"
-                )
-        elif running:
-            context.runs.stop(record.name)
-        stopped = self.executor in running
-        return PrimitiveResult({"run": record.name, "executor": self.executor, "stopped": stopped})
+        task = self.executor if self.replica is None else f"{self.executor}.{self.replica}"
+        own = [one for one in record.tasks if task in {one.task, one.step}]
+        if not own:
+            names = {name for one in record.tasks for name in (one.step, one.task)}
+            raise NotFoundError(f"The run {record.name!r} has no step {task!r}.{did_you_mean(task, names)}")
+        stopped = any(one.state == "running" for one in own)
+        if stopped:
+            context.runs.stop(record.name, task)
+        result = {"run": record.name, "executor": self.executor, "replica": self.replica, "stopped": stopped}
+        return PrimitiveResult(result)
 
 
 class UpgradeExecutor(OfExecutor):
@@ -288,8 +289,10 @@ def _check_runnable(context: PrimitiveContext, workflow: Workflow) -> None:
     Raises:
         UnsupportedError: names the field.
     """
+    from scanflow.deployer.port import RunRequest
+
     try:
-        context.deployer.plan(context.kept().application.with_workflow(workflow), workflow.name)
+        context.deployer.plan(RunRequest(context.kept().application.with_workflow(workflow), workflow.name))
     except UnsupportedError:
         raise
     except ScanflowError:

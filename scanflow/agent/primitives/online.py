@@ -33,7 +33,7 @@ from scanflow.agent.primitives.serving import (
 )
 from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.app.workflow import Workflow
-from scanflow.backends.service_change import ServiceChange, Sizing
+from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ class DeployWorkflow(_OfCut):
             inverse = context.undo("delete_workflow", {"workflow": self.workflow})
         else:
             inverse = context.undo("apply_workflow_instance", cut_of(before))
+        sizing = Sizing(**self.cut)
         record = context.deployer.deploy(
-            app, self.workflow, sizing=Sizing(**self.cut), port=self.port, source=kept.source
+            Deployment(app, self.workflow, sizing=sizing, port=self.port, source=kept.source)
         )
         return PrimitiveResult(summary_of(record), inverse)
 

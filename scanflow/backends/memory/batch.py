@@ -6,8 +6,8 @@ import copy
 import random
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from scanflow.app.steps import check_parameters, check_result
 from scanflow.app.workflow import Workflow
 from scanflow.backends.app_files import AppFiles
 from scanflow.backends.memory.logs import Log, MemoryLogs
-from scanflow.backends.outputs import RESULT, pick_output
-from scanflow.backends.parameters import items_of, resolve_parameters
+from scanflow.backends.parameters import RESULT, StepInputs
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.records import (
     Observer,
@@ -33,7 +32,7 @@ from scanflow.backends.records import (
     TaskState,
 )
 from scanflow.backends.schedule import StepProgress
-from scanflow.backends.tasks import inputs_of_spin, only_step, split_task, task_name, with_pending
+from scanflow.backends.tasks import cut_down, inputs_of_spin, outputs_kept, running_tasks, with_pending
 from scanflow.errors import (
     AlreadyRunningError,
     InvalidError,
@@ -60,15 +59,14 @@ class _Run:
 
     record: RunRecord
     definition: RunDefinition
-    only: str | None = None
-    """The task that is spun, if it is a spin."""
-
     tasks: dict[StepName, TaskRecord] = field(default_factory=dict)
     changed: dict[StepName, int] = field(default_factory=dict)
     outputs: dict[StepName, dict[str, Any]] = field(default_factory=dict)
     logs: dict[tuple[StepName, int], dict[str, Log]] = field(default_factory=dict)
     driven: bool = False
     stop: bool = False
+    stopped: set[StepName] = field(default_factory=set)
+    """Tasks that were asked to stop."""
 
     def note(self, record: TaskRecord) -> None:
         self.tasks[record.task] = record
@@ -93,7 +91,9 @@ class MemoryBatch:
         self._runs: dict[str, _Run] = {}
         self._rng = random.Random()  # noqa: S311  names for people, not secrets
 
-    def check(self, app: Application, workflow: Workflow) -> None:
+    def check(self, definition: RunDefinition) -> None:
+        cut = cut_down(definition)
+        app, workflow = cut.app, cut.workflow
         if workflow.type != "batch":
             raise UnsupportedError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is not run.")
         for node in workflow.steps:
@@ -106,9 +106,11 @@ class MemoryBatch:
                 check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
             else:
                 AppFiles(app, workflow).function_file(node.target, node.name)
+        if cut.past is not None:
+            inputs_of_spin(cut, self.show(cut.past))
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        self.check(app, workflow)
+        self.check(RunDefinition(app, workflow))
         return plan_workflow(workflow, machine_cores=self._settings.slots or 1, machine_memory_bytes=sys.maxsize)
 
     def free_name(self) -> RunName:
@@ -117,88 +119,46 @@ class MemoryBatch:
             name = RunName(f"{make_run_name(self._rng)}-{self._rng.randrange(10**6)}")
         return name
 
-    def enter(
-        self,
-        app: Application,
-        workflow: Workflow,
-        *,
-        parameters: Mapping[str, Any],
-        source: Path | None,
-        name: RunName | None = None,
-    ) -> RunRecord:
-        self.check(app, workflow)
-        return self._enter(app, workflow, parameters, source, name).complete
-
-    def _enter(
-        self,
-        app: Application,
-        workflow: Workflow,
-        parameters: Mapping[str, Any],
-        source: Path | None,
-        name: RunName | None,
-    ) -> _Run:
-        chosen = name or self.free_name()
-        definition = RunDefinition(app, workflow, dict(parameters))
+    def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
+        self.check(definition)
+        chosen, cut = name or self.free_name(), cut_down(definition)
         if (known := self._runs.get(chosen)) is not None:
-            if known.definition != definition:
+            if known.definition != cut:
                 raise InvalidError(f"There is a run {chosen!r} already. Choose another name.")
-            return known
+            return known.complete
         record = RunRecord(
             name=chosen,
-            app=app.name,
-            team=app.team,
-            workflow=workflow.name,
+            app=cut.app.name,
+            team=cut.app.team,
+            workflow=cut.workflow.name,
             state="running",
             created=self._clock(),
-            source=None if source is None else str(source),
+            source=None if cut.source is None else str(cut.source),
         )
-        return self._runs.setdefault(chosen, _Run(record, definition))
-
-    def check_spin(
-        self, past: str, step: str, *, app: Application, workflow: Workflow, parameters: Mapping[str, Any]
-    ) -> None:
-        cut, run = only_step(workflow, step, parameters), self._run(past)
-        self.check(app, cut)
-        inputs_of_spin(cut, step, run.record.name, run.tasks.values())
-
-    def enter_spin(
-        self,
-        past: str,
-        step: str,
-        *,
-        app: Application,
-        workflow: Workflow,
-        parameters: Mapping[str, Any],
-        source: Path | None,
-        name: RunName | None = None,
-    ) -> RunRecord:
-        cut, before = only_step(workflow, step, parameters), self._run(past)
-        self.check(app, cut)
-        inputs = inputs_of_spin(cut, step, before.record.name, before.tasks.values())
-        run = self._enter(app, cut, parameters, source, name)
-        run.only = step
-        for record in inputs:
-            run.note(record.model_copy(update={"origin": before.record.name}))
-            run.outputs[record.task] = before.outputs.get(record.task, {})
-        return run.complete
+        run = _Run(record, cut)
+        if cut.past is not None:
+            before = self._run(cut.past)
+            for one in inputs_of_spin(cut, before.complete):
+                run.note(one)
+                run.outputs[one.task] = before.outputs.get(one.task, {})
+        return self._runs.setdefault(chosen, run).complete
 
     def drive(
         self,
         run: str,
+        definition: RunDefinition | None = None,
         *,
-        app: Application | None = None,
-        workflow: Workflow | None = None,
         environment: Environment,  # noqa: ARG002  steps share this process' environment
         observe: Observer,
     ) -> RunRecord:
         found = self._run(run)
         if found.driven:
             raise AlreadyRunningError(f"The run {found.record.name!r} is running.")
-        if app is not None and workflow is not None:
-            cut = workflow if found.only is None else only_step(workflow, found.only, found.definition.parameters)
-            self.check(app, cut)
-            found.definition = RunDefinition(app, cut, found.definition.parameters)
+        if definition is not None:
+            self.check(replace(definition, past=None))
+            found.definition = cut_down(definition)
         found.driven, found.stop = True, False
+        found.stopped.clear()
         try:
             state, began = "failed", self._clock()
             kept = sum(one.state == "succeeded" for one in found.tasks.values())
@@ -222,6 +182,12 @@ class MemoryBatch:
         found.stop = True
         if not found.driven:
             found.record = found.record.model_copy(update={"state": "stopped"})
+        return found.complete
+
+    def stop_task(self, run: str, task: str) -> RunRecord:
+        """Ask tasks to stop: what they return is not kept."""
+        found = self._run(run)
+        found.stopped |= {one.task for one in running_tasks(found.complete, task)}
         return found.complete
 
     def give_up(self, run: str, why: str) -> RunRecord:
@@ -254,12 +220,7 @@ class MemoryBatch:
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         found = self._run(run)
-        tasks = [one for one in found.complete.tasks if step in {one.step, one.task}]
-        if not tasks or any(task.state != "succeeded" for task in tasks):
-            done = {task.step for task in found.tasks.values() if task.state == "succeeded"}
-            raise NotFoundError(
-                f"The step {step!r} has no outputs in the run {found.record.name!r}.{did_you_mean(step, done)}"
-            )
+        tasks = outputs_kept(found.complete, step)
         left = [dict(found.outputs[task.task]) for task in tasks]
         return left[0] if step == tasks[0].task else left
 
@@ -290,14 +251,15 @@ class _Drive:
     def __init__(
         self, run: _Run, max_fan_out: int, clock: Callable[[], float], sleep: Callable[[float], None], observe: Observer
     ) -> None:
-        self._run, self._max_fan_out = run, max_fan_out
-        self._clock, self._sleep, self._observe = clock, sleep, observe
-        self._workflow, self._places = run.definition.workflow, AppFiles(run.definition.app, run.definition.workflow)
+        self._run, self._clock, self._sleep, self._observe = run, clock, sleep, observe
+        self._workflow, self._files = run.definition.workflow, AppFiles(run.definition.app, run.definition.workflow)
         self._progress = StepProgress(self._workflow.parents)
-        self._tasks: dict[str, list[StepName]] = {}
-        self._fans: set[str] = set()
+        self._inputs = StepInputs(
+            run.definition, read=run.outputs.__getitem__, outputs=_OUTPUTS, max_fan_out=max_fan_out
+        )
 
     def run(self) -> RunState:
+        """Run all steps that can run, and return how that ended."""
         while not self._run.stop and (step := self._progress.next_ready()) is not None:
             node = self._workflow.by_name[step]
             assert isinstance(node, Executor)
@@ -308,56 +270,52 @@ class _Drive:
                 failure = Failure(summary="could not start", cause=str(error))
                 self._end(TaskRecord(task=StepName(step), step=step, state="failed", failure=failure), 1, 1)
                 return "failed"
-        return self._ended("succeeded")
+        return self._ended("succeeded" if self._progress.finished else "stopped")
 
     def _ended(self, state: RunState) -> RunState:
         return "stopped" if self._run.stop else state
 
     def _step(self, node: Executor) -> bool:
-        if self._progress.must_skip(node.name) or not self._condition_holds(node):
+        """Run a step's tasks; say whether none of them failed."""
+        if self._progress.must_skip(node.name) or not self._inputs.condition_holds(node):
+            self._inputs.skip(node.name)
             self._end(TaskRecord(task=StepName(node.name), step=node.name, state="skipped"), 1, 0)
             self._progress.end(node.name, "skipped")
             return True
-        items = items_of(
-            node, lookup=self._lookup, output_dir=self._workflow.output_dir, outputs=_OUTPUTS, at_most=self._max_fan_out
-        )
-        if items is not None:
-            self._fans.add(node.name)
-        named = [(task_name(node.name, None), None)]
-        if items is not None:
-            named = [(task_name(node.name, index), item) for index, item in enumerate(items)]
-        spun, index = split_task(self._run.only or "")
-        if spun == node.name and index is not None:
-            named = [one for one in named if one[0] == self._run.only]
-        self._tasks[node.name] = [task for task, _ in named]
-        left = len(named)
-        for task, item in named:
+        tasks = self._inputs.tasks_of(node)
+        left = len(tasks)
+        for task, item in tasks:
             known = self._run.tasks.get(task)
-            kept = known is not None and known.state == "succeeded"
-            if not kept and (self._run.stop or not self._task(node, task, item, len(named), left)):
-                return False
+            if known is None or known.state != "succeeded":
+                if self._run.stop:
+                    return False
+                ended = self._task(node, task, item, len(tasks), left)
+                if ended == "stopped" and not self._run.stop:
+                    continue
+                if ended != "succeeded":
+                    return False
             left -= 1
-        self._progress.end(node.name, "ran")
+        if not left:
+            self._progress.end(node.name, "ran")
         return True
 
-    def _task(self, node: Executor, task: StepName, item: Any, width: int, left: int) -> bool:
+    def _task(self, node: Executor, task: StepName, item: Any, width: int, left: int) -> TaskState:
+        """Run a task, with its retries; say how it ended."""
         before = self._run.tasks.get(task)
         attempt, failures = (0 if before is None else before.attempts), 0
         while True:
             attempt += 1
             record = self._attempt(node, task, item, attempt, width)
-            if record.state == "succeeded" or failures >= node.retry.limit or self._run.stop:
+            if record.state != "failed" or failures >= node.retry.limit or self._run.stop:
                 self._end(record, width, left - (record.state == "succeeded"))
-                return record.state == "succeeded"
+                return record.state
             failures += 1
             wait_s = node.retry.wait_s(failures)
             self._end(record, width, left, retry_in_s=wait_s)
             self._sleep(wait_s)
 
     def _attempt(self, node: Executor, task: StepName, item: Any, attempt: int, width: int) -> TaskRecord:
-        parameters = resolve_parameters(
-            node, item=item, lookup=self._lookup, output_dir=self._workflow.output_dir, outputs=_OUTPUTS
-        )
+        parameters = self._inputs.parameters(node, item)
         began, who = self._clock(), f"Step {node.name!r}"
         record = TaskRecord(task=task, step=node.name, state="running", attempts=attempt, began=began)
         logs = {"stdout": Log(), "stderr": Log()}
@@ -380,6 +338,8 @@ class _Drive:
                 sys.stderr.write(text)
                 state = "failed"
                 failure = failure_from_text(text, summary="raised", own_folder=_OWN_FOLDER)
+        if task in self._run.stopped:
+            state, failure = "stopped", Failure(summary="stopped")
         if failure is None:
             self._run.outputs[task] = outputs
         return record.model_copy(
@@ -396,19 +356,7 @@ class _Drive:
         assert node.target is not None
         if node.target.call is not None:
             return node.target.call
-        return load_function(str(node.target), self._places.function_file(node.target, node.name))
-
-    def _condition_holds(self, node: Executor) -> bool:
-        if node.when is None:
-            return True
-        left = node.when.left
-        return node.when.holds(self._lookup(left.step or "", left.output))
-
-    def _lookup(self, step: str, output: str) -> Any:
-        if self._progress.was_skipped(step):
-            return None
-        found = [pick_output(self._run.outputs[task], output, step) for task in self._tasks[step]]
-        return found if step in self._fans else found[0]
+        return load_function(str(node.target), self._files.function_file(node.target, node.name))
 
 
 def _copy(value: Any) -> Any:

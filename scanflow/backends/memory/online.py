@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean, quantiles
 from time import perf_counter
 from types import TracebackType
@@ -16,9 +15,8 @@ from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
 from scanflow.backends.memory.graph import InferenceGraph, check_files
 from scanflow.backends.memory.logs import Log, MemoryLogs
-from scanflow.backends.service_change import CanaryPolicy, ServiceChange, Sizing
+from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange
 from scanflow.backends.service_records import (
-    Explanation,
     InstanceRecord,
     Progress,
     RevisionRecord,
@@ -121,17 +119,8 @@ class MemoryOnline:
             workflow, instances, memory_bytes=shape.memory_bytes, machine_cores=1, machine_memory_bytes=2**63 - 1
         )
 
-    def deploy(
-        self,
-        app: Application,
-        workflow: Workflow,
-        *,
-        source: Path | None,
-        sizing: Sizing | None,
-        port: int | None,  # noqa: ARG002  there is none
-        key: str | None,
-        observe: ServiceObserver,
-    ) -> ServiceRecord:
+    def deploy(self, deployment: Deployment, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
+        app, workflow = deployment.app, deployment.online
         self.check(app, workflow)
         before = self._services.get(workflow.name)
         if before is not None and (before.definition.app.name, before.definition.app.team) != (app.name, app.team):
@@ -146,8 +135,8 @@ class MemoryOnline:
         made = _Definition(
             app,
             workflow,
-            None if source is None else str(source),
-            shape if sizing is None else changed_shape(shape, sizing),
+            None if deployment.source is None else str(deployment.source),
+            shape if deployment.sizing is None else changed_shape(shape, deployment.sizing),
             next((one.scaling for one in workflow.services if one.scaling is not None), None),
             {one.name: one.model for one in workflow.services if one.model is not None},
         )
@@ -196,11 +185,6 @@ class MemoryOnline:
 
     def service(self, name: str) -> ServiceRecord:
         return self._record(self._service(name))
-
-    def explain(self, name: str) -> Explanation:
-        """Refuse: nothing scales by itself here."""
-        self._service(name)
-        raise UnsupportedError(f"The backend 'memory' does not scale {name!r}: there is nothing to explain.")
 
     def logs(self, name: str, instance: str | None = None) -> MemoryLogs:
         service = self._service(name)

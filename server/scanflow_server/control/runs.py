@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scanflow.app.files import load_json
+from scanflow.deployer import RunRequest
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.names import RunName
 from scanflow.private import private_folder
@@ -91,7 +93,7 @@ class RunsController:
             f"The run {run.name!r} was begun {job.starts} times, and each time the process that drives it died. "
             f"See its log: {job.log}"
         )
-        record = self._context.deployer.give_up(run.name, str(error))
+        record = self._context.deployer.batch.give_up(run.name, str(error))
         job.end_unheld({"record": record.model_dump(mode="json"), "problem": problem_of(error)[1]})
 
     def _note(self, run: WantedRun, job: Job, result: dict[str, Any]) -> None:
@@ -120,9 +122,9 @@ def ensure_entered(context: ServerContext, run: WantedRun) -> None:
         context.deployer.show(run.name)
     except NotFoundError:
         app = None if given.get("application") is None else load_json(json.dumps(given["application"]))
-        name, parameters = RunName(run.name), given["parameters"]
+        request = RunRequest(app, run.workflow, parameters=given["parameters"])
         if run.asked.action == "spin":
-            context.deployer.enter_spin(given["step"], run=given["of"], app=app, parameters=parameters, name=name)
-        elif app is not None:
-            source = None if run.source is None else Path(run.source)
-            context.deployer.enter(app, run.workflow, parameters=parameters, source=source, name=name)
+            request = replace(request, run=given["of"], step=given["step"])
+        elif run.source is not None:
+            request = replace(request, source=Path(run.source))
+        context.deployer.batch.enter(context.deployer.define(request), RunName(run.name))

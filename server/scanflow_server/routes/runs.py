@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from scanflow.app.plan import Plan
 from scanflow.backends.port import Stream
 from scanflow.backends.records import RunRecord
+from scanflow.deployer import RunRequest, TaskLog
 from scanflow_server import requests
 from scanflow_server.auth import Caller
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, RunName, SpinBody, read_application
@@ -41,7 +42,7 @@ def run(context: Given, caller: Caller, body: RunBody, key: Key = None) -> RunRe
     app = read_application(body.application, body.source)
     source = None if body.source is None else Path(body.source)
     return requests.request_run(
-        context, app, body.workflow, parameters=body.parameters, source=source, key=key, by=caller
+        context, RunRequest(app, body.workflow, parameters=body.parameters, source=source), key=key, by=caller
     )
 
 
@@ -49,7 +50,8 @@ def run(context: Given, caller: Caller, body: RunBody, key: Key = None) -> RunRe
 def plan(context: Given, body: RunBody) -> Plan:
     """Check a workflow and tell what running it would do."""
     app = read_application(body.application, body.source)
-    return context.deployer.plan(app, body.workflow, parameters=body.parameters)
+    context.check_backend(app)
+    return context.deployer.plan(RunRequest(app, body.workflow, parameters=body.parameters))
 
 
 @router.get("")
@@ -82,13 +84,20 @@ def resume(context: Given, caller: Caller, run: RunName, body: ResumeBody | None
 def spin(context: Given, caller: Caller, run: RunName, body: SpinBody, key: Key = None) -> RunRecord:
     """Run one step again on the inputs it had in a past run, as a run of its own."""
     app = None if body.application is None else read_application(body.application, body.source)
-    return requests.request_spin(context, body.step, run=run, app=app, parameters=body.parameters, key=key, by=caller)
+    request = RunRequest(app, parameters=body.parameters, run=run, step=body.step)
+    return requests.request_spin(context, request, key=key, by=caller)
 
 
 @router.post("/{run}/stop")
 def stop(context: Given, run: RunName) -> RunRecord:
     """Ask a run to stop; it can be gone on with later."""
     return requests.request_stop(context, run)
+
+
+@router.post("/{run}/tasks/{task}/stop")
+def stop_task(context: Given, run: RunName, task: Task) -> RunRecord:
+    """Ask one task, or all running ones of a step, to stop; what does not need it goes on."""
+    return requests.request_task_stop(context, run, task)
 
 
 @router.get("/{run}/events", response_class=StreamingResponse, responses=EVENTS)
@@ -121,7 +130,7 @@ async def logs(
     follow_on: Annotated[bool, Query(alias="follow")] = False,
 ) -> Response:
     """Show what a task wrote; with ``follow``, until it has ended."""
-    reader = await run_in_threadpool(context.deployer.log_reader, run, task, stream=stream, attempt=attempt)
+    reader = await run_in_threadpool(context.deployer.log_reader, TaskLog(run, task, stream, attempt))
 
     async def blocks() -> AsyncIterator[bytes]:
         async for part in follow(reader, follow_on=follow_on):

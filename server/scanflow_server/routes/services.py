@@ -14,9 +14,10 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
-from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Explanation, ServiceRecord
-from scanflow.deployer.checks import online_workflow
+from scanflow.deployer import InstanceLogs
+from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import InvalidError
 from scanflow_server import requests
 from scanflow_server.arbiter.engine import ArbiterEngine
@@ -49,7 +50,8 @@ def services(context: Given) -> list[ServiceRecord]:
 def deploy(context: Given, engine: WithEngine, caller: Caller, body: DeployBody, key: Key = None) -> Begun:
     """Have an online workflow served; where it is served already, have it changed without a gap."""
     app = read_application(body.application, body.source)
-    workflow = online_workflow(app, body.workflow)
+    context.check_backend(app)
+    workflow = Deployment(app, body.workflow).online
     request = {"application": requests.document_of(app), **body.model_dump(mode="json", include=_WISHED)}
 
     def of() -> tuple[str, str]:
@@ -71,7 +73,7 @@ def service(context: Given, name: Name) -> ServiceRecord:
 @router.get("/services/{name}/explain")
 def explain(context: Given, name: Name) -> Explanation:
     """Say why a service has as many instances as it has."""
-    return context.deployer.explain(name)
+    return explanation_of(context.deployer.service(name))
 
 
 @router.get("/services/{name}/logs", response_class=StreamingResponse, responses=_LINES)
@@ -79,7 +81,7 @@ async def logs(
     context: Given, name: Name, instance: Text | None = None, follow_on: Annotated[bool, Query(alias="follow")] = False
 ) -> Response:
     """Show what instances wrote, a line of JSON a block: ``{"who", "text"}``, the text in base64."""
-    reader = await run_in_threadpool(context.deployer.service_log_reader, name, instance=instance)
+    reader = await run_in_threadpool(context.deployer.log_reader, InstanceLogs(name, instance))
 
     async def lines() -> AsyncIterator[bytes]:
         async for who, data in follow(reader, follow_on=follow_on):

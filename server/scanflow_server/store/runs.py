@@ -10,7 +10,7 @@ from scanflow_server.store.base import Row
 from scanflow_server.store.tables import runs
 
 
-class RunRequest(Row):
+class DriveRequest(Row):
     action: Literal["run", "resume", "spin"]
     """``run`` and ``spin`` begin with the run, ``resume`` goes on with one that had ended or stood still."""
 
@@ -32,7 +32,7 @@ class WantedRun(Row):
 
     source: str | None = None
     drive: int = 1
-    asked: RunRequest
+    asked: DriveRequest
     stop: bool = False
     active: bool = True
     """Whether its newest drive is not known to have ended."""
@@ -57,7 +57,7 @@ def count_active(connection: Connection) -> int:
     return int(connection.execute(select(func.count()).select_from(runs).where(runs.c.active)).scalar_one())
 
 
-def drive_again(connection: Connection, name: str, asked: RunRequest) -> None:
+def drive_again(connection: Connection, name: str, asked: DriveRequest) -> None:
     fresh = {"asked": asked.model_dump(mode="json"), "stop": False, "active": True, "outcome": None, "problem": None}
     connection.execute(update(runs).where(runs.c.name == name).values(drive=runs.c.drive + 1, **fresh))
 

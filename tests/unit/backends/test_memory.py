@@ -8,9 +8,10 @@ import pytest
 import scanflow as sf
 from scanflow.backends.memory import Memory
 from scanflow.backends.records import RunRecord
-from scanflow.backends.service_change import CanaryPolicy, ServiceChange
+from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceRecord
-from scanflow.deployer import EmbeddedDeployer
+from scanflow.deployer import EmbeddedDeployer, RunRequest
+from scanflow.deployer.service_client import predict
 from scanflow.errors import UnsupportedError, UsageError
 from scanflow.settings import Settings
 
@@ -55,14 +56,14 @@ def deployer() -> EmbeddedDeployer:
 
 
 def test_retries_wait_by_the_clock_that_is_handed_in(deployer: EmbeddedDeployer) -> None:
-    record = deployer.run(app)
+    record = deployer.run(RunRequest(app))
     assert (record.state, waits) == ("succeeded", [60.0, 60.0])
     assert deployer.outputs(record.name, "square") == [{"result": 0}, {"result": 1}, {"result": 4}]
 
 
 def test_one_task_of_a_fan_out_is_spun(deployer: EmbeddedDeployer) -> None:
-    past = deployer.run(app)
-    spun = deployer.spin("square.1", run=past.name)
+    past = deployer.run(RunRequest(app))
+    spun = deployer.run(RunRequest(run=past.name, step="square.1"))
     assert [task.task for task in spun.tasks if task.step == "square"] == ["square.1"]
 
 
@@ -72,22 +73,22 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(deployer: EmbeddedDeployer) 
             deployer.stop("@latest")
 
     waits.extend([0.0, 0.0])
-    stopped: RunRecord = deployer.run(app, observe=stop)
+    stopped: RunRecord = deployer.run(RunRequest(app), observe=stop)
     assert (stopped.state, sum(task.state == "succeeded" for task in stopped.tasks)) == ("stopped", 2)
-    assert deployer.resume(stopped.name, app=app).state == "succeeded"
+    assert deployer.run(RunRequest(app, run=stopped.name)).state == "succeeded"
 
 
 def test_what_needs_a_process_is_refused_by_the_name_of_its_field(deployer: EmbeddedDeployer) -> None:
     script = sf.Executor(name="train", mainfile="train.py")
     with pytest.raises(UnsupportedError, match="'train': the backend 'memory' cannot honour mainfile"):
-        deployer.run(sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[script])]))
+        deployer.run(RunRequest(sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[script])])))
 
 
 def test_a_canary_gets_its_share_and_is_promoted(deployer: EmbeddedDeployer) -> None:
-    deployer.deploy(serving)
+    deployer.deploy(Deployment(serving))
     tried = deployer.change("serve", ServiceChange(model="models:/times/2", weight=0.25))
     assert [one.weight for one in tried.revisions] == [0.75, 0.25]
-    answers = [int(deployer.predict("serve", [3]).outputs["output"][0]) for _ in range(8)]
+    answers = [int(predict(deployer, "serve", [3]).outputs["output"][0]) for _ in range(8)]
     assert sorted(answers) == [3] * 6 + [6] * 2
     promoted = deployer.change("serve", ServiceChange(promote=True))
     assert served(promoted) == "models:/times/2"
@@ -97,11 +98,11 @@ def test_a_canary_gets_its_share_and_is_promoted(deployer: EmbeddedDeployer) -> 
 
 
 def test_a_policy_removes_a_canary_that_fails(deployer: EmbeddedDeployer) -> None:
-    deployer.deploy(serving)
+    deployer.deploy(Deployment(serving))
     policy = CanaryPolicy(metric="errors", after_requests=2)
     deployer.change("serve", ServiceChange(model="models:/times/13", shadow=True, policy=policy))
     for _ in range(2):
-        assert deployer.predict("serve", [3]).outputs["output"].tolist() == [3]
+        assert predict(deployer, "serve", [3]).outputs["output"].tolist() == [3]
     assert [one.role for one in deployer.service("serve").revisions] == ["current"]
 
 
@@ -117,10 +118,10 @@ def test_a_graph_routes_and_combines(deployer: EmbeddedDeployer, tmp_path: Path)
     total = sf.Service(name="total", role="COMBINER", implementation="nodes.py:Sum")
     edges = [*(route >> [one, ten]), *([one, ten] >> total)]
     graph = sf.Workflow(name="graph", type="online", nodes=[route, one, ten, total], edges=edges)
-    deployer.deploy(sf.Application(name="shop", app_dir=str(tmp_path), workflows=[graph]))
-    assert deployer.predict("graph", [1]).outputs["output"].tolist() == [2]
-    assert deployer.predict("graph", [2]).outputs["output"].tolist() == [15]
-    assert deployer.predict("graph", [2], node="add10").outputs["output"].tolist() == [12]
+    deployer.deploy(Deployment(sf.Application(name="shop", app_dir=str(tmp_path), workflows=[graph])))
+    assert predict(deployer, "graph", [1]).outputs["output"].tolist() == [2]
+    assert predict(deployer, "graph", [2]).outputs["output"].tolist() == [15]
+    assert predict(deployer, "graph", [2], node="add10").outputs["output"].tolist() == [12]
 
 
 def served(record: ServiceRecord) -> str:

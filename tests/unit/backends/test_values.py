@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanflow.backends.local.batch.cache import cache_key, copy_outputs
 from scanflow.backends.local.batch.values import Outputs, as_argument, write_result
-from scanflow.backends.outputs import pick_output
+from scanflow.backends.parameters import pick_output
 from scanflow.errors import InvalidError, NotFoundError
 
 KEY = b"k" * 32

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from scanflow.agent.records import Event
+from scanflow.deployer import RunRequest
 from scanflow_server.auth import home_owner
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
@@ -101,7 +102,7 @@ def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(
     assert [task["state"] for task in record["tasks"]] == ["pending"]
     assert api.get(f"/runs/{record['name']}").json() == api.get("/runs/@latest").json() == record
     assert [one["name"] for one in api.get("/runs").json()] == [record["name"]]
-    assert context.deployer.definition(record["name"]).workflow.by_name["fit"].parameters == {"epochs": 5}
+    assert context.deployer.batch.definition(record["name"]).workflow.by_name["fit"].parameters == {"epochs": 5}
     [told] = api.get("/events").json()
     assert (told["type"], told["data"]["by"]) == ("run.started", home_owner())
     assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
@@ -286,7 +287,7 @@ def test_what_is_no_number_of_an_event_is_as_if_none_was_known(
     job = context.run_job(run, 1)
     job.prepare({"what": "run"})
     job.end({"record": None, "problem": {"status": 500, "detail": "no"}})
-    context.deployer.give_up(run, "no")
+    context.deployer.batch.give_up(run, "no")
     with context.store.write() as connection:
         operations.end(connection, operation, at=2.0, progress=["one"], problem={"status": 400, "detail": "no"})
         runs.settle(connection, run, 1, outcome="failed")
@@ -483,7 +484,7 @@ def test_a_run_that_another_process_drives_is_told_from_outside(
     app = read_application(body["application"])
     kinds: list[str] = []
     with ThreadPoolExecutor(2) as pool:
-        driving = pool.submit(context.deployer.run, app)
+        driving = pool.submit(context.deployer.run, RunRequest(app))
         until(lambda: [one for one in api.get("/runs").json() if one["state"] == "running"], "the run begins")
 
         def read() -> None:

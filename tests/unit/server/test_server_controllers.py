@@ -11,6 +11,7 @@ import pytest
 
 from scanflow.app.application import Application
 from scanflow.backends.service_records import ServiceRecord
+from scanflow.deployer import RunRequest
 from scanflow.errors import UnavailableError
 from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import OperationsController, ServicesController
@@ -19,7 +20,7 @@ from scanflow_server.control.runs import RunsController
 from scanflow_server.jobs import Job
 from scanflow_server.store import events, operations, runs
 from scanflow_server.store.operations import OperationRow
-from scanflow_server.store.runs import RunRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest, WantedRun
 from tests.unit.server.answering import a_service
 
 WAITS = ["sleep", "600"]
@@ -62,8 +63,8 @@ def want_run(context: ServerContext, tmp_path: Path, name: str, created: float) 
     app = Application.model_validate(
         {"name": "a", "app_dir": str(tmp_path), "workflows": [{"name": "train", "nodes": [node]}]}
     )
-    run = context.deployer.enter(app, "train", name=context.deployer.free_name())
-    asked = RunRequest(action="resume")
+    run = context.deployer.batch.enter(context.deployer.define(RunRequest(app, "train")))
+    asked = DriveRequest(action="resume")
     wanted = WantedRun(name=run.name, app="a", team=name, workflow="train", created=created, asked=asked)
     with context.store.write() as connection:
         runs.add(connection, wanted)

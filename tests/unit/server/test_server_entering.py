@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.app.application import Application
-from scanflow.deployer import EmbeddedDeployer
+from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
 from scanflow.loading import load_application
 from scanflow.names import RunName
@@ -42,47 +42,50 @@ def app(tmp_path: Path) -> Application:
 
 
 def test_an_entered_run_stands_still_until_somebody_drives_it(deployer: EmbeddedDeployer, app: Application) -> None:
-    name = deployer.free_name()
-    entered = deployer.enter(app, parameters={"word": "two"}, name=name)
-    assert deployer.enter(app, parameters={"word": "two"}, name=name) == entered
+    name = deployer.batch.free_name()
+    entered = deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "two"})), name)
+    assert deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "two"})), name) == entered
     assert (entered.name, entered.state) == (name, "interrupted")
     assert [task.state for task in entered.tasks] == ["pending", "pending"]
-    assert deployer.resume(name, app=deployer.definition(name).app).state == "succeeded"
+    assert deployer.run(RunRequest(deployer.batch.definition(name).app, run=name)).state == "succeeded"
     assert deployer.outputs(name, "second") == {"result": "TWO"}
 
 
 def test_a_name_that_another_run_has_is_refused(deployer: EmbeddedDeployer, app: Application) -> None:
-    deployer.enter(app, name=RunName("calm-otter-417"))
+    deployer.batch.enter(deployer.define(RunRequest(app)), RunName("calm-otter-417"))
     with pytest.raises(InvalidError, match="already"):
-        deployer.enter(app, parameters={"word": "other"}, name=RunName("calm-otter-417"))
+        deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "other"})), RunName("calm-otter-417"))
 
 
 def test_an_entered_run_that_is_stopped_or_given_up_has_ended(deployer: EmbeddedDeployer, app: Application) -> None:
-    stopped, failed = deployer.enter(app).name, deployer.enter(app).name
+    stopped, failed = (
+        deployer.batch.enter(deployer.define(RunRequest(app))).name,
+        deployer.batch.enter(deployer.define(RunRequest(app))).name,
+    )
     assert deployer.stop(stopped).state == "stopped"
-    given_up = deployer.give_up(failed, "Nobody could drive it.")
+    given_up = deployer.batch.give_up(failed, "Nobody could drive it.")
     assert (given_up.state, given_up.error) == ("failed", "Nobody could drive it.")
-    assert deployer.give_up(stopped, "too late").state == "stopped"
+    assert deployer.batch.give_up(stopped, "too late").state == "stopped"
 
 
 def test_an_entered_spin_has_its_inputs(deployer: EmbeddedDeployer, app: Application) -> None:
-    past = deployer.run(app).name
-    name = deployer.free_name()
-    deployer.check_spin("second", run=past)
+    past = deployer.run(RunRequest(app)).name
+    name = deployer.batch.free_name()
+    deployer.batch.check(deployer.define(RunRequest(run=past, step="second")))
     for _ in range(2):
-        spun = deployer.enter_spin("second", run=past, name=name)
+        spun = deployer.batch.enter(deployer.define(RunRequest(run=past, step="second")), name)
         assert [(task.task, task.state) for task in spun.tasks] == [("first", "succeeded"), ("second", "pending")]
-    assert deployer.resume(name, app=deployer.definition(name).app).state == "succeeded"
+    assert deployer.run(RunRequest(deployer.batch.definition(name).app, run=name)).state == "succeeded"
     assert deployer.outputs(name, "second") == {"result": "ONE"}
     assert deployer.outputs(name, "first") == {"result": "one"}
 
 
 def test_what_cannot_be_entered_is_refused(deployer: EmbeddedDeployer, app: Application) -> None:
-    unbegun = deployer.enter(app).name
+    unbegun = deployer.batch.enter(deployer.define(RunRequest(app))).name
     with pytest.raises(UsageError, match="did not finish"):
-        deployer.check_spin("second", run=unbegun)
+        deployer.batch.check(deployer.define(RunRequest(run=unbegun, step="second")))
     with pytest.raises(NotFoundError, match="Did you mean 'second'"):
-        deployer.check_spin("secnod", run=unbegun)
+        deployer.batch.check(deployer.define(RunRequest(run=unbegun, step="secnod")))
     online = Application.model_validate(
         {
             "name": "a",
@@ -92,10 +95,10 @@ def test_what_cannot_be_entered_is_refused(deployer: EmbeddedDeployer, app: Appl
         }
     )
     with pytest.raises(UnsupportedError, match="Deploy it"):
-        deployer.runnable(online, "s", None)
+        deployer.define(RunRequest(online, "s"))
 
 
 def test_a_page_of_a_log_says_whether_more_will_be_written(deployer: EmbeddedDeployer, app: Application) -> None:
-    with closing(deployer.log_reader(deployer.run(app).name, "first", stream="both")) as reader:
+    with closing(deployer.log_reader(TaskLog(deployer.run(RunRequest(app)).name, "first", "both"))) as reader:
         page = reader.read()
     assert (page.parts, page.ended) == ((), True)

@@ -16,6 +16,7 @@ from scanflow.agent.primitive_context import KeptApplication, PrimitiveResult
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
+from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.loading import load_application
 from scanflow_server import requests
@@ -88,7 +89,7 @@ def doing(context: ServerContext, application: Application) -> Doing:
 @pytest.fixture
 def past(context: ServerContext, application: Application) -> str:
     """A run of ``w0`` that has ended well."""
-    record = context.deployer.run(application, "w0")
+    record = context.deployer.run(RunRequest(application, "w0"))
     assert record.state == "succeeded"
     return record.name
 
@@ -160,7 +161,7 @@ def test_beginning_a_run_does_not_put_an_older_application_back(
     context: ServerContext, doing: Doing, application: Application, source: Path
 ) -> None:
     doing.counts("w3", 5)
-    RequestedRuns(context).begin(application, "w0", parameters={}, source=source, key="intent/i1")
+    RequestedRuns(context).begin(RunRequest(application, "w0", source=source), key="intent/i1")
     assert doing.counted["w3"] == 5
 
 

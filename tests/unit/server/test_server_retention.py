@@ -32,7 +32,7 @@ from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, intents, keys, labels, operations, pruning, runs
 from scanflow_server.store.intents import ActionRow, FieldRow
 from scanflow_server.store.operations import OperationRow
-from scanflow_server.store.runs import RunRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest, WantedRun
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
 
@@ -230,7 +230,7 @@ def a_run(name: str, **more: Any) -> WantedRun:
         "team": "t",
         "workflow": "w",
         "created": LONG_AGO,
-        "asked": RunRequest(action="run"),
+        "asked": DriveRequest(action="run"),
         **more,
     }
     return WantedRun(name=name, **fields)
@@ -292,7 +292,7 @@ def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(
         "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[one.bind()])])\n"
     )
     name = api.post("/runs", json=body_of(tmp_path / "app.py")).json()["name"]
-    context.deployer.give_up(name, "for a test")
+    context.deployer.batch.give_up(name, "for a test")
     with context.store.write() as connection:
         runs.settle(connection, name, 1, outcome="failed")
     ended_job(context.run_job(name, 1), LONG_AGO)

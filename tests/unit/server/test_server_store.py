@@ -18,7 +18,7 @@ from scanflow_server.store import agents, applications, events, keys, operations
 from scanflow_server.store.base import Store, open_store, translated
 from scanflow_server.store.migrations import head, migrate
 from scanflow_server.store.operations import OperationRow
-from scanflow_server.store.runs import RunRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest, WantedRun
 from scanflow_server.store.tables import metadata
 from tests.unit.server.keeping import known_by
 
@@ -37,7 +37,7 @@ def a_run(name: str = "calm-otter-417") -> WantedRun:
         workflow="train",
         created=1.0,
         definition={"x": [1]},
-        asked=RunRequest(action="run"),
+        asked=DriveRequest(action="run"),
     )
 
 
@@ -188,7 +188,7 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
         assert runs.settle(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
         assert not runs.settle(connection, "calm-otter-417", 1, outcome="failed")
         assert runs.count_active(connection) == 1
-        runs.drive_again(connection, "calm-otter-417", RunRequest(action="resume"))
+        runs.drive_again(connection, "calm-otter-417", DriveRequest(action="resume"))
         runs.stop(connection, "calm-otter-417")
         assert not runs.settle(connection, "calm-otter-417", 1, outcome="succeeded")
     found = known_by(store, runs.get, "calm-otter-417")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.batch.definition import Definition, check_supported, ignored_fields
+from scanflow.backends.local.batch.definition import KeptDefinition, check_supported, ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.journal import Journal, JournalRun
 from scanflow.backends.local.batch.launch import Launcher
@@ -24,15 +24,27 @@ from scanflow.backends.local.log_files import FileLogs
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
 from scanflow.backends.schedule import Budget
-from scanflow.backends.tasks import inputs_of_spin, only_step, with_pending
+from scanflow.backends.tasks import cut_down, inputs_of_spin, outputs_kept, running_tasks, with_pending
 from scanflow.disk import disk_error
-from scanflow.errors import AlreadyRunningError, NotFoundError, UsageError, did_you_mean
+from scanflow.errors import (
+    AlreadyRunningError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+    did_you_mean,
+)
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import this_machine
 from scanflow.private import open_home, private_folder
 from scanflow.processes.locks import is_locked, only_driver
 from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings
+
+BEGIN_S = 5.0
+"""Longest wait for a task to begin that is to be stopped."""
+
+POLL_S = 0.01
 
 
 class LocalBackend:
@@ -43,22 +55,43 @@ class LocalBackend:
         self._home = Home(settings.home.expanduser().absolute())
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
-    def enter(
-        self,
-        app: Application,
-        workflow: Workflow,
-        *,
-        parameters: Mapping[str, Any],
-        source: Path | None,
-        name: RunName | None = None,
-    ) -> RunRecord:
-        self.check(app, workflow)
-        definition = Definition.of(app, workflow, parameters=parameters)
+    def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
+        cut = cut_down(definition)
+        self._check(cut)
+        app = cut.app
         with self._journal() as journal:
-            run = self._enter(journal, app, workflow, definition, source, name=name)
+            tasks, chosen = [], name
+            if cut.past is not None:
+                chosen = name or journal.free_name(self._rng)
+                tasks = self._inherit(journal, cut, RunFolder(self._home.runs_of(app.name, app.team) / chosen))
+            run = journal.create_run(
+                app=app.name,
+                team=app.team,
+                workflow=cut.workflow.name,
+                parent=self._home.runs_of(app.name, app.team),
+                source=None if cut.source is None else str(cut.source),
+                definition=KeptDefinition.of(cut).model_dump_json(),
+                rng=self._rng,
+                name=chosen,
+                tasks=tasks,
+            )
             with _disk_errors(folder := _folder(run).path):
                 private_folder(folder)
             return self._complete(journal, run)
+
+    def _inherit(self, journal: Journal, cut: RunDefinition, folder: RunFolder) -> list[TaskRecord]:
+        """Give a spin what it needs of its past run, and return the tasks that this was left by."""
+        past = self._complete(journal, journal.run(cut.past or ""))
+        inputs, past_folder = inputs_of_spin(cut, past), RunFolder(Path(past.folder))
+        with _disk_errors(folder.path):
+            # The folder first: once the run is entered, whoever drives it must find its inputs.
+            private_folder(folder.outputs)
+            for other in {record.step for record in inputs if record.state == "succeeded"}:
+                if not (folder.outputs / other).is_symlink():
+                    (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
+            if past_folder.functions.is_dir():
+                shutil.copytree(past_folder.functions, folder.functions, dirs_exist_ok=True)
+        return inputs
 
     def free_name(self) -> RunName:
         with self._journal() as journal:
@@ -73,43 +106,38 @@ class LocalBackend:
                 journal.set_run(run, "failed", seconds=run.record.seconds, error=why)
             return self._complete(journal, journal.run(name))
 
-    def check(self, app: Application, workflow: Workflow) -> None:
-        check_supported(workflow)
-        self._launcher(RunFolder(self._home.path), app, workflow, lambda _: {}).check()
+    def check(self, definition: RunDefinition) -> None:
+        cut = cut_down(definition)
+        self._check(cut)
+        if cut.past is not None:
+            with self._journal() as journal:
+                inputs_of_spin(cut, self._complete(journal, journal.run(cut.past)))
+
+    def _check(self, definition: RunDefinition) -> None:
+        check_supported(definition.workflow)
+        self._launcher(definition, RunFolder(self._home.path), lambda _: {}).check()
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        self.check(app, workflow)
+        self._check(RunDefinition(app, workflow))
         machine = this_machine()
         return plan_workflow(
             workflow, machine_cores=self._settings.slots or machine.cores, machine_memory_bytes=machine.memory_bytes
         )
 
     def drive(
-        self,
-        name: str,
-        *,
-        app: Application | None = None,
-        workflow: Workflow | None = None,
-        environment: Environment,
-        observe: Observer,
+        self, name: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
     ) -> RunRecord:
         with self._journal() as journal:
             run = journal.run(name)
-            definition = Definition.model_validate_json(run.definition)
-            if app is None or workflow is None:
-                app, workflow = definition.read()
-            else:
-                if definition.spun:
-                    workflow = only_step(workflow, definition.spun, definition.parameters)
-                definition = Definition.of(app, workflow, parameters=definition.parameters, spun=definition.spun)
-            self.check(app, workflow)
+            made = cut_down(definition or _definition(run))
+            self._check(made)
             if self._state(run.record) == "running":
                 raise AlreadyRunningError(
                     f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
                 )
-            journal.redefine(run, definition.model_dump_json())
+            journal.redefine(run, KeptDefinition.of(made).model_dump_json())
             folder, name, began = _folder(run), run.record.name, time.monotonic()
-            launcher = self._launcher(folder, app, workflow, environment, run=name, only=definition.spun)
+            launcher = self._launcher(made, folder, environment)
             with _disk_errors(folder.path, then=f"scanflow resume {name}"):
                 private_folder(folder.path)
                 with only_driver(folder.lock, name):
@@ -117,57 +145,20 @@ class LocalBackend:
                     observe(
                         RunStarted(
                             run=name,
-                            steps=len(workflow.nodes),
+                            steps=len(made.workflow.nodes),
                             kept=sum(task.state == "succeeded" for task in journal.tasks(run).values()),
-                            ignored=ignored_fields(workflow),
+                            ignored=ignored_fields(made.workflow),
                         ).with_details(folder=str(folder.path))
                     )
                     launcher.keep_functions()
-                    state = self._engine(journal, run, workflow, launcher, observe).drive()
-                    journal.set_run(run, state, seconds=(run.record.seconds or 0.0) + time.monotonic() - began)
+                    machine = this_machine()
+                    cores = self._settings.slots or machine.cores
+                    budget = Budget(cores, machine.memory_bytes)
+                    engine = RunEngine(journal, run, made.workflow, launcher, budget, workers=cores, observe=observe)
+                    journal.set_run(run, engine.drive(), seconds=(run.record.seconds or 0.0) + time.monotonic() - began)
             record = self._complete(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
-
-    def check_spin(
-        self, past: str, step: str, *, app: Application, workflow: Workflow, parameters: Mapping[str, Any]
-    ) -> None:
-        cut = only_step(workflow, step, parameters)
-        self.check(app, cut)
-        with self._journal() as journal:
-            found = journal.run(past)
-            inputs_of_spin(cut, step, found.record.name, journal.tasks(found).values())
-
-    def enter_spin(
-        self,
-        past: str,
-        step: str,
-        *,
-        app: Application,
-        workflow: Workflow,
-        parameters: Mapping[str, Any],
-        source: Path | None,
-        name: RunName | None = None,
-    ) -> RunRecord:
-        cut = only_step(workflow, step, parameters)
-        self.check(app, cut)
-        definition = Definition.of(app, cut, parameters=parameters, spun=StepName(step))
-        with self._journal() as journal:
-            before = journal.run(past)
-            inputs = inputs_of_spin(cut, step, before.record.name, journal.tasks(before).values())
-            chosen = name or journal.free_name(self._rng)
-            folder, past_folder = RunFolder(self._home.runs_of(app.name, app.team) / chosen), _folder(before)
-            with _disk_errors(folder.path):
-                # The folder first: once the run is entered, whoever drives it must find its inputs.
-                private_folder(folder.outputs)
-                for other in {record.step for record in inputs if record.state == "succeeded"}:
-                    if not (folder.outputs / other).is_symlink():
-                        (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
-                if past_folder.functions.is_dir():
-                    shutil.copytree(past_folder.functions, folder.functions, dirs_exist_ok=True)
-            tasks = [record.model_copy(update={"origin": before.record.name}) for record in inputs]
-            run = self._enter(journal, app, cut, definition, source, name=chosen, tasks=tasks)
-            return self._complete(journal, run)
 
     def stop(self, name: str) -> RunRecord:
         """Stop a run: its steps are asked to end, and it can be resumed. A run nobody drives is stopped here."""
@@ -180,6 +171,21 @@ class LocalBackend:
             if state == "interrupted":
                 self._stop_leftover_tasks(journal, run)
             return self._complete(journal, journal.run(run.record.name))
+
+    def stop_task(self, name: str, task: str) -> RunRecord:
+        with self._journal() as journal:
+            run = journal.run(name)
+            record, steps = self._complete(journal, run), _definition(run).workflow.by_name
+            running = running_tasks(record, task)
+            if inside := [one.task for one in running if getattr(steps[one.step], "in_process", False)]:
+                raise UnsupportedError(
+                    f"The task {inside[0]!r} cannot be stopped alone: its step is in_process, a thread of what drives "
+                    f"the run. Stop the run: scanflow stop {record.name}"
+                )
+            with _disk_errors(Path(record.folder)):
+                for one in running:
+                    _stop_begun(_folder(run).attempt(one.task, one.attempts), one.task)
+            return self._complete(journal, journal.run(record.name))
 
     def show(self, name: str) -> RunRecord:
         with self._journal() as journal:
@@ -201,10 +207,7 @@ class LocalBackend:
 
     def definition(self, name: str) -> RunDefinition:
         with self._journal() as journal:
-            run = journal.run(name)
-        found = Definition.model_validate_json(run.definition)
-        app, workflow = found.read()
-        return RunDefinition(app, workflow, found.parameters)
+            return _definition(journal.run(name))
 
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
@@ -215,14 +218,8 @@ class LocalBackend:
 
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(name)
-        tasks = [task for task in record.tasks if step in {task.step, task.task}]
-        if not tasks or any(task.state != "succeeded" for task in tasks):
-            done = {task.step for task in record.tasks if task.state == "succeeded"}
-            raise NotFoundError(
-                f"The step {step!r} has no outputs in the run {record.name!r}.{did_you_mean(step, done)}"
-            )
-        folder = RunFolder(Path(record.folder))
-        key = home_key(self._home.path)
+        tasks = outputs_kept(record, step)
+        folder, key = RunFolder(Path(record.folder)), home_key(self._home.path)
         found = [dict(Outputs(folder.outputs_of(task.task), key)) for task in tasks]
         return found[0] if step == tasks[0].task else found
 
@@ -239,64 +236,9 @@ class LocalBackend:
         files = [(one, folder / f"{one}.log") for one in ("stdout", "stderr") if stream in {one, "both"}]
         return FileLogs(lambda: (files, self._task_ended(record.name, task)))
 
-    def _enter(
-        self,
-        journal: Journal,
-        app: Application,
-        workflow: Workflow,
-        definition: Definition,
-        source: Path | None,
-        *,
-        name: RunName | None = None,
-        tasks: Sequence[TaskRecord] = (),
-    ) -> JournalRun:
-        return journal.create_run(
-            app=app.name,
-            team=app.team,
-            workflow=workflow.name,
-            parent=self._home.runs_of(app.name, app.team),
-            source=None if source is None else str(source),
-            definition=definition.model_dump_json(),
-            rng=self._rng,
-            name=name,
-            tasks=tasks,
-        )
-
-    def _engine(
-        self, journal: Journal, run: JournalRun, workflow: Workflow, launcher: Launcher, observe: Observer
-    ) -> RunEngine:
-        machine = this_machine()
-        cores = self._settings.slots or machine.cores
-        return RunEngine(
-            journal=journal,
-            run=run,
-            workflow=workflow,
-            launcher=launcher,
-            budget=Budget(cores, machine.memory_bytes),
-            workers=cores,
-            observe=observe,
-        )
-
-    def _launcher(
-        self,
-        folder: RunFolder,
-        app: Application,
-        workflow: Workflow,
-        tracking: Environment,
-        *,
-        run: RunName = RunName(""),  # noqa: B008  a text
-        only: StepName | None = None,
-    ) -> Launcher:
-        return Launcher(
-            home=self._home,
-            run=run,
-            folder=folder,
-            app=app,
-            workflow=workflow,
-            tracking=tracking,
-            max_fan_out=self._settings.max_fan_out,
-            only=only,
-        )
+    def _launcher(self, definition: RunDefinition, folder: RunFolder, tracking: Environment) -> Launcher:
+        most = self._settings.max_fan_out
+        return Launcher(definition, folder, home=self._home, max_fan_out=most, tracking=tracking)
 
     def _stop_leftover_tasks(self, journal: Journal, run: JournalRun) -> None:
         folder = _folder(run)
@@ -310,8 +252,7 @@ class LocalBackend:
 
     def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run with all its tasks, those of steps that were never reached included."""
-        _, workflow = Definition.model_validate_json(run.definition).read()
-        tasks = with_pending(workflow, journal.tasks(run).values())
+        tasks = with_pending(_definition(run).workflow, journal.tasks(run).values())
         return self._shown(run.record).model_copy(update={"tasks": tasks})
 
     def _shown(self, record: RunRecord) -> RunRecord:
@@ -331,6 +272,20 @@ class LocalBackend:
             yield journal
         finally:
             journal.close()
+
+
+def _definition(run: JournalRun) -> RunDefinition:
+    return KeptDefinition.model_validate_json(run.definition).read(run.record.source)
+
+
+def _stop_begun(attempt: Path, task: str) -> None:
+    """Stop an attempt that the journal says runs: it may be about to begin at this instant."""
+    give_up = time.monotonic() + BEGIN_S
+    while not (attempt / "started").exists():
+        if time.monotonic() > give_up:
+            raise UnavailableError(f"The task {task!r} is about to start, and cannot be stopped yet. Try again.")
+        time.sleep(POLL_S)
+    stop_attempt(attempt)
 
 
 def _folder(run: JournalRun) -> RunFolder:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.files import dump_json, load_json
 from scanflow.app.workflow import Workflow
+from scanflow.backends.port import RunDefinition
 from scanflow.errors import UnsupportedError
-from scanflow.names import StepName
 
 
-class Definition(BaseModel):
+class KeptDefinition(BaseModel):
+    """A run's definition as text."""
+
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     app: str
@@ -23,21 +25,18 @@ class Definition(BaseModel):
 
     workflow: str
     parameters: Mapping[str, Any] = Field(default_factory=dict)
-    """Changes asked for when the run was started; applied again when its file is read again."""
-
-    spun: StepName | None = None
-    """The one step to run, or the one task of it, where the run is a spin; other outputs came from another run."""
+    spun: str | None = None
+    """The one step, or the one task of it, of a spin; other outputs came from another run."""
 
     @classmethod
-    def of(
-        cls, app: Application, workflow: Workflow, *, parameters: Mapping[str, Any], spun: StepName | None = None
-    ) -> Self:
-        text = dump_json(app.replace(workflows=(workflow,), agents=()))
-        return cls(app=text, workflow=workflow.name, parameters=parameters, spun=spun)
+    def of(cls, definition: RunDefinition) -> Self:
+        text = dump_json(definition.app.replace(workflows=(definition.workflow,), agents=()))
+        return cls(app=text, workflow=definition.workflow.name, parameters=definition.parameters, spun=definition.step)
 
-    def read(self) -> tuple[Application, Workflow]:
+    def read(self, source: str | None) -> RunDefinition:
         app = load_json(self.app)
-        return app, app.workflow(self.workflow)
+        path = None if source is None else Path(source)
+        return RunDefinition(app, app.workflow(self.workflow), self.parameters, path, self.spun)
 
 
 def check_supported(workflow: Workflow) -> None:
@@ -51,8 +50,8 @@ def check_supported(workflow: Workflow) -> None:
             f"Workflow {workflow.name!r} is of type {workflow.type!r}; the embedded backend runs 'batch' only."
         )
     for node in workflow.steps:
-        for field, problem in _problems(node):
-            raise UnsupportedError(f"Executor {node.name!r}: the embedded backend cannot honour {field}: {problem}")
+        if problem := _problem(node):
+            raise UnsupportedError(f"Executor {node.name!r}: the embedded backend cannot honour {problem}")
 
 
 def ignored_fields(workflow: Workflow) -> tuple[str, ...]:
@@ -64,14 +63,14 @@ def ignored_fields(workflow: Workflow) -> tuple[str, ...]:
     )
 
 
-def _problems(node: Executor) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+def _problem(node: Executor) -> str | None:
     if node.resources.gpu:
-        found.append(("resources.gpu", "it hands out cores and memory only. Remove it, or run on Kubernetes."))
+        return "resources.gpu: it hands out cores and memory only. Remove it, or run on Kubernetes."
     affinity = node.affinity
-    if affinity is not None and not isinstance(affinity, str):
-        if affinity.mode != "any":
-            found.append(("affinity", f"steps are not bound to cores yet, as {affinity.mode!r} asks. Remove it."))
-        if affinity.node_selector or affinity.apart_from:
-            found.append(("affinity", "there is one machine. Remove node_selector and apart_from."))
-    return found
+    if affinity is None or isinstance(affinity, str):
+        return None
+    if affinity.mode != "any":
+        return f"affinity: steps are not bound to cores yet, as {affinity.mode!r} asks. Remove it."
+    if affinity.node_selector or affinity.apart_from:
+        return "affinity: there is one machine. Remove node_selector and apart_from."
+    return None

@@ -49,6 +49,9 @@ class _Task:
     failures: int = 0
     """Failed attempts of this drive."""
 
+    stop_asked: bool = False
+    """Whether it was to be stopped before this drive adopted it: going on means to run it again."""
+
     key: str | None = None
     """Its cache key, once it is known, if its step is cached."""
 
@@ -65,19 +68,19 @@ class RunEngine:
 
     def __init__(
         self,
-        *,
         journal: Journal,
         run: JournalRun,
         workflow: Workflow,
         launcher: Launcher,
         budget: Budget,
+        *,
         workers: int,
         observe: Observer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal, self._run, self._workflow = journal, run, workflow
         self._launcher, self._budget, self._workers = launcher, budget, workers
-        self._observe, self._clock = observe, clock
+        self._inputs, self._observe, self._clock = launcher.inputs, observe, clock
         self._folder = RunFolder(Path(run.record.folder))
         self._known: Mapping[StepName, TaskRecord] = journal.tasks(run)
         self._progress = StepProgress(workflow.parents)
@@ -89,7 +92,7 @@ class RunEngine:
         self._threads: dict[StepName, _Task] = {}
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._patience = Patience()
-        self._failed = self._stopping = False
+        self._failed = self._stopping = self._task_stopped = False
         self._next_poll = 0.0
 
     def drive(self) -> RunState:
@@ -107,7 +110,7 @@ class RunEngine:
                     if self._stopping:
                         raise  # the second Ctrl-C: leave the steps to run on; resume will adopt them
                     self._stop()
-        if self._stopping:
+        if self._stopping or (self._task_stopped and not self._failed):
             return "stopped"
         return "succeeded" if self._progress.finished else "failed"
 
@@ -147,10 +150,10 @@ class RunEngine:
         node = self._workflow.by_name[step]
         assert isinstance(node, Executor)
         try:
-            if self._progress.must_skip(step) or not self._launcher.condition_holds(node):
+            if self._progress.must_skip(step) or not self._inputs.condition_holds(node):
                 self._skip(node)
                 return
-            tasks = self._launcher.tasks_of(node)
+            tasks = self._inputs.tasks_of(node)
         except ScanflowError as error:
             self._steps[step] = _Step(node, 1, 1)
             self._end(_Task(StepName(step), node, None, Share()), task_record(step, StepName(step), refused(error)))
@@ -163,7 +166,7 @@ class RunEngine:
             self._enter(_Task(name, node, item, share))
 
     def _skip(self, node: Executor) -> None:
-        self._launcher.skipped(node.name)
+        self._inputs.skip(node.name)
         record = TaskRecord(task=StepName(node.name), step=node.name, state="skipped")
         if self._known.get(record.task) != record:
             self._journal.set_task(self._run, record)
@@ -187,6 +190,7 @@ class RunEngine:
         if exit_ is not None and not exit_.succeeded:
             self._queue.append(task)  # it failed before somebody asked to go on: going on means to run it again
             return
+        task.stop_asked = (folder / "stop").exists()
         self._budget.hold(task.share)
         if exit_ is not None:
             self._process_ended(task, folder, exit_)
@@ -198,7 +202,7 @@ class RunEngine:
 
     def _begin(self, task: _Task) -> None:
         try:
-            parameters = self._launcher.parameters(task.node, task.item)
+            parameters = self._inputs.parameters(task.node, task.item)
             python = self._launcher.python(task.node)
             if python.requirements is not None and not is_ready(python.path):
                 self._park(task, python)
@@ -305,8 +309,8 @@ class RunEngine:
 
     def _process_ended(self, task: _Task, folder: Path, exit_: Exit) -> None:
         self._budget.give_back(task.share)
-        if exit_.reason == "void" or (exit_.reason == "stopped" and not self._stopping):
-            # It never began, or it was stopped before this drive: neither is a failure of its own.
+        if exit_.reason == "void" or (exit_.reason == "stopped" and task.stop_asked and not self._stopping):
+            # It never began, or it was to be stopped before this drive: neither is a failure of its own.
             if not self._stopping:
                 self._queue.appendleft(task)
             return
@@ -340,6 +344,8 @@ class RunEngine:
             self._count_off(task)
         elif record.state == "failed":
             self._failed = True
+        elif record.state == "stopped":
+            self._task_stopped = True
         self._observe(self._ended_event(record))
 
     def _count_off(self, task: _Task) -> None:

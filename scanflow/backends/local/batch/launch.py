@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,29 +13,35 @@ from typing import Any
 
 import cloudpickle
 
-from scanflow.app.application import Application
 from scanflow.app.executor import Executor, Target
+from scanflow.app.resources import Resources
 from scanflow.app.steps import check_parameters
-from scanflow.app.workflow import Workflow
 from scanflow.backends.app_files import AppFiles
 from scanflow.backends.local.batch import function_process
 from scanflow.backends.local.batch.cache import cache_key
-from scanflow.backends.local.batch.commands import script_command, step_environment
 from scanflow.backends.local.batch.pickles import home_key, read_pickle, write_pickle
-from scanflow.backends.local.batch.values import Outputs, encode
+from scanflow.backends.local.batch.values import Outputs, as_argument, encode
 from scanflow.backends.local.environments import environment_python, normalised
 from scanflow.backends.local.layout import Home, RunFolder
-from scanflow.backends.outputs import pick_output
-from scanflow.backends.parameters import items_of, resolve_parameters
-from scanflow.backends.port import Environment
-from scanflow.backends.tasks import split_task, task_name
+from scanflow.backends.parameters import StepInputs
+from scanflow.backends.port import Environment, RunDefinition
+from scanflow.backends.tasks import split_task
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.loading import load_function
-from scanflow.names import RunName, StepName
+from scanflow.names import StepName
 from scanflow.private import private_folder
 from scanflow.processes.shims import Spec, attempt_folder
 
 SEEN_OUTPUTS = 512
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
+"""Each library's own variable for the size of its thread pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,66 +67,18 @@ class Launcher:
     """Prepares the tasks of one run. It reads earlier outputs and writes attempt folders; it starts nothing."""
 
     def __init__(
-        self,
-        *,
-        home: Home,
-        run: RunName,
-        folder: RunFolder,
-        app: Application,
-        workflow: Workflow,
-        tracking: Environment,
-        max_fan_out: int,
-        only: StepName | None = None,
+        self, definition: RunDefinition, folder: RunFolder, *, home: Home, max_fan_out: int, tracking: Environment
     ) -> None:
-        self._home, self._run, self._folder = home, run, folder
-        self._app, self._workflow, self._tracking = app, workflow, tracking
-        self._files = AppFiles(app, workflow)
-        self._max_fan_out, self._only = max_fan_out, only
-        self._widths: dict[str, int | None] = {}
-        self._skipped: set[str] = set()
+        self._app, self._workflow, self._tracking = definition.app, definition.workflow, tracking
+        self._home, self._folder, self._files = home, folder, AppFiles(definition.app, definition.workflow)
         self._pythons: dict[str, Python] = {}
-        self._outputs = lru_cache(maxsize=SEEN_OUTPUTS)(self._read_outputs)
+        read = lru_cache(maxsize=SEEN_OUTPUTS)(self._read_outputs)
+        self.inputs = StepInputs(definition, read=read, outputs=folder.outputs, max_fan_out=max_fan_out)
 
     @cached_property
     def key(self) -> bytes:
+        """What pickles of this home are signed with."""
         return home_key(self._home.path)
-
-    def skipped(self, step: str) -> None:
-        self._skipped.add(step)
-
-    def tasks_of(self, node: Executor) -> list[tuple[StepName, Any]]:
-        """Return a step's tasks, each with its item; remembers how many, for those that use its outputs.
-
-        Raises:
-            InvalidError: its list is not one, or too long.
-        """
-        items = items_of(
-            node,
-            lookup=self._lookup,
-            output_dir=self._workflow.output_dir,
-            outputs=self._folder.outputs,
-            at_most=self._max_fan_out,
-        )
-        self._widths[node.name] = None if items is None else len(items)
-        if items is None:
-            return [(task_name(node.name, None), None)]
-        tasks = [(task_name(node.name, index), item) for index, item in enumerate(items)]
-        if self._only is None or split_task(self._only)[1] is None or split_task(self._only)[0] != node.name:
-            return tasks
-        if chosen := [task for task in tasks if task[0] == self._only]:
-            return chosen
-        raise NotFoundError(f"The step {node.name!r} has {len(tasks)} tasks, from {node.name}.0: no {self._only!r}.")
-
-    def condition_holds(self, node: Executor) -> bool:
-        if node.when is None:
-            return True
-        left = node.when.left
-        return node.when.holds(self._lookup(left.step or "", left.output))
-
-    def parameters(self, node: Executor, item: Any) -> dict[str, Any]:
-        return resolve_parameters(
-            node, item=item, lookup=self._lookup, output_dir=self._workflow.output_dir, outputs=self._folder.outputs
-        )
 
     def python(self, node: Executor) -> Python:
         """Return the interpreter a step needs, the same for all its tasks; its environment may not be there yet."""
@@ -139,14 +98,13 @@ class Launcher:
         return Python(environment_python(self._home.environments, wanted), wanted, base)
 
     def cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> str:
-        version = node.cache if isinstance(node.cache, str) else ""
         code, name = self._code(node)
         return cache_key(
             code=code,
             name=name,
             parameters=parameters,
             requirements="\n".join(python.requirements or ()),
-            version=version,
+            version=node.cache if isinstance(node.cache, str) else "",
             outputs=self._folder.outputs,
         )
 
@@ -159,7 +117,7 @@ class Launcher:
         request = None
         if node.target is None:
             mainfile = self._files.find(node.mainfile or "", node.name)
-            argv = script_command(mainfile, parameters, python=python.path, who=f"Executor {node.name!r}")
+            argv = [str(python.path), str(mainfile), *_options(parameters, who=f"Executor {node.name!r}")]
         else:
             request, file = folder / "request.json", self._files.function_file(node.target, node.name)
             by_value = self._kept(node.target)
@@ -174,9 +132,7 @@ class Launcher:
                 key=self.key.hex(),
             ).write(request)
             argv = [str(python.path), function_process.__file__, str(request)]
-        env = step_environment(
-            self._app, self._workflow, node, run=self._run, task=task, outputs=outputs, tracking=self._tracking
-        )
+        env = self._variables(node, task, outputs)
         by_fork = str(request) if request and can_fork(node) else None
         cwd = str(self._files.app_dir)
         return attempt_folder(folder, Spec(argv=argv, cwd=cwd, request=by_fork, env=env, timeout_s=node.timeout_s))
@@ -249,16 +205,39 @@ class Launcher:
         own = None if plain.__module__ == "__main__" else getattr(sys.modules.get(plain.__module__), "__file__", None)
         return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
 
-    def _lookup(self, step: str, output: str) -> Any:
-        if step in self._skipped:
-            return None
-        width = self._widths.get(step)
-        if width is None:
-            return pick_output(self._outputs(task_name(step, None)), output, step)
-        return [pick_output(self._outputs(task_name(step, index)), output, step) for index in range(width)]
+    def _variables(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
+        """Return the variables a step is given beside its runner's own."""
+        app, workflow, run = self._app, self._workflow.name, self._folder.path.name
+        tags = {"scanflow.workflow": workflow, "scanflow.run": run, "scanflow.step": node.name, "scanflow.task": task}
+        return {
+            **thread_variables(node.resources),
+            **self._tracking(tags),
+            "PYTHONUNBUFFERED": "1",  # so that the log shows what was printed, when it was
+            "SCANFLOW_APP": app.name,
+            "SCANFLOW_TEAM": app.team,
+            "SCANFLOW_WORKFLOW": workflow,
+            "SCANFLOW_RUN": run,
+            "SCANFLOW_STEP": node.name,
+            "SCANFLOW_TASK": task,
+            "SCANFLOW_OUTPUT_DIR": str(outputs),
+            **node.env,
+        }
 
     def _read_outputs(self, task: StepName) -> Outputs:
         folder = self._folder.outputs_of(task)
         if not folder.exists():
             raise NotFoundError(f"The outputs of {split_task(task)[0]!r} are gone: {str(folder)!r}. Start a new run.")
         return Outputs(folder, self.key)
+
+
+def thread_variables(resources: Resources) -> dict[str, str]:
+    """Return thread-pool sizes for the cores granted, rounded up; none where the cores are not limited."""
+    return {} if resources.cores is None else dict.fromkeys(THREAD_VARIABLES, str(math.ceil(resources.cores)))
+
+
+def _options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
+    """Give ``--name value ...``; a parameter that is None is left out."""
+    for name, value in parameters.items():
+        if value is not None:
+            yield f"--{name}"
+            yield as_argument(value, who=f"{who}: the parameter {name!r}")

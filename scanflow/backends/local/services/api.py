@@ -33,8 +33,8 @@ from scanflow.backends.local.services.state.desired import change as change_stor
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.local.services.supervisor.attempts import newest
-from scanflow.backends.service_change import ServiceChange, Sizing
-from scanflow.backends.service_records import Explanation, Progress, ServiceObserver, ServiceRecord, Shape
+from scanflow.backends.service_change import Deployment, ServiceChange
+from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord, Shape
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError, did_you_mean
 from scanflow.processes.files import locked
@@ -89,12 +89,8 @@ class LocalServices:
 
     def deploy(
         self,
-        app: Application,
-        workflow: Workflow,
+        deployment: Deployment,
         *,
-        source: Path | None = None,
-        sizing: Sizing | None = None,
-        port: int | None = None,
         key: str | None = None,
         observe: ServiceObserver = lambda _: None,
         timeout_s: float | None = None,
@@ -105,6 +101,7 @@ class LocalServices:
             UsageError: it cannot be; what served before serves on.
             UnavailableError: it takes too long; it goes on.
         """
+        app, workflow, sizing = deployment.app, deployment.online, deployment.sizing
         shape = None if sizing is None else changed_shape(shape_of(workflow), sizing)
         self._builder.check(app, workflow, shape)
         folder = self._folders.service(workflow.name)
@@ -112,13 +109,13 @@ class LocalServices:
         made = self._builder.definition(
             app,
             workflow,
-            source=source,
+            source=deployment.source,
             shape=shape,
             tell=lambda text: observe(Progress(service=workflow.name, text=text)),
         )
 
         def deployed(before: DesiredState | None) -> DesiredState:
-            return self._deployed(before, folder, made, app, workflow, port)
+            return self._deployed(before, folder, made, app, workflow, deployment.port)
 
         ports = locked(self._folders.lock)
         return self._change(folder, deployed, key, observe, timeout_s or self._timeout_s, inside=ports)
@@ -205,7 +202,10 @@ class LocalServices:
         Raises:
             NotFoundError: there is none of that name.
         """
-        return self._record(self._watched(name))
+        folder = self._watched(name)
+        state = read_observed(folder)
+        explanation = None if state is None else state.explanation
+        return self._record(folder).model_copy(update={"explanation": explanation})
 
     def ensure(self, name: str) -> bool:
         """Make sure that a service has a supervisor; say whether it had none."""
@@ -218,13 +218,6 @@ class LocalServices:
         if self.ensure(name):
             wait_until_reported(folder)
         return folder
-
-    def explain(self, name: str) -> Explanation:
-        """Return the last decision on the number of instances, with what it was made from."""
-        state = read_observed(self._watched(name))
-        if state is None or state.explanation is None:
-            raise UnavailableError(f"The supervisor of {name!r} has not looked at it yet. Try again in a moment.")
-        return state.explanation
 
     def logs(self, name: str, instance: str | None = None) -> FileLogs:
         """Return a reader of what the instances, or one of them, wrote; ``supervisor`` is one when named.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
 from scanflow.backends.records import RunRecord, RunStarted
-from scanflow.deployer import Deployer
+from scanflow.deployer import Deployer, RunRequest
 from scanflow.errors import NotFoundError
 from scanflow_server.primitives import carry_out
 
@@ -45,24 +45,13 @@ class InlineRuns:
     def begun(self, key: str) -> RunRecord | None:
         return self._deployer.show(self._names[key]) if key in self._names else None
 
-    def begin(
-        self, app: Application, workflow: str, *, parameters: Mapping[str, Any], source: Path | None, key: str
-    ) -> RunRecord:
+    def begin(self, request: RunRequest, *, key: str) -> RunRecord:
         if (known := self.begun(key)) is not None:
             return known
-        return self._deployer.run(
-            app, workflow, parameters=parameters, source=source, observe=lambda event: self._heard(key, event)
-        )
+        return self._deployer.run(request, observe=lambda event: self._heard(key, event))
 
-    def spin(self, app: Application, step: str, *, run: str, parameters: Mapping[str, Any], key: str) -> RunRecord:
-        if (known := self.begun(key)) is not None:
-            return known
-        return self._deployer.spin(
-            step, run=run, app=app, parameters=parameters, observe=lambda event: self._heard(key, event)
-        )
-
-    def stop(self, run: str) -> RunRecord:
-        return self._deployer.stop(run)
+    def stop(self, run: str, task: str | None = None) -> RunRecord:
+        return self._deployer.stop(run, task)
 
     def show(self, run: str) -> RunRecord:
         return self._deployer.show(run)

@@ -13,8 +13,8 @@ from scanflow.backends.local.services.spec.service_spec import ServiceSpec, node
 from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.port import LogReader
-from scanflow.backends.service_change import ServiceChange, Sizing
-from scanflow.backends.service_records import Explanation, ServiceObserver, ServiceRecord, Shape
+from scanflow.backends.service_change import Deployment, ServiceChange
+from scanflow.backends.service_records import ServiceObserver, ServiceRecord, Shape
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import NotFoundError
 from scanflow.wire import ModelFiles, Revision
@@ -43,15 +43,12 @@ class Ruled:
 
     def deploy(
         self,
-        app: Application,
-        workflow: Workflow,
+        deployment: Deployment,
         *,
-        source: Path | None,  # noqa: ARG002
-        sizing: Sizing | None,
-        port: int | None,
         key: str | None,  # noqa: ARG002
         observe: ServiceObserver,  # noqa: ARG002
     ) -> ServiceRecord:
+        app, workflow, sizing = deployment.app, deployment.online, deployment.sizing
         definition = ServiceSpec(
             app=app.name,
             team=app.team,
@@ -66,7 +63,7 @@ class Ruled:
         )
         before = self.stored.get(workflow.name)
         if before is None:
-            made = DesiredState(name=workflow.name, port=port or 46700, created=1.0, definition=definition)
+            made = DesiredState(name=workflow.name, port=deployment.port or 46700, created=1.0, definition=definition)
             return self._keep(made)
         return self._keep(before.requested(definition, replaces=True))
 
@@ -87,9 +84,6 @@ class Ruled:
     ) -> ServiceRecord:
         files = None if change.model is None else self.fetch(change.model)
         return self._keep(changes.applied(self._stored(name), change, files, lambda _name, _version: None, _complete))
-
-    def explain(self, name: str) -> Explanation:
-        raise NotImplementedError(name)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         raise NotImplementedError(workflow.name)

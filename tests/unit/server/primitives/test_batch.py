@@ -13,8 +13,9 @@ from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
 from scanflow.loading import load_application
+from scanflow.names import StepName
 from scanflow.settings import Settings
 from tests.unit.server.primitives.keeping import InlineRuns, Remembered, do
 
@@ -119,19 +120,20 @@ class RunningRuns(InlineRuns):
 
     record: RunRecord
 
-    def __init__(self, *steps: str) -> None:
+    def __init__(self, *running: str) -> None:
         listing: Any = SimpleNamespace(runs=lambda **_: [self.record.model_copy(update=OTHER), self.record])
         super().__init__(listing)
-        self.stopped: list[str] = []
-        tasks = tuple(TaskRecord.model_validate({"task": step, "step": step, "state": "running"}) for step in steps)
+        self.stopped: list[tuple[str, str | None]] = []
+        steps = {task: task.partition(".")[0] for task in running}
+        tasks = tuple(TaskRecord(task=StepName(task), step=step, state="running") for task, step in steps.items())
         given = {"name": "calm-otter-417", "app": "counting", "team": "tests", "workflow": "sums", "state": "running"}
         self.record = RunRecord.model_validate({**given, "created": 1.0, "folder": ".", "tasks": tasks})
 
     def show(self, run: str) -> RunRecord:  # noqa: ARG002
         return self.record
 
-    def stop(self, run: str) -> RunRecord:
-        self.stopped.append(run)
+    def stop(self, run: str, task: str | None = None) -> RunRecord:
+        self.stopped.append((run, task))
         return self.record
 
 
@@ -139,21 +141,26 @@ def test_the_runs_of_a_workflow_are_stopped_and_no_others(doing: Doing) -> None:
     doing.runs = runs = RunningRuns("load")
     assert doing("stop_workflow", workflow="sums").result["stopped"] == ["calm-otter-417"]
     assert doing("stop_workflow", workflow="scripts").result == {"runs": [], "stopped": []}
-    assert runs.stopped == ["calm-otter-417"]
+    assert runs.stopped == [("calm-otter-417", None)]
     with pytest.raises(UsageError, match="'workflow', or 'run': name one"):
         doing("stop_workflow")
 
 
-def test_a_step_is_stopped_where_nothing_else_would_end_with_it(doing: Doing) -> None:
-    doing.runs = runs = RunningRuns("load")
-    assert doing("stop_executor", workflow="sums", executor="load").result["stopped"] is True
-    assert runs.stopped == ["calm-otter-417"]
-    doing.runs = runs = RunningRuns("load", "total")
-    with pytest.raises(UnsupportedError, match="stop_executor: the embedded backend stops whole runs, and total"):
-        doing("stop_executor", workflow="sums", executor="load")
+def test_a_step_or_one_replica_of_it_is_stopped_and_no_other(doing: Doing) -> None:
+    doing.runs = runs = RunningRuns("load.0", "load.1", "total")
+    step: dict[str, Any] = {"workflow": "sums", "executor": "load"}
+    assert doing("stop_executor", **step).result["stopped"] is True
+    assert doing("stop_executor", **step, replica=1).result["stopped"] is True
+    assert runs.stopped == [("calm-otter-417", "load"), ("calm-otter-417", "load.1")]
+    with pytest.raises(NotFoundError, match=r"has no step 'load.2'"):
+        doing("stop_executor", **step, replica=2)
     with pytest.raises(NotFoundError, match="has no step 'lod'"):
         doing("stop_executor", workflow="sums", executor="lod")
-    assert runs.stopped == []
+
+
+def test_a_step_that_has_ended_is_left_as_it_is(doing: Doing) -> None:
+    doing("run_workflow", workflow="sums")
+    assert doing("stop_executor", workflow="sums", executor="load").result["stopped"] is False
 
 
 @pytest.mark.parametrize(
