@@ -17,7 +17,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.parameters import pick_output
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
-from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest
+from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import explanation_of, predict
 from scanflow.errors import StepFailedError, UsageError
 from scanflow.placement.granularity import cores_and_instances
