@@ -148,7 +148,7 @@ class DeployerContract(ServicesContract):
         assert deployer.outputs(record.name, "flaky") == {"result": 7, "attempts": 2}
         assert deployer.outputs(record.name, "joined") == {"result": [None, "odd"]}
         log = TaskLog(record.name, "flaky", stream="stderr", attempt=1)
-        assert b"the first attempt fails" in _text(deployer.logs(TaskLog(log)))
+        assert b"the first attempt fails" in _text(deployer.logs(log))
 
     def test_a_failed_run_says_why_and_resume_runs_what_had_not_finished(
         self, deployer: Deployer, app: Application, source: Path
@@ -198,7 +198,7 @@ class DeployerContract(ServicesContract):
         with pytest.raises(NotFoundError, match=r"no node 'totla'. Did you mean 'total'"):
             deployer.run(RunRequest(run=good.name, step="totla"))
         with pytest.raises(NotFoundError, match=r"no log of 'laod'. Did you mean 'load'"):
-            list(deployer.logs(TaskLog(TaskLog(good.name, "laod"))))
+            list(deployer.logs(TaskLog(good.name, "laod")))
         with pytest.raises(NotFoundError, match=r"'laod' has no outputs in the run .* Did you mean 'load'"):
             deployer.outputs(good.name, "laod")
 

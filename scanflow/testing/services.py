@@ -54,7 +54,7 @@ class ServicesContract:
     def served(self, deployer: Deployer, tmp_path: Path) -> Iterator[ServiceRecord]:
         source = _application(tmp_path, by=2)
         try:
-            yield deployer.deploy(Deployment(Deployment(_load(source), source=source)))
+            yield deployer.deploy(Deployment(_load(source), source=source))
         finally:
             for record in deployer.services():
                 deployer.delete(record.name)
@@ -98,7 +98,7 @@ class ServicesContract:
 
     def test_a_change_can_be_taken_back(self, deployer: Deployer, served: ServiceRecord, tmp_path: Path) -> None:
         source = _application(tmp_path, by=3)
-        changed = deployer.deploy(Deployment(Deployment(_load(source), source=source)))
+        changed = deployer.deploy(Deployment(_load(source), source=source))
         assert (changed.url, changed.previous) == (served.url, True)
         assert _only(predict(deployer, SERVICE, [1])) == [3]
         deployer.change(SERVICE, ServiceChange(rollback=True))
@@ -119,7 +119,7 @@ class ServicesContract:
         source = _application(tmp_path, by=2)
         (tmp_path / "contract_model.py").unlink()
         with pytest.raises(UsageError, match=r"contract_model\.py"):
-            deployer.deploy(Deployment(Deployment(_load(source), source=source)))
+            deployer.deploy(Deployment(_load(source), source=source))
         assert deployer.services() == []
 
     def test_an_online_workflow_is_not_run(self, deployer: Deployer, tmp_path: Path) -> None:
