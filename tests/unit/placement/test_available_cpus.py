@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,9 @@ def test_without_a_control_group_the_affinity_mask_counts(tmp_path: Path) -> Non
     machine = this_machine(tmp_path, tmp_path)
     assert machine.cores == len(os.sched_getaffinity(0))
     assert machine.memory_bytes > 2**28
-
-
-def test_this_machine_is_at_least_a_core() -> None:
-    assert 1 <= this_machine().cores <= len(os.sched_getaffinity(0))
+    write(tmp_path, {"cpu.max": "max 100000", "memory.max": "max", "cpuset.cpus.effective": "60000"})
+    assert this_machine(tmp_path, tmp_path) == machine, "what limits nothing, and a cpuset of another machine"
+    assert 1 <= this_machine().cores <= machine.cores
 
 
 def test_a_quota_of_half_a_core_is_one_core(tmp_path: Path) -> None:
@@ -33,60 +33,59 @@ def test_a_quota_of_half_a_core_is_one_core(tmp_path: Path) -> None:
     assert (machine.cores, machine.quota, machine.memory_bytes) == (1, 0.5, 268435456)
 
 
-def test_a_quota_without_a_limit_is_none(tmp_path: Path) -> None:
-    write(tmp_path, {"cpu.max": "max 100000", "memory.max": "max"})
-    assert this_machine(tmp_path, tmp_path) == this_machine(tmp_path / "nothing", tmp_path)
-
-
 def test_a_cpuset_is_taken_from_the_mask(tmp_path: Path) -> None:
     first = min(os.sched_getaffinity(0))
     write(tmp_path, {"cpuset.cpus.effective": f"{first}"})
     assert this_machine(tmp_path, tmp_path).cpus == (first,)
 
 
-def test_a_cpuset_that_leaves_none_of_the_mask_is_not_believed(tmp_path: Path) -> None:
-    write(tmp_path, {"cpuset.cpus.effective": "60000"})
-    assert this_machine(tmp_path, tmp_path).cores == len(os.sched_getaffinity(0))
+OWN_GROUP = {
+    "cpu.max": "150000 100000",
+    "cpuset.cpus.effective": "0-3",
+    "cpuset.mems.effective": "0",
+    "memory.max": 2**30,
+}
+GROUPS_ABOVE = {
+    "a/cpu.max": "200000 100000",
+    "a/memory.max": "1000000",
+    "a/b/cpu.max": "400000 100000",
+    "a/b/memory.max": "max",
+    "a/b/c/cpu.max": "max 100000",
+    "a/cpuset.cpus.effective": "0-7",
+    "a/b/cpuset.cpus": "",
+}
+MOUNT = {"cpu.max": "300000 100000", "cpuset.cpus.effective": "4-6"}
+UNLIMITED = {"memory/memory.limit_in_bytes": "9223372036854771712", "cpu/cpu.cfs_quota_us": "-1"}
+BOTH_VERSIONS = {
+    "unified/jobs/cpu.pressure": "",
+    "cpu/jobs/cpu.cfs_quota_us": "100000",
+    "cpu/jobs/cpu.cfs_period_us": "50000",
+    "cpuset/cpuset.effective_cpus": "0-1",
+}
 
 
-def test_the_second_version_is_read_at_the_process_own_group(tmp_path: Path) -> None:
-    write(
-        tmp_path / "cgroup/system.slice/scanflow.service",
-        {
-            "cpu.max": "150000 100000",
-            "cpuset.cpus.effective": "0-3",
-            "cpuset.mems.effective": "0",
-            "memory.max": "1073741824",
-        },
-    )
-    assert limits(tmp_path, "0::/system.slice/scanflow.service") == CgroupLimits((0, 1, 2, 3), (0,), 1.5, 2**30)
-
-
-def test_a_group_above_may_have_the_smaller_limit(tmp_path: Path) -> None:
-    write(
-        tmp_path / "cgroup",
-        {
-            "a/cpu.max": "200000 100000",
-            "a/memory.max": "1000000",
-            "a/b/cpu.max": "400000 100000",
-            "a/b/memory.max": "max",
-            "a/b/c/cpu.max": "max 100000",
-            "a/cpuset.cpus.effective": "0-7",
-            "a/b/cpuset.cpus": "",
-        },
-    )
-    assert limits(tmp_path, "0::/a/b/c") == CgroupLimits((0, 1, 2, 3, 4, 5, 6, 7), None, 2.0, 1_000_000)
-
-
-@pytest.mark.parametrize("path", ["/docker/0123", "/kubepods/pod1/0123", "/../../outside", "/"])
-def test_in_a_container_a_path_that_only_the_host_sees_means_the_mount(tmp_path: Path, path: str) -> None:
-    write(tmp_path / "cgroup", {"cpu.max": "300000 100000", "cpuset.cpus.effective": "4-6"})
-    assert limits(tmp_path, f"0::{path}") == CgroupLimits((4, 5, 6), None, 3.0, None)
-
-
-def test_a_group_inside_a_container_is_found_behind_the_hosts_part_of_its_path(tmp_path: Path) -> None:
-    write(tmp_path / "cgroup", {"cpu.max": "max 100000", "workers/cpu.max": "100000 100000"})
-    assert limits(tmp_path, "0::/docker/0123/workers").quota == 1.0
+@pytest.mark.parametrize(
+    ("files", "groups", "found"),
+    [
+        (
+            {f"s/a.service/{name}": text for name, text in OWN_GROUP.items()},
+            "0::/s/a.service",
+            ((0, 1, 2, 3), (0,), 1.5, 2**30),
+        ),
+        (GROUPS_ABOVE, "0::/a/b/c", (tuple(range(8)), None, 2.0, 1_000_000)),
+        # In a container a path that only the host sees means the mount, and what is left of it counts.
+        *((MOUNT, f"0::{path}", ((4, 5, 6), None, 3.0, None)) for path in ("/docker/0123", "/../../outside", "/")),
+        ({"cpu.max": "max 100000", "workers/cpu.max": "100000 100000"}, "0::/docker/0123/workers", (None, None, 1.0)),
+        (UNLIMITED, "4:memory:/\n3:cpu:/", ()),
+        (BOTH_VERSIONS, "2:cpuset:/\n1:cpu,cpuacct:/jobs\n0::/jobs", ((0, 1), None, 2.0, None)),
+    ],
+    ids=["own", "above", "docker", "outside", "root", "inside a container", "unlimited", "both versions"],
+)
+def test_the_groups_of_a_process_limit_it(
+    tmp_path: Path, files: dict[str, object], groups: str, found: tuple[Any, ...]
+) -> None:
+    write(tmp_path / "cgroup", files)
+    assert limits(tmp_path, groups) == CgroupLimits(*found)
 
 
 @pytest.mark.parametrize("folder", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
@@ -107,24 +106,6 @@ def test_the_first_version_has_a_folder_for_each_controller(tmp_path: Path, fold
     )
     groups = f"5:{folder}:/jobs/one\n4:cpuset:/jobs\n3:memory:/jobs\n1:name=systemd:/elsewhere\n0::/"
     assert limits(tmp_path, groups) == CgroupLimits((8, 9), (1,), 2.5, 536870912)
-
-
-def test_no_limit_of_the_first_version_is_none(tmp_path: Path) -> None:
-    write(tmp_path / "cgroup", {"memory/memory.limit_in_bytes": "9223372036854771712", "cpu/cpu.cfs_quota_us": "-1"})
-    assert limits(tmp_path, "4:memory:/\n3:cpu:/") == CgroupLimits()
-
-
-def test_both_versions_beside_each_other_are_read(tmp_path: Path) -> None:
-    write(
-        tmp_path / "cgroup",
-        {
-            "unified/jobs/cpu.pressure": "",
-            "cpu/jobs/cpu.cfs_quota_us": "100000",
-            "cpu/jobs/cpu.cfs_period_us": "50000",
-            "cpuset/cpuset.effective_cpus": "0-1",
-        },
-    )
-    assert limits(tmp_path, "2:cpuset:/\n1:cpu,cpuacct:/jobs\n0::/jobs") == CgroupLimits((0, 1), None, 2.0, None)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "max", "0 100000", "100000 0", "-5 100000"])

@@ -50,10 +50,8 @@ def test_cores_that_share_an_l2_are_taken_after_those_that_do_not() -> None:
     machine = Topology(
         cores=tuple(Core(cpus=(cpu,)) for cpu in range(8)),
         nodes=(NumaNode(cpus=tuple(range(8))),),
-        caches=(
-            Cache(level=2, cpus=(0, 1, 2, 3)),
-            Cache(level=2, cpus=(4, 5, 6, 7)),
-            Cache(level=3, cpus=tuple(range(8))),
+        caches=tuple(
+            Cache(level=at, cpus=tuple(cpus)) for at, cpus in ((2, range(4)), (2, range(4, 8)), (3, range(8)))
         ),
     )
     assert cpu_order(machine, "apart")[:4] == (0, 4, 1, 5)
@@ -61,13 +59,7 @@ def test_cores_that_share_an_l2_are_taken_after_those_that_do_not() -> None:
 
 
 def test_faster_cores_come_first_and_kinds_are_not_mixed() -> None:
-    cores = (
-        Core(cpus=(0,), tier=1),
-        Core(cpus=(1,), tier=1),
-        Core(cpus=(2,), tier=1),
-        Core(cpus=(3,)),
-        Core(cpus=(4,)),
-    )
+    cores = tuple(Core(cpus=(cpu,), tier=int(cpu < 3)) for cpu in range(5))
     machine = Topology(cores=cores, nodes=(NumaNode(cpus=(0, 1, 2, 3, 4)),))
     assert cpu_order(machine) == (3, 4, 0, 1, 2)
     assert {core.tier for core in pick(machine, cores, 2, "apart")} == {0}

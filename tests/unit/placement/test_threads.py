@@ -35,10 +35,6 @@ def test_every_pool_is_as_large_as_the_cores_granted() -> None:
     assert (variables[INTER_OP], variables[INTRA_OP]) == ("1", "4")
     assert variables["OMP_NUM_THREADS"] == variables[SCANFLOW_THREADS] == "4"
     assert variables["MALLOC_ARENA_MAX"] == "4"
-
-
-def test_no_library_binds_threads_itself() -> None:
-    variables = thread_variables(2)
     assert (variables["OMP_PROC_BIND"], variables["KMP_AFFINITY"]) == ("false", "disabled")
 
 
@@ -86,11 +82,9 @@ def test_an_override_beyond_the_budget_is_refused_by_name() -> None:
         "The variable OMP_NUM_THREADS=8 asks for 8 threads on 2 cores. Write OMP_NUM_THREADS=2 or less, leave it out "
         "(it is then 2), or grant more cores."
     )
-
-
-def test_tensorflows_pools_are_refused_together() -> None:
     with pytest.raises(InvalidError, match=r"2 x 4 = 8 threads on 4 cores\. Write TF_NUM_INTRAOP_THREADS=2"):
         check_overrides({INTER_OP: "2", INTRA_OP: "4"}, 4)
+    check_overrides({"OMP_NUM_THREADS": "2,2"}, 4)  # nested pools multiply
 
 
 @pytest.mark.parametrize(
@@ -108,7 +102,3 @@ def test_tensorflows_pools_are_refused_together() -> None:
 def test_what_is_no_allowed_number_is_refused(name: str, text: str, words: str) -> None:
     with pytest.raises(InvalidError, match=f"{name}.*{words}"):
         check_overrides({name: text}, 2)
-
-
-def test_nested_pools_within_the_budget_are_taken() -> None:
-    check_overrides({"OMP_NUM_THREADS": "2,2"}, 4)
