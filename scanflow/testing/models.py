@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ class ModelsContract:
         assert knowledge.get_model(model) == made[2]
         assert knowledge.get_model(model, 2) == made[1]
         assert made[0].uri == f"models:/{model}/1"
+        assert knowledge.set_model_alias(model, "champion", 1).aliases == ("champion",)
+        knowledge.set_model_alias(model, "backup", 1)
+        assert knowledge.get_model(model, "champion").version == 1
+        assert knowledge.set_model_alias(model, "champion", 3).aliases == ("champion",)
+        assert knowledge.get_model(model, "champion").version == 3
+        assert [one.aliases for one in knowledge.list_model_versions(model)] == [("champion",), (), ("backup",)]
 
     def test_each_version_has_its_files(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         for number in (1, 2):
@@ -49,18 +56,7 @@ class ModelsContract:
         assert read_folder(tmp_path / "latest") == dict.fromkeys(ODD_NAMES, b"\x02")
         assert read_folder(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
 
-    def test_an_alias_names_one_version(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
-        source = write_folder(tmp_path / "in", {"weights": b"1"})
-        for _ in range(2):
-            knowledge.register_model(model, source, app=APP, team=team)
-        assert knowledge.set_model_alias(model, "champion", 1).aliases == ("champion",)
-        knowledge.set_model_alias(model, "backup", 1)
-        assert knowledge.get_model(model, "champion").version == 1
-        assert knowledge.set_model_alias(model, "champion", 2).aliases == ("champion",)
-        assert knowledge.get_model(model, "champion").version == 2
-        assert [version.aliases for version in knowledge.list_model_versions(model)] == [("champion",), ("backup",)]
-
-    def test_unknown_models_are_told(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
+    def test_what_is_unknown_is_told(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
         wrong = model.replace("model", "modle")
         for ask in (knowledge.get_model, knowledge.list_model_versions):
@@ -69,19 +65,17 @@ class ModelsContract:
         with pytest.raises(NotFoundError, match=f"Did you mean {model!r}"):
             knowledge.fetch_model(wrong, tmp_path / "out")
         assert not (tmp_path / "out").exists()
-
-    def test_unknown_versions_are_told(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
-        knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
         knowledge.set_model_alias(model, "champion", 1)
         with pytest.raises(NotFoundError, match=r"alias 'champoin'\. Did you mean 'champion'"):
             knowledge.get_model(model, "champoin")
-        said = r"no version 7\. Known: 1, champion"
-        with pytest.raises(NotFoundError, match=said):
-            knowledge.get_model(model, 7)
-        with pytest.raises(NotFoundError, match=said):
-            knowledge.set_model_alias(model, "backup", 7)
-        with pytest.raises(NotFoundError, match=said):
-            knowledge.set_model_tags(model, 7, {"a": "b"})
+        asks: list[Callable[[], object]] = [
+            lambda: knowledge.get_model(model, 7),
+            lambda: knowledge.set_model_alias(model, "backup", 7),
+            lambda: knowledge.set_model_tags(model, 7, {"a": "b"}),
+        ]
+        for unknown in asks:
+            with pytest.raises(NotFoundError, match=r"no version 7\. Known: 1, champion"):
+                unknown()
 
     def test_tags_are_added_to_a_version(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         source = write_folder(tmp_path / "in", {"w": b"1"})
