@@ -22,7 +22,7 @@ Authenticate: TypeAlias = Callable[[str], Awaitable[str | None]]
 """Returns whose token it is; None: nobody's."""
 
 _OWN_SITES = frozenset({b"same-origin", b"none"})
-_CHECKED = frozenset({b"host", b"origin", b"sec-fetch-site"})
+_CHECKED = (b"host", b"origin", b"sec-fetch-site")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,10 @@ def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal 
 
     ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports.
     """
-    host = origin = site = None
-    for name, value in headers:
-        if name not in _CHECKED:
-            continue
-        if name == b"host":
-            if host is not None:
-                return Refusal(400, "More than one Host", "The request has more than one Host header. Send one.")
-            host = value
-        elif name == b"origin":
-            origin = value
-        else:
-            site = value
+    given = [(name, value) for name, value in headers if name in _CHECKED]
+    if sum(name == b"host" for name, _ in given) > 1:
+        return Refusal(400, "More than one Host", "The request has more than one Host header. Send one.")
+    host, origin, site = map(dict(given).get, _CHECKED)
     if host is not None and not _is_allowed(host, hosts):
         return Refusal(
             421,

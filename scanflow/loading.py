@@ -71,10 +71,8 @@ def _from_python(path: Path) -> Application:
     except ScanflowError as error:
         where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         raise UsageError(f"{path.name}, line {where[-1] if where else '?'}: {error}") from error
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # whatever a user's file raises is the user's to see, without our frames around it
+    except (Exception, SystemExit) as error:
+        # Whatever a user's file raises is the user's to see, without our frames around it.
         failure = failure_from_text(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
         raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.lines()])) from error
     apps = _made_in(module, Application)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from scanflow.app.model import Model, as_tuple, short
+from scanflow.app.model import Model, as_tuple, first_doubled, short
 from scanflow.app.parameters import Fixed, Parameters
 from scanflow.app.quantities import Seconds
 from scanflow.app.resources import Resources
@@ -98,10 +98,8 @@ class Agent(Model):
         who = f"Agent {self.name!r}"
         if self.template is None and not self.sensors and not self.modules:
             raise InvalidError(f"{who} would do nothing. Give it a 'template', 'sensors' or 'modules'.")
-        names = [sensor.name for sensor in self.sensors]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidError(f"{who} has two sensors named {name!r}. Rename one.")
+        if doubled := first_doubled(sensor.name for sensor in self.sensors):
+            raise InvalidError(f"{who} has two sensors named {doubled!r}. Rename one.")
         return self
 
     def sensor(

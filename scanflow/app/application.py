@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Self
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.agents import Agent
-from scanflow.app.model import Model, Whole, as_tuple, short
+from scanflow.app.model import Model, Whole, as_tuple, first_doubled, short
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import MAX_NAME, check_name, environment_name
@@ -58,9 +57,8 @@ class Application(Model):
                 f"Kubernetes allows {MAX_NAME}: shorten the name or the team by {len(self.environment) - MAX_NAME}."
             )
         for what, named in (("workflows", self.workflows), ("agents", self.agents)):
-            doubled = [name for name, count in Counter(thing.name for thing in named).items() if count > 1]
-            if doubled:
-                raise InvalidError(f"{who} has two {what} named {doubled[0]!r}. Rename one of them.")
+            if doubled := first_doubled(thing.name for thing in named):
+                raise InvalidError(f"{who} has two {what} named {doubled!r}. Rename one of them.")
         self._check_backups(who)
         nodes = {node.name for workflow in self.workflows for node in workflow.nodes}
         for agent in self.agents if nodes else ():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
@@ -52,6 +53,10 @@ class Model(BaseModel):
         return {"kind": kind, **written} if kind is not None and isinstance(written, dict) else written
 
 
+def first_doubled(names: Iterable[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
 def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | tuple) else value
 
@@ -72,6 +77,23 @@ def _no_truth(value: Any, info: ValidationInfo) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_no_truth)]
 Number = Annotated[float, BeforeValidator(_no_truth)]
+
+
+# pydantic's own words name types of Python's and of its own.
+_REASONS = {
+    "is_instance_of": "it should be a list",
+    "sequence_str": "it should be a list",
+    "list_type": "it should be a list",
+    "too_short": "it needs at least {min_length}",
+    "string_type": "it should be text (in a file, put it in quotes)",
+    "dict_type": "it should be a mapping",
+    "mapping_type": "it should be a mapping",
+    "model_type": "it should be a {class_name}",
+    "dataclass_type": "it should be a {class_name}",
+    "union_tag_not_found": "it has no 'kind', which says what it is",
+    "model_attributes_type": "it has no 'kind', which says what it is",
+    "union_tag_invalid": "its kind should be one of {expected_tags}",
+}
 
 
 def _describe(model: type[BaseModel], data: Mapping[str, Any], error: ValidationError) -> str:
@@ -101,23 +123,9 @@ def _line(model: type[BaseModel], subject: str, detail: ErrorDetails) -> str:
 
 def _reason(detail: ErrorDetails) -> str:
     context = detail.get("ctx", {})
-    match detail["type"]:
-        case "is_instance_of" | "sequence_str" | "list_type":
-            return "it should be a list"
-        case "too_short":
-            return f"it needs at least {context['min_length']}"
-        case "string_type":
-            return "it should be text (in a file, put it in quotes)"
-        case "dict_type" | "mapping_type":
-            return "it should be a mapping"
-        case "model_type" | "dataclass_type":
-            return f"it should be a {context['class_name']}"
-        case "union_tag_not_found" | "model_attributes_type":
-            return "it has no 'kind', which says what it is"
-        case "union_tag_invalid":
-            return f"its kind should be one of {context['expected_tags']}"
-        case _:
-            return detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+    if words := _REASONS.get(detail["type"]):
+        return words.format(**context)
+    return detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
 
 
 def _elsewhere(model: type[BaseModel], field: str) -> str:

@@ -123,16 +123,8 @@ def _memory(step: PlannedStep, machine_cores: float) -> int:
 def _plan_step(workflow: Workflow, name: str, wave: int) -> PlannedStep:
     node = workflow.by_name[name]
     assert isinstance(node, Executor)
-    return PlannedStep(
-        name=name,
-        wave=wave,
-        runs=node.mainfile or str(node.function),
-        after=workflow.parents[name],
-        cores=node.resources.cores or 1.0,
-        memory_bytes=node.resources.memory_bytes,
-        width=_width(node),
-        notes=tuple(_notes(node)),
-    )
+    runs = node.mainfile or str(node.function)
+    return _planned(workflow, node, wave, runs=runs, notes=_notes(node)).model_copy(update={"width": _width(node)})
 
 
 def _plan_node(workflow: Workflow, name: str, wave: int) -> PlannedStep:
@@ -141,14 +133,21 @@ def _plan_node(workflow: Workflow, name: str, wave: int) -> PlannedStep:
     batching = [] if node.batching is None else [f"batches of up to {node.batching.max_size}"]
     scaling = node.scaling
     scaled = [] if scaling is None else [f"{scaling.min} to {scaling.max} instances by {scaling.metric}"]
+    notes = (node.role, *batching, *scaled, *([IMAGE_NOTE] if node.image is not None else []))
+    return _planned(workflow, node, wave, runs=node.implementation or str(node.model), notes=notes)
+
+
+def _planned(
+    workflow: Workflow, node: Executor | Service, wave: int, *, runs: str, notes: tuple[str, ...]
+) -> PlannedStep:
     return PlannedStep(
-        name=name,
+        name=node.name,
         wave=wave,
-        runs=node.implementation or str(node.model),
-        after=workflow.parents[name],
+        runs=runs,
+        after=workflow.parents[node.name],
         cores=node.resources.cores or 1.0,
         memory_bytes=node.resources.memory_bytes,
-        notes=(node.role, *batching, *scaled, *([IMAGE_NOTE] if node.image is not None else [])),
+        notes=notes,
     )
 
 
@@ -158,24 +157,16 @@ def _width(node: Executor) -> int | None:
     return None if isinstance(node.for_each, Ref) else len(node.for_each)
 
 
-def _notes(node: Executor) -> list[str]:
-    notes = []
-    if node.for_each is not None:
-        notes.append(
-            f"for each {node.for_each!s}" if isinstance(node.for_each, Ref) else f"for each of {len(node.for_each)}"
-        )
-    if node.when is not None:
-        notes.append(f"when {node.when}")
-    if node.in_process:
-        notes.append("in process")
-    if node.requirements is not None:
-        notes.append("own environment")
-    if node.retry.limit:
-        notes.append(f"{node.retry.limit} {'retry' if node.retry.limit == 1 else 'retries'}")
-    if node.timeout_s is not None:
-        notes.append(f"at most {node.timeout_s:g} s")
-    if node.cache:
-        notes.append("cached")
-    if node.image is not None:
-        notes.append(IMAGE_NOTE)
-    return notes
+def _notes(node: Executor) -> tuple[str, ...]:
+    over, retries = node.for_each, node.retry.limit
+    notes = (
+        "" if over is None else f"for each {over!s}" if isinstance(over, Ref) else f"for each of {len(over)}",
+        "" if node.when is None else f"when {node.when}",
+        "in process" if node.in_process else "",
+        "" if node.requirements is None else "own environment",
+        f"{retries} {'retry' if retries == 1 else 'retries'}" if retries else "",
+        "" if node.timeout_s is None else f"at most {node.timeout_s:g} s",
+        "cached" if node.cache else "",
+        "" if node.image is None else IMAGE_NOTE,
+    )
+    return tuple(filter(None, notes))

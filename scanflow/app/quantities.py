@@ -45,15 +45,12 @@ def parse_memory(value: float | str, *, what: str = "memory", least: int = MIN_M
     if unit not in _MEMORY_UNITS:
         raise InvalidError(f"{what} {short(value)} has the unknown unit {unit!r}. {_memory_advice(number, unit)}")
     size = math.ceil(number * _MEMORY_UNITS[unit])
-    if number <= 0:
-        raise InvalidError(f"{what} {short(value)} is not above zero. Write an amount such as '512Mi' or '4Gi'.")
+    if number <= 0 or size > MAX_MEMORY:
+        problem = "not above zero" if number <= 0 else "more than any machine has"
+        raise InvalidError(f"{what} {short(value)} is {problem}. Write an amount such as '512Mi' or '4Gi'.")
     if size < least:
         raise InvalidError(
             f"{what} {short(value)} is {size} bytes, too little to run in. Write a unit, as in '512Mi' or '4Gi'."
-        )
-    if size > MAX_MEMORY:
-        raise InvalidError(
-            f"{what} {short(value)} is more than any machine has. Write an amount such as '512Mi' or '4Gi'."
         )
     return size
 
@@ -81,12 +78,9 @@ def parse_duration(value: float | str | timedelta, *, what: str = "duration", ze
         seconds = number * _TIME_UNITS[unit or "s"]
     if zero and seconds == 0:
         return 0.0
-    if seconds <= 0:
-        raise InvalidError(f"{what} {short(value)} is not above zero. Write seconds, or '90s', '15m', '1h30m'.")
-    if seconds > MAX_DURATION_S:
-        raise InvalidError(
-            f"{what} {short(value)} is longer than a hundred years. Write seconds, or '90s', '15m', '1h30m'."
-        )
+    if not 0 < seconds <= MAX_DURATION_S:
+        problem = "not above zero" if seconds <= 0 else "longer than a hundred years"
+        raise InvalidError(f"{what} {short(value)} is {problem}. Write seconds, or '90s', '15m', '1h30m'.")
     return float(seconds)
 
 
@@ -128,13 +122,10 @@ def format_duration(seconds: float) -> str:
 
 
 def _split(value: float | str, what: str, example: str) -> tuple[Fraction, str]:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    wrong = isinstance(value, bool) or not isinstance(value, int | float | str)
+    if wrong or (isinstance(value, float) and not math.isfinite(value)):
         raise InvalidError(f"{what} cannot be {short(value)}. Write {example}.")
-    if isinstance(value, int):
-        return Fraction(value), ""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidError(f"{what} cannot be {short(value)}. Write {example}.")
+    if not isinstance(value, str):
         return Fraction(value), ""
     match = _NUMBER.fullmatch(value)
     if match is None:

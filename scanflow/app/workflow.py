@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -13,7 +12,7 @@ from scanflow.app.edges import Chain, Dependency, Linkable
 from scanflow.app.executor import Executor
 from scanflow.app.graph import levels, parents_of
 from scanflow.app.inference import check_inference
-from scanflow.app.model import Model, as_tuple, short
+from scanflow.app.model import Model, as_tuple, first_doubled, short
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.parameters import with_article
 from scanflow.app.resources import Affinity
@@ -122,9 +121,8 @@ class Workflow(Model):
                     f"{who} is of type {self.type!r}, whose nodes are {wanted.__name__}s, but {node.name!r} is "
                     f"{with_article(type(node).__name__)}. Give it a workflow of its own."
                 )
-        doubled = [name for name, count in Counter(node.name for node in self.nodes).items() if count > 1]
-        if doubled:
-            raise InvalidError(f"{who} has two nodes named {doubled[0]!r}. Rename one of them.")
+        if doubled := first_doubled(node.name for node in self.nodes):
+            raise InvalidError(f"{who} has two nodes named {doubled!r}. Rename one of them.")
         if self.type == "mpi" and len(self.nodes) > 1:
             raise InvalidError(f"{who} is of type 'mpi', which has one node, but {len(self.nodes)} are given.")
         if self.serving is not None and self.type != "online":
