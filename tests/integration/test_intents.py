@@ -119,9 +119,8 @@ def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -
     assert parameters(context) == {"epochs": 7}
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "words"),
-    [
+def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(client: httpx.Client) -> None:
+    wrong: list[tuple[str, str, Any, int, str]] = [
         ("GET", "/intents/nobody", None, 404, "There is no intent 'nobody'"),
         ("GET", "/intents/nobody/why", None, 404, "There is no intent 'nobody'"),
         ("POST", "/intents/nobody/approve", {}, 404, "There is no intent 'nobody'"),
@@ -130,14 +129,11 @@ def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -
         ("POST", "/intents", epochs("i1", 2, key=""), 422, "The key '' has to have 1 to"),
         ("POST", "/intents", {"id": "i1"}, 422, "app: Field required"),
         ("POST", "/labels/nobody", {"label": 1}, 404, "Nothing with the id 'nobody'"),
-    ],
-)
-def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(
-    client: httpx.Client, method: str, path: str, body: Any, status: int, words: str
-) -> None:
-    answer = client.request(method, f"/api/v1{path}", json=body)
-    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
-    assert words in answer.json()["detail"]
+    ]
+    for method, path, body, status, words in wrong:
+        answer = client.request(method, f"/api/v1{path}", json=body)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), path
+        assert words in answer.json()["detail"], path
 
 
 def test_a_workflow_is_run_and_the_same_intent_after_a_kill_finds_the_first_run(
@@ -180,26 +176,6 @@ def post(context: ServerContext, event: dict[str, Any]) -> None:
 
     with context.store.write() as connection:
         events.append(connection, [Event.model_validate(event)])
-
-
-def test_labels_are_asked_for_once_and_given_once(client: httpx.Client) -> None:
-    items = [
-        {"id": "a/1", "run": "r1", "data": {"image": "1.png"}, "guess": 3, "score": 0.2},
-        {"id": "b", "score": 0.9},
-    ]
-    assert client.post("/api/v1/labels", json={"app": "mnist", "items": items}).status_code == 201
-    client.post("/api/v1/labels", json={"app": "mnist", "items": items})
-    waiting = client.get("/api/v1/labels", params={"app": "mnist", "state": "wanted"}).json()
-    assert [one["id"] for one in waiting] == ["b", "a/1"]
-    bob = token_of(client, "bob")
-    given = client.post("/api/v1/labels/a/1", json={"label": 5}).json()
-    assert (given["state"], given["label"], given["by"], given["guess"]) == ("given", 5, "ann", 3)
-    assert client.post("/api/v1/labels/a/1", json={"label": 5}, headers=bob).json()["by"] == "ann"
-    other = client.post("/api/v1/labels/a/1", json={"label": 6}, headers=bob)
-    assert (other.status_code, "labelled 5 already, by 'ann'" in other.json()["detail"]) == (400, True)
-    assert other.json()["detail"].endswith("Replace that: scanflow labels --give a/1=6 --replace")
-    again = client.post("/api/v1/labels", json={"app": "mnist", "items": items}).json()
-    assert [one["state"] for one in again] == ["given", "wanted"]
 
 
 def test_the_stored_application_is_what_was_sent(context: ServerContext, tmp_path: Path) -> None:

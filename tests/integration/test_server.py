@@ -14,16 +14,18 @@ from typing import Any
 import httpx
 import pytest
 
+from scanflow.deployer import EmbeddedDeployer
 from scanflow.processes.daemon import Daemon
+from scanflow.settings import Settings
 from tests.server import ServerProcess, body_of
 from tests.waiting import until
 
 APP = """
-import os, pathlib, time
+import pathlib, time
 import scanflow as sf
 
 def note(what):
-    with open(os.environ["TEST_LEDGER"], "a") as ledger:
+    with open("ledger", "a") as ledger:
         ledger.write(what + "\\n")
 
 @sf.step
@@ -60,22 +62,31 @@ class Multiply:
 """
 
 
-@pytest.fixture
-def server(home: Path, tmp_path: Path) -> Iterator[ServerProcess]:
-    process = ServerProcess(home, environ={"TEST_LEDGER": str(tmp_path / "ledger")})
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests; each has runs of its own."""
+    home = tmp_path_factory.mktemp("server") / "home"
+    process = ServerProcess(home)
     process.start()
     yield process
     process.close()
-    (tmp_path / "go").touch()  # what still waits ends by itself
+    deployer = EmbeddedDeployer(Settings(home=home))
+    for record in deployer.services():
+        deployer.delete(record.name)
     for attempts in (home / "server").glob("runs/*/*/attempts"):
         assert Daemon(attempts.parent).wait(60), "what drives runs has not ended"
 
 
 @pytest.fixture
-def body(tmp_path: Path) -> dict[str, Any]:
+def body(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """What asks for a run whose second step waits for a file ``go``."""
     (tmp_path / "app.py").write_text(APP)
-    return body_of(tmp_path / "app.py")
+    yield body_of(tmp_path / "app.py")
+    (tmp_path / "go").touch()  # what still waits ends by itself
+
+
+def noted(server: ServerProcess, run: str, outcome: str) -> None:
+    until(lambda: server.outcomes()[run] == ["run.started", outcome], "its end is noted")
 
 
 def _lives(pid: int) -> bool:
@@ -109,7 +120,7 @@ def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end(
     assert events[-1][1]["record"] == server.api.get(f"/runs/{name}").json()
     assert server.api.get(f"/runs/{name}/steps/second/outputs").json() == {"result": "ONE"}
     assert server.run_events(name, **{"Last-Event-ID": "1-5"}) == events[5:]
-    until(lambda: server.outcomes() == {name: ["run.started", "run.succeeded"]}, "its end is noted")
+    noted(server, name, "run.succeeded")
     assert "mlflow" not in _loaded(server)
 
 
@@ -128,18 +139,18 @@ def test_a_run_goes_on_while_the_server_is_away_and_is_noted_once(
     until(lambda: "second ends" in ledger(tmp_path), "the step ends without a server")
     server.start()
     assert [kind for kind, _ in server.run_events(name)][-1] == "run-ended"
-    until(lambda: server.outcomes() == {name: ["run.started", "run.succeeded"]}, "its end is noted")
+    noted(server, name, "run.succeeded")
     assert Counter(ledger(tmp_path)) == Counter(["first one", "second begins", "second ends"])
 
 
 def test_a_run_whose_driver_is_killed_is_gone_on_with(
-    server: ServerProcess, body: dict[str, Any], tmp_path: Path, home: Path
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     name = server.api.post("/runs", json=body).json()["name"]
     begun(tmp_path)
-    first = driver_of(home, name)
+    first = driver_of(server.home, name)
     os.kill(first, signal.SIGKILL)
-    lines = home / "server" / "runs" / name / "1" / "events.jsonl"
+    lines = server.home / "server" / "runs" / name / "1" / "events.jsonl"
     until(lambda: '"adopted":true' in lines.read_text(), "another drives it")
     assert server.api.get(f"/runs/{name}").json()["state"] == "running"
     (tmp_path / "go").touch()
@@ -147,20 +158,20 @@ def test_a_run_whose_driver_is_killed_is_gone_on_with(
     assert events[-1][1]["record"]["state"] == "succeeded"
     assert [event["adopted"] for kind, event in events if kind == "task-started"][-1]
     assert Counter(ledger(tmp_path)) == Counter(["first one", "second begins", "second ends"])
-    until(lambda: server.outcomes() == {name: ["run.started", "run.succeeded"]}, "its end is noted")
+    noted(server, name, "run.succeeded")
 
 
 @pytest.mark.parametrize("driven", [True, False])
 def test_a_run_is_stopped_whether_or_not_somebody_drives_it_and_gone_on_with(
-    server: ServerProcess, body: dict[str, Any], tmp_path: Path, home: Path, driven: bool
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path, driven: bool
 ) -> None:
     name = server.api.post("/runs", json=body).json()["name"]
     begun(tmp_path)
     if not driven:
-        os.kill(driver_of(home, name), signal.SIGKILL)
+        os.kill(driver_of(server.home, name), signal.SIGKILL)
     assert server.api.post(f"/runs/{name}/stop").status_code == 200
     assert server.run_events(name)[-1][1]["record"]["state"] == "stopped"
-    until(lambda: server.outcomes() == {name: ["run.started", "run.stopped"]}, "its end is noted")
+    noted(server, name, "run.stopped")
     assert server.api.post(f"/runs/{name}/stop").status_code == 400
     (tmp_path / "go").touch()
     assert server.api.post(f"/runs/{name}/resume").json()["state"] == "running"
@@ -186,7 +197,7 @@ def test_a_failed_run_is_told_to_have_failed_and_resumed_with_what_its_file_says
     record = server.run_events(name)[-1][1]["record"]
     assert record["state"] == "failed"
     assert "ValueError: told to fail" in record["tasks"][-1]["failure"]["cause"]
-    until(lambda: server.outcomes() == {name: ["run.started", "run.failed"]}, "its end is noted")
+    noted(server, name, "run.failed")
     (tmp_path / "app.py").write_text(APP + "\nraise RuntimeError('half written')\n")
     server.api.post(f"/runs/{name}/resume")
     told = server.run_events(name)
@@ -248,33 +259,21 @@ def test_what_a_step_writes_is_followed_until_it_ends(
         assert b"".join(blocks) == b""
 
 
-def test_a_home_has_one_server(server: ServerProcess, home: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "scanflow_server", "--home", str(home), "--port", "0"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert "runs already: process" in done.stderr
+def test_a_home_and_a_port_have_one_server(server: ServerProcess, tmp_path: Path) -> None:
+    def start(home: Path, port: int) -> tuple[int, str]:
+        command = [sys.executable, "-m", "scanflow_server", "--home", str(home), "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    code, told = start(server.home, 0)
+    assert (code, "runs already: process" in told) == (3, True)
+    code, told = start(tmp_path / "other", server.port)
+    assert (code, f"127.0.0.1:{server.port} cannot be listened on" in told) == (2, True)
     assert server.answers()
 
 
-def test_a_port_that_is_taken_is_said_to_be(server: ServerProcess, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "scanflow_server", "--home", str(tmp_path / "other"), "--port", str(server.port)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert f"127.0.0.1:{server.port} cannot be listened on" in done.stderr
-
-
 def test_a_server_that_is_asked_to_end_cuts_streams_off_and_leaves_runs_alone(
-    server: ServerProcess, body: dict[str, Any], tmp_path: Path, home: Path
+    server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     name = server.api.post("/runs", json=body).json()["name"]
     begun(tmp_path)
@@ -284,7 +283,7 @@ def test_a_server_that_is_asked_to_end_cuts_streams_off_and_leaves_runs_alone(
         assert server.end() == 0
         with pytest.raises(httpx.TransportError):  # an end that looks like one would be taken for the run's
             list(lines)
-    assert _lives(driver_of(home, name))
+    assert _lives(driver_of(server.home, name))
     server.start()
 
 
@@ -301,6 +300,7 @@ def answer(url: str) -> Any:
 
 
 def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerProcess, tmp_path: Path) -> None:
+    before = (server.api.get("/events/newest").json() or {"id": 0})["id"]
     done = server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
     assert (done["state"], done["result"]["state"]) == ("succeeded", "ready"), done
     assert any("ready" in text for text in done["progress"])
@@ -320,19 +320,20 @@ def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerP
     gone = server.operation(server.api.delete("/services/multiply"))
     assert (gone["state"], gone["result"]) == ("succeeded", None)
     assert server.api.get("/services").json() == []
-    kinds = [one["data"]["kind"] for one in server.api.get("/events", params={"type": "service.changed"}).json()]
+    asked: dict[str, Any] = {"type": "service.changed", "after": before}
+    kinds = [one["data"]["kind"] for one in server.api.get("/events", params=asked).json()]
     assert kinds == ["deploy", "change", "deploy", "change", "delete"]
 
 
 def test_a_change_goes_on_while_the_server_is_away_and_is_made_once_though_its_process_is_killed(
-    server: ServerProcess, tmp_path: Path, home: Path
+    server: ServerProcess, tmp_path: Path
 ) -> None:
     server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
     server.operation(server.api.post("/services", json=serving(tmp_path, 5)))
     before = server.api.get("/services/multiply").json()["generation"]
     id = server.api.patch("/services/multiply", json={"rollback": True}).json()["operation"]
-    folder = home / "server" / "operations" / id
-    until((folder / "begun.json").exists, "the change begins")
+    folder = server.home / "server" / "operations" / id
+    until((folder / "begun").exists, "the change begins")
     until(lambda: server.api.get("/services/multiply").json()["generation"] > before, "the change is asked for")
     Daemon(folder).kill()
     server.kill()
@@ -344,14 +345,14 @@ def test_a_change_goes_on_while_the_server_is_away_and_is_made_once_though_its_p
     assert answer(found["result"]["url"]) == [6]
 
 
-def test_a_service_whose_supervisor_died_gets_another(server: ServerProcess, tmp_path: Path, home: Path) -> None:
+def test_a_service_whose_supervisor_died_gets_another(server: ServerProcess, tmp_path: Path) -> None:
     import psutil
 
     server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
 
     def supervisors() -> set[int]:
         """Return the supervisor and the shim that would start it again."""
-        wanted = str(home / "services" / "multiply")
+        wanted = str(server.home / "services" / "multiply")
         found = [p for p in psutil.process_iter(["cmdline"]) if wanted in (p.info["cmdline"] or [])]
         return {p.pid for p in found if any("supervisor" in part for part in p.info["cmdline"])}
 

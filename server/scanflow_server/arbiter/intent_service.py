@@ -15,7 +15,7 @@ from scanflow.agent.primitives import act_of
 from scanflow.agent.records import Action, ActionState, Decision, Event, Intent
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.problems import problem_of
-from scanflow_server.arbiter.arbitrate import arbitrate_all
+from scanflow_server.arbiter.arbitrate import arbitrate_all, duplicate_of
 from scanflow_server.arbiter.identity import looks_back_s, place_of
 from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, foreign_fields, same
 from scanflow_server.store import events, operations
@@ -51,7 +51,7 @@ class IntentService:
         seen = self.look(intent)
         with self._store.write() as connection:
             if (known := kept.by_key(connection, intent)) is not None:
-                return _duplicate(intent, known.action, self._clock())
+                return duplicate_of(known.action, intent, self._clock())
             if kept.get(connection, intent.id) is not None:
                 raise InvalidError(f"Another intent has the id {intent.id!r}. Give each one of its own.")
             return self.admit(connection, intent, seen)
@@ -224,18 +224,6 @@ def _ended(connection: Connection, id: str) -> float:
 
 def _last_written(fields: Mapping[str, FieldRow]) -> dict[str, Any]:
     return {name: one.written["value"] for name, one in fields.items() if one.written is not None}
-
-
-def _duplicate(intent: Intent, first: Action, now: float) -> Decision:
-    decision = first.decision
-    return Decision(
-        intent=intent.id,
-        verdict="duplicate",
-        reason=f"The key {intent.key!r} was decided on before, as {first.id!r}: {decision.verdict}. {decision.reason}",
-        winner=first.id,
-        at=now,
-        retry_at=decision.retry_at,
-    )
 
 
 def _stands(action: Action) -> str:

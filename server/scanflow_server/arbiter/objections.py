@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from scanflow.agent.records import JSON, Action, Intent, PrimitiveCall
+from scanflow.agent.records import JSON, Action, Decision, Intent, PrimitiveCall, Verdict
 from scanflow_server.arbiter.identity import acted, overlapping, place_of, seconds, strategy_of, when
 
 LEASE_S = 900.0
@@ -20,17 +20,6 @@ STEPS: Mapping[str, int] = {"duplicate_workflow_instance": 1, "delete_workflow_i
 """Primitives that say a way and no value."""
 
 _INSTANCES = "instances"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Objection:
-    reason: str
-    verdict: Literal["refuse", "queue", "duplicate"] = "refuse"
-    winner: str | None = None
-    """The id of the intent that stands in the way."""
-
-    retry_at: float | None = None
-    """When it may be otherwise, in seconds since the epoch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,7 +64,20 @@ class World:
     """The ids of the actions that change the target at this moment, or will go on with that."""
 
 
-def against_owner(intent: Intent, world: World) -> Objection | None:
+def decided(
+    intent: Intent,
+    verdict: Verdict,
+    reason: str,
+    *,
+    now: float,
+    winner: str | None = None,
+    retry_at: float | None = None,
+) -> Decision:
+    """Return a decision. ``winner``: the intent that stands in the way; ``retry_at``: when it may be otherwise."""
+    return Decision(intent=intent.id, verdict=verdict, reason=reason, winner=winner, at=now, retry_at=retry_at)
+
+
+def against_owner(intent: Intent, world: World) -> Decision | None:
     """Keep an intent from a field that another strategy owns: nothing but a higher priority passes."""
     for field in sorted(intent.fields):
         owner = world.owners.get(field)
@@ -84,9 +86,12 @@ def against_owner(intent: Intent, world: World) -> Objection | None:
         if intent.priority > owner.priority:
             continue
         how = "for as long as its agent lives" if owner.lives else f"for another {seconds(owner.until - world.now)}"
-        return Objection(
+        return decided(
+            intent,
+            "refuse",
             f"The field {field!r} of {intent.target!r} belongs to the strategy {owner.strategy!r} {how}. "
             f"A priority above {owner.priority} would take it over; this one has {intent.priority}.",
+            now=world.now,
             winner=owner.intent,
             retry_at=None if owner.lives else owner.until,
         )
@@ -101,37 +106,43 @@ def foreign_fields(
     return tuple(field for field in known if not same(observed[field], last_written[field]))
 
 
-def against_foreign(intent: Intent, world: World) -> Objection | None:
+def against_foreign(intent: Intent, world: World) -> Decision | None:
     """Keep an intent from overwriting somebody else's value: an autoscaler's, a person's."""
     seen, written = world.observed, world.last_written
     for field in foreign_fields(intent.fields, observed=seen, last_written=written):
         over = world.foreign_since.get(field, world.now) + world.foreign_s
         if world.now >= over:
             continue
-        return Objection(
+        return decided(
+            intent,
+            "refuse",
             f"Somebody else changed the field {field!r} of {intent.target!r}: it is {_written(seen[field])}, and "
             f"{_written(written[field])} was written here last. Wait {seconds(over - world.now)}, or overwrite it: "
             f"scanflow approve {intent.id}.",
+            now=world.now,
             retry_at=over,
         )
     return None
 
 
-def against_haste(intent: Intent, history: Sequence[Action], now: float) -> Objection | None:
+def against_haste(intent: Intent, history: Sequence[Action], now: float) -> Decision | None:
     if intent.cool_down_s <= 0:
         return None
     last = _last(history, lambda one: _same_strategy(one, intent) and place_of(one.intent) == place_of(intent))
     if last is None or now >= (over := when(last) + intent.cool_down_s):
         return None
-    return Objection(
+    return decided(
+        intent,
+        "refuse",
         f"It cools down: {intent.strategy!r} acted on {intent.target!r} {seconds(max(now - when(last), 0.0))} ago, and "
         f"waits {seconds(intent.cool_down_s)} between two actions.",
+        now=now,
         winner=last.id,
         retry_at=over,
     )
 
 
-def against_spending(intent: Intent, history: Sequence[Action], now: float) -> Objection | None:
+def against_spending(intent: Intent, history: Sequence[Action], now: float) -> Decision | None:
     """Keep a strategy within its budget of actions in a window of time. What failed was spent too."""
     if intent.budget is None:
         return None
@@ -141,14 +152,17 @@ def against_spending(intent: Intent, history: Sequence[Action], now: float) -> O
         return None
     # The oldest that has to leave the window before there is room for one more; a budget of 0 never has any.
     freed = spent[-intent.budget] + intent.budget_window_s if intent.budget > 0 else None
-    return Objection(
+    return decided(
+        intent,
+        "refuse",
         f"The budget is spent: {intent.strategy!r} has {intent.budget} actions in {seconds(intent.budget_window_s)}, "
         f"and {len(spent)} are used.",
+        now=now,
         retry_at=freed,
     )
 
 
-def against_reversal(intent: Intent, history: Sequence[Action], now: float) -> Objection | None:
+def against_reversal(intent: Intent, history: Sequence[Action], now: float) -> Decision | None:
     """Keep an intent from taking back the last change of what it writes, whoever made it: nothing goes up and down.
 
     What changed nothing, failed or was taken back stands between a change and its reversal no more than if it had not
@@ -166,10 +180,13 @@ def against_reversal(intent: Intent, history: Sequence[Action], now: float) -> O
         return None
     if (name := _reverses(intent, last)) is None:
         return None
-    return Objection(
+    return decided(
+        intent,
+        "refuse",
         f"It would take back the last change of {name!r} of {intent.target!r}, made "
         f"{seconds(max(now - when(last), 0.0))} ago by {last.intent.strategy!r}; changes are left standing for "
         f"{seconds(intent.hysteresis_s)}.",
+        now=now,
         winner=last.id,
         retry_at=over,
     )

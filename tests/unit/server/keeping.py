@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
+
 from scanflow.agent.records import Action, Decision
 from scanflow.backends.local.batch.journal import Journal
 from scanflow.backends.local.layout import Home
@@ -42,3 +44,18 @@ def known_by(store: Store, get: Callable[..., _Kept | None], *key: object) -> _K
         found = get(connection, *key)
     assert found is not None
     return found
+
+
+ONLINE: dict[str, Any] = {
+    "schema": "scanflow/v1",
+    "name": "mnist",
+    "team": "ml",
+    "workflows": [
+        {"name": "digits", "type": "online", "nodes": [{"name": "m", "kind": "service", "model": "models:/m/1"}]}
+    ],
+}
+
+
+def deployed(api: httpx.Client, context: ServerContext, **changes: Any) -> httpx.Response:
+    """Ask for a service of a registered model, with other fields of the application."""
+    return api.post("/services", json={"application": {**ONLINE, "app_dir": str(context.settings.home), **changes}})

@@ -17,7 +17,7 @@ from scanflow.deployer import RunRequest
 from scanflow_server.auth import home_owner
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
-from tests.unit.server.keeping import known_by
+from tests.unit.server.keeping import ONLINE, deployed, known_by
 from tests.waiting import until
 
 BATCH: dict[str, Any] = {
@@ -32,14 +32,6 @@ BATCH: dict[str, Any] = {
     ],
     "agents": [{"name": "tracker", "template": "tracker"}],
 }
-ONLINE: dict[str, Any] = {
-    "schema": "scanflow/v1",
-    "name": "mnist",
-    "workflows": [
-        {"name": "digits", "type": "online", "nodes": [{"name": "m", "kind": "service", "model": "models:/m/1"}]}
-    ],
-}
-
 
 HERE = {"url": "http://127.0.0.1:5000", "pid": 4242}
 
@@ -283,7 +275,7 @@ def test_what_is_no_number_of_an_event_is_as_if_none_was_known(
         lines = api.get(path, headers={"Last-Event-ID": last}).text.splitlines()
         return [line for line in lines if line.startswith("id")]
 
-    operation, run = deployed(api, context), api.post("/runs", json=body).json()["name"]
+    operation, run = deployed(api, context).json()["operation"], api.post("/runs", json=body).json()["name"]
     job = context.run_job(run, 1)
     job.prepare({"what": "run"})
     job.end({"record": None, "problem": {"status": 500, "detail": "no"}})
@@ -298,11 +290,6 @@ def test_what_is_no_number_of_an_event_is_as_if_none_was_known(
         assert told(f"/operations/{operation}/events", last) == ["id: 1", "id: 2"], last
     for last in ("1", *(f"1-{one}" for one in NONSENSE)):
         assert told(f"/runs/{run}/events", last) == ["id: 1-1"], last
-
-
-def deployed(api: httpx.Client, context: ServerContext, **more: Any) -> str:
-    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}, **more}
-    return str(api.post("/services", json=given).json()["operation"])
 
 
 def test_a_key_that_the_server_might_make_itself_is_refused(api: httpx.Client, body: dict[str, Any]) -> None:
@@ -350,7 +337,7 @@ def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_b
 def test_an_operation_that_has_ended_streams_its_progress_and_its_end(
     api: httpx.Client, context: ServerContext
 ) -> None:
-    id = deployed(api, context)
+    id = deployed(api, context).json()["operation"]
     with context.store.write() as connection:
         operations.end(connection, id, at=2.0, progress=["one", "two"], problem={"status": 400, "detail": "no"})
     lines = api.get(f"/operations/{id}/events", headers={"Last-Event-ID": "1"}).text.splitlines()

@@ -16,20 +16,8 @@ from scanflow_server.limits import MAX_BODY_BYTES, LimitedStream, StreamLimit
 from scanflow_server.store import operations
 from scanflow_server.store.operations import OperationRow
 from tests.unit.server.answering import a_service
+from tests.unit.server.keeping import deployed
 from tests.waiting import until
-
-ONLINE = {
-    "schema": "scanflow/v1",
-    "name": "mnist",
-    "team": "ml",
-    "workflows": [
-        {
-            "name": "digits",
-            "type": "online",
-            "nodes": [{"kind": "service", "name": "classify", "model": "models:/digits/1"}],
-        }
-    ],
-}
 
 
 @pytest.fixture
@@ -94,18 +82,14 @@ def test_a_server_whose_disk_is_full_is_not_ready(api: httpx.Client, context: Se
     assert (refused.status_code, "No space left" in refused.json()["detail"]) == (503, True)
 
 
-def deploy(api: httpx.Client, context: ServerContext, **changes: Any) -> httpx.Response:
-    return api.post("/services", json={"application": {**ONLINE, "app_dir": str(context.settings.home), **changes}})
-
-
 def test_a_name_that_another_team_serves_is_refused_at_once_and_the_owner_told(
     api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert deploy(api, context).status_code == 202
-    told = deploy(api, context, team="red")
+    assert deployed(api, context).status_code == 202
+    told = deployed(api, context, team="red")
     assert (told.status_code, "'mnist' of the team 'ml'" in told.json()["detail"]) == (422, True)
     monkeypatch.setattr(type(context.deployer), "services", lambda _: [a_service("digits", "ready")])
-    told = deploy(api, context)
+    told = deployed(api, context)
     assert (told.status_code, "'a' of the team 't'" in told.json()["detail"]) == (422, True)
 
 
@@ -119,7 +103,7 @@ def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(
     with context.store.write() as connection:
         slow = OperationRow(id="slow", kind="change", service="digits", app="a", request={}, created=1.0)
         operations.add(connection, slow)
-    assert deploy(api, context).status_code == 404
+    assert deployed(api, context).status_code == 404
     monkeypatch.setattr(type(context.deployer), "services", lambda _: [a_service("digits", "ready")])
     refused = api.patch("/services/digits", json={"model": "models:/nope/1", "weight": 0.1})
     assert (refused.status_code, "models:/nope/1" in refused.json()["detail"]) == (404, True)

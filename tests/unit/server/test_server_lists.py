@@ -134,20 +134,21 @@ def test_an_unknown_application_has_nothing(api: httpx.Client, offset: int) -> N
 
 def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(api: httpx.Client) -> None:
     ada, bob = (bearer(api.post("/tokens", json={"name": name}).json()["token"]) for name in ("ada", "bob"))
-    api.post("/labels", json={"app": "mnist", "items": [{"id": "p1", "run": "r"}]})
-    api.post("/labels/p1", json={"label": "thre"}, headers=ada)
-    refused = api.post("/labels/p1", json={"label": 3}, headers=bob)
-    assert refused.status_code == 400
-    assert refused.json()["detail"].endswith("scanflow labels --give p1=3 --replace")
+    wanted = {"app": "mnist", "items": [{"id": "a/1", "run": "r", "data": {"image": "1.png"}, "guess": 3}]}
+    assert api.post("/labels", json=wanted).json() == api.post("/labels", json=wanted).json(), "once asked for, it is"
+    api.post("/labels/a/1", json={"label": "thre"}, headers=ada)
+    refused = api.post("/labels/a/1", json={"label": 3}, headers=bob)
+    assert (refused.status_code, "labelled 'thre' already, by 'ada'" in refused.json()["detail"]) == (400, True)
+    assert refused.json()["detail"].endswith("scanflow labels --give a/1=3 --replace")
 
-    replaced = api.post("/labels/p1", json={"label": 3, "replace": True}, headers=bob).json()
-    again = api.post("/labels/p1", json={"label": 3, "replace": True}, headers=ada).json()
+    replaced = api.post("/labels/a/1", json={"label": 3, "replace": True}, headers=bob).json()
+    again = api.post("/labels/a/1", json={"label": 3, "replace": True}, headers=ada).json()
 
-    assert (replaced["label"], replaced["by"]) == (3, "bob")
+    assert (replaced["label"], replaced["by"], replaced["guess"]) == (3, "bob", 3)
     assert again == replaced
     assert api.get("/labels", params={"state": "given"}).json() == [replaced]
-    told = [(one["type"], one["data"]) for one in api.get("/events").json() if one["subject"] == "label/p1"]
-    data = {"id": "p1", "run": "r"}
+    told = [(one["type"], one["data"]) for one in api.get("/events").json() if one["subject"] == "label/a/1"]
+    data = {"id": "a/1", "run": "r"}
     assert sorted(told) == [
         ("label.added", {**data, "label": "thre", "by": "ada"}),
         ("label.replaced", {**data, "label": 3, "by": "bob", "before": "thre", "before_by": "ada"}),

@@ -1,44 +1,121 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from scanflow.agent.records import PrimitiveCall
+from scanflow.agent.records import Action, Intent, PrimitiveCall
 from scanflow_server.arbiter.objections import Owner
 from tests.unit.server.arbiter.making import action, arbitrate, intent
 
 
-def owner(**changes: Any) -> Owner:
+def owned(field: str = "replicas", **changes: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"strategy": "tests/mnist/tracker/other", "intent": "i0", "priority": 0, "until": 200.0}
-    return Owner(**{**given, **changes})
+    return {"owners": {field: Owner(**{**given, **changes})}}
 
 
-def test_what_nothing_stands_against_is_done() -> None:
-    decision = arbitrate(intent(), now=100.0)
-    assert (decision.verdict, decision.intent, decision.at) == ("act", "i1", 100.0)
+def after(*history: Action) -> dict[str, Any]:
+    return {"history": history}
 
 
-def test_a_field_stays_with_who_came_first_while_the_lease_lasts() -> None:
-    decision = arbitrate(intent(), now=100.0, owners={"replicas": owner()})
-    assert (decision.verdict, decision.winner, decision.retry_at) == ("refuse", "i0", 200.0)
-    assert "'replicas' of 'service/serve' belongs to the strategy 'tests/mnist/tracker/other'" in decision.reason
-    assert arbitrate(intent(), now=200.0, owners={"replicas": owner()}).verdict == "act"
+def foreign(**more: Any) -> dict[str, Any]:
+    return {"observed": {"replicas": 7}, "last_written": {"replicas": 2}, **more}
 
 
-def test_a_field_stays_with_a_strategy_that_lives_whatever_its_lease() -> None:
-    decision = arbitrate(intent(), now=900.0, owners={"replicas": owner(lives=True)})
-    assert (decision.verdict, decision.retry_at) == ("refuse", None)
+def scaled(id: str, was: int, to: int, *, began: float = 100.0, **changes: Any) -> Action:
+    back = PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": was})
+    return action(intent(id, arguments={"instances": to}), began=began, inverse=back, **changes)
 
 
-def test_a_higher_priority_takes_a_field_over() -> None:
-    assert arbitrate(intent(priority=1), now=100.0, owners={"replicas": owner(lives=True)}).verdict == "act"
+def to(instances: int, **changes: Any) -> Intent:
+    return intent(arguments={"instances": instances}, hysteresis_s=30, **changes)
 
 
-def test_an_owner_writes_its_field_again_and_others_write_other_fields() -> None:
-    mine = owner(strategy="tests/mnist/planner/scale")
-    assert arbitrate(intent(), now=101.0, owners={"replicas": mine}).verdict == "act"
-    assert arbitrate(intent(), now=101.0, owners={"traffic": owner()}).verdict == "act"
+def promotion(id: str, version: int) -> Intent:
+    arguments = {"name": "serve", "model": f"models:/m/{version}"}
+    return intent(id, primitive="upgrade_workflow", arguments=arguments, fields=("model",), hysteresis_s=60)
+
+
+def step(id: str, primitive: str) -> Intent:
+    return intent(id, primitive=f"{primitive}_workflow_instance", arguments={"name": "serve"}, hysteresis_s=60)
+
+
+BEFORE = action(intent("i0"), began=100.0)
+REFUSED = action(intent("i0", key="k"), began=100.0, verdict="refuse")
+SPENT = [action(intent(f"h{n}"), began=100.0 + n) for n in range(3)]
+HIGHER, NOTHING = scaled("i0", 2, 4), scaled("i1", 2, 2, began=105.0)
+RUNNING = action(intent("i0"), began=99.0, state="running", ended=None)
+SWAPPED = action(promotion("i0", 2), began=100.0).model_copy(
+    update={"inverse": PrimitiveCall(primitive="upgrade_workflow", arguments=promotion("i0", 1).arguments)}
+)
+MORE = action(step("i0", "duplicate"), began=100.0)
+COOL: dict[str, Any] = {"cool_down_s": 60}
+BUDGET: dict[str, Any] = {"budget": 2, "budget_window_s": 60}
+APPROVED = {"approved": {"i1"}}
+
+ACT = ("act", None, None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "now", "known", "decided", "words"),
+    [
+        (intent(), 100, {}, ACT, "no conflict"),
+        # A field is the strategy's that came first, while its lease lasts or its agent lives; higher ones take it.
+        (intent(), 100, owned(), ("refuse", "i0", 200), "belongs to the strategy 'tests/mnist/tracker/other'"),
+        (intent(), 200, owned(), ACT, ""),
+        (intent(), 900, owned(lives=True), ("refuse", "i0", None), "for as long as its agent lives"),
+        (intent(priority=1), 100, owned(lives=True), ACT, ""),
+        (intent(), 101, owned(strategy="tests/mnist/planner/scale"), ACT, ""),
+        (intent(), 101, owned("traffic"), ACT, ""),
+        # A strategy cools down for each target by itself; what was refused counts for nothing.
+        (intent(**COOL), 130, after(BEFORE), ("refuse", "i0", 160), "30 s ago, and waits 60 s"),
+        (intent(**COOL), 160, after(BEFORE), ACT, ""),
+        (intent(**COOL, target="service/b"), 130, after(BEFORE), ACT, ""),
+        (intent(**COOL, strategy="other"), 130, after(BEFORE), ACT, ""),
+        (intent(**COOL, budget=1), 101, after(REFUSED), ACT, ""),
+        # A budget says when there is room again.
+        (intent(**BUDGET), 110, after(*SPENT), ("refuse", None, 161), "has 2 actions in 60 s, and 3 are used"),
+        (intent(**BUDGET), 161, after(*SPENT), ACT, ""),
+        # A change is not taken back, or turned, within the hysteresis; what changed nothing does not hide it.
+        (to(2), 110, after(HIGHER), ("refuse", "i0", 130), "take back the last change of 'instances'"),
+        (to(3), 110, after(scaled("i0", 1, 4)), ("refuse", "i0", 130), ""),
+        (to(2), 130, after(HIGHER), ACT, ""),
+        (to(6), 110, after(HIGHER), ACT, ""),
+        (to(1), 110, after(scaled("i0", 1, 2), NOTHING), ("refuse", "i0", 130), ""),
+        (to(1), 130, after(scaled("i0", 1, 2), NOTHING), ACT, ""),
+        (to(2), 110, after(scaled("i0", 2, 4, state="reverted")), ACT, ""),
+        (promotion("i1", 1), 110, after(SWAPPED), ("refuse", "i0", 160), ""),
+        (promotion("i1", 3), 110, after(SWAPPED), ACT, ""),
+        (step("i1", "delete"), 110, after(MORE), ("refuse", "i0", 160), ""),
+        (step("i1", "duplicate"), 110, after(MORE), ACT, ""),
+        # Somebody else's value is left alone for a while, or until a person approves.
+        (intent(), 100, foreign(), ("refuse", None, 1000), "it is 7, and 2 was written here last"),
+        (intent(), 100, foreign(**APPROVED), ACT, "Approved by a person"),
+        (intent(), 100, foreign(foreign_since={"replicas": 0.0}, foreign_s=50), ACT, ""),
+        (intent(), 100, foreign(observed={"replicas": 2.0}), ACT, ""),
+        (intent(), 100, after(RUNNING), ("queue", "i0", 101), "this one is next"),
+        # A strategy goes as far as its autonomy.
+        (intent(autonomy="observe"), 100, {}, ("observe", None, None), "It would be done now."),
+        (intent(autonomy="suggest"), 100, {}, ("suggest", None, None), "It would be done now."),
+        (intent(autonomy="approve"), 100, {}, ("approve", None, None), "It would be done now."),
+        (intent(autonomy="observe", budget=0), 100, {}, ("observe", None, None), "The budget is spent"),
+        (intent(autonomy="approve", budget=0), 100, {}, ("refuse", None, None), "The budget is spent"),
+        (intent(autonomy="approve", **COOL), 100, APPROVED, ACT, ""),
+        (intent(autonomy="approve", **COOL), 110, {**after(BEFORE), **APPROVED}, ("queue", "i0", 160), ""),
+        # A key is decided on once, whatever else has changed.
+        (intent(key="k", priority=9), 100, after(REFUSED), ("duplicate", "i0", None), "refuse. It was so."),
+        (intent(key="k", app="other"), 100, after(REFUSED), ACT, ""),
+        # A rival that may not act keeps nobody from a field.
+        (intent(), 100, {"pending": [intent("i2", strategy="other", priority=9, budget=0)]}, ACT, ""),
+    ],
+)
+def test_what_is_decided_and_why(
+    wanted: Intent, now: float, known: Mapping[str, Any], decided: tuple[Any, ...], words: str
+) -> None:
+    decision = arbitrate(wanted, now=float(now), **known)
+    assert (decision.verdict, decision.winner, decision.retry_at) == decided
+    assert (decision.intent, decision.at, words in decision.reason) == ("i1", now, True), decision.reason
 
 
 @pytest.mark.parametrize(
@@ -52,14 +129,8 @@ def test_an_owner_writes_its_field_again_and_others_write_other_fields() -> None
 def test_of_two_for_one_field_the_better_wins_and_the_other_is_told(rival: dict[str, Any], why: str) -> None:
     better, worse = intent("i2", strategy="other", **{"key": "b", **rival}), intent("i1", key="c")
     lost = arbitrate(worse, now=100.0, pending=[better])
-    assert (lost.verdict, lost.winner) == ("refuse", "i2")
-    assert why in lost.reason
+    assert (lost.verdict, lost.winner, why in lost.reason) == ("refuse", "i2", True)
     assert arbitrate(better, now=100.0, pending=[worse]).verdict == "act"
-
-
-def test_a_rival_that_may_not_act_keeps_nobody_from_a_field() -> None:
-    spent = intent("i2", strategy="other", priority=9, budget=0)
-    assert arbitrate(intent(), now=100.0, pending=[spent]).verdict == "act"
 
 
 def test_the_same_name_in_another_application_is_another_workflow_but_the_same_service() -> None:
@@ -67,129 +138,3 @@ def test_the_same_name_in_another_application_is_another_workflow_but_the_same_s
     mine = intent(target="workflow/train")
     assert arbitrate(mine, now=100.0, pending=[intent("i2", target="workflow/train", **theirs)]).verdict == "act"
     assert arbitrate(intent(), now=100.0, pending=[intent("i2", **theirs)]).verdict == "refuse"
-
-
-def test_a_strategy_cools_down_for_each_target_by_itself() -> None:
-    before = action(intent("i0"), began=100.0)
-    decision = arbitrate(intent(cool_down_s=60), now=130.0, history=[before])
-    assert (decision.verdict, decision.winner, decision.retry_at) == ("refuse", "i0", 160.0)
-    assert "30 s ago, and waits 60 s" in decision.reason
-    assert arbitrate(intent(cool_down_s=60), now=160.0, history=[before]).verdict == "act"
-    assert arbitrate(intent(cool_down_s=60, target="service/b"), now=130.0, history=[before]).verdict == "act"
-    assert arbitrate(intent(cool_down_s=60, strategy="other"), now=130.0, history=[before]).verdict == "act"
-
-
-def test_what_was_refused_makes_nobody_cool_down_and_spends_nothing() -> None:
-    before = action(intent("i0"), began=100.0, verdict="refuse")
-    assert arbitrate(intent(cool_down_s=60, budget=1), now=101.0, history=[before]).verdict == "act"
-
-
-def test_a_budget_is_not_exceeded_and_says_when_there_is_room_again() -> None:
-    spent = [action(intent(f"h{n}"), began=100.0 + n) for n in range(3)]
-    decision = arbitrate(intent(budget=2, budget_window_s=60), now=110.0, history=spent)
-    assert (decision.verdict, decision.retry_at) == ("refuse", 161.0)
-    assert "has 2 actions in 60 s, and 3 are used" in decision.reason
-    assert arbitrate(intent(budget=2, budget_window_s=60), now=161.0, history=spent).verdict == "act"
-
-
-@pytest.mark.parametrize(
-    ("back", "forth"),
-    [
-        (PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": 2}), {"instances": 2}),
-        (PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": 1}), {"instances": 3}),
-    ],
-)
-def test_a_way_is_not_taken_back_within_the_hysteresis(back: PrimitiveCall, forth: dict[str, Any]) -> None:
-    up = action(intent("i0", arguments={"instances": 4}), began=100.0, inverse=back)
-    wanted = intent(arguments=forth, hysteresis_s=30)
-    decision = arbitrate(wanted, now=110.0, history=[up])
-    assert (decision.verdict, decision.winner, decision.retry_at) == ("refuse", "i0", 130.0)
-    assert arbitrate(wanted, now=130.0, history=[up]).verdict == "act"
-    further = intent(arguments={"instances": 6}, hysteresis_s=30)
-    assert arbitrate(further, now=110.0, history=[up]).verdict == "act"
-
-
-def test_an_action_that_changed_nothing_does_not_hide_the_change_before_it() -> None:
-    def to(id: str, count: int, was: int, began: float) -> Any:
-        back = PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": was})
-        return action(intent(id, arguments={"instances": count}), began=began, inverse=back)
-
-    history = [to("i0", 2, 1, 100.0), to("i1", 2, 2, 105.0)]
-    down = intent(arguments={"instances": 1}, hysteresis_s=30)
-    decision = arbitrate(down, now=110.0, history=history)
-    assert (decision.verdict, decision.winner, decision.retry_at) == ("refuse", "i0", 130.0)
-    assert arbitrate(down, now=130.0, history=history).verdict == "act"
-
-
-def test_going_back_to_the_model_before_is_a_reversal_and_going_on_to_a_third_is_none() -> None:
-    def promote(version: int) -> PrimitiveCall:
-        return PrimitiveCall(primitive="upgrade_workflow", arguments={"name": "serve", "model": f"models:/m/{version}"})
-
-    def wanted(id: str, version: int) -> Any:
-        call = promote(version)
-        return intent(id, primitive=call.primitive, arguments=call.arguments, fields=("model",), hysteresis_s=60)
-
-    swapped = action(wanted("i0", 2), began=100.0, inverse=promote(1))
-    assert arbitrate(wanted("i1", 1), now=110.0, history=[swapped]).verdict == "refuse"
-    assert arbitrate(wanted("i1", 3), now=110.0, history=[swapped]).verdict == "act"
-
-
-def test_an_instance_more_and_then_one_fewer_is_a_reversal() -> None:
-    more = action(intent("i0", primitive="duplicate_workflow_instance", arguments={"name": "serve"}), began=100.0)
-    fewer = intent(primitive="delete_workflow_instance", arguments={"name": "serve"}, hysteresis_s=60)
-    assert arbitrate(fewer, now=110.0, history=[more]).verdict == "refuse"
-    again = intent(primitive="duplicate_workflow_instance", arguments={"name": "serve"}, hysteresis_s=60)
-    assert arbitrate(again, now=110.0, history=[more]).verdict == "act"
-
-
-def test_what_failed_or_was_taken_back_may_be_tried_the_other_way() -> None:
-    back = PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": 2})
-    up = action(intent("i0", arguments={"instances": 4}), began=100.0, inverse=back, state="reverted")
-    assert arbitrate(intent(arguments={"instances": 2}, hysteresis_s=60), now=110.0, history=[up]).verdict == "act"
-
-
-def test_somebody_elses_value_is_left_alone_and_both_values_are_named() -> None:
-    seen: dict[str, Any] = {"observed": {"replicas": 7}, "last_written": {"replicas": 2}}
-    decision = arbitrate(intent(), now=100.0, **seen)
-    assert decision.verdict == "refuse"
-    assert "'replicas' of 'service/serve': it is 7, and 2 was written here last" in decision.reason
-    assert arbitrate(intent(), now=100.0, **seen, approved={"i1"}).verdict == "act"
-    assert arbitrate(intent(), now=100.0, **seen, foreign_since={"replicas": 0.0}, foreign_s=50).verdict == "act"
-    assert arbitrate(intent(), now=100.0, observed={"replicas": 2.0}, last_written={"replicas": 2}).verdict == "act"
-
-
-def test_a_busy_target_is_waited_for() -> None:
-    running = action(intent("i0", strategy="scale"), began=99.0, state="running", ended=None)
-    decision = arbitrate(intent(), now=100.0, history=[running])
-    assert (decision.verdict, decision.winner, decision.retry_at) == ("queue", "i0", 101.0)
-
-
-@pytest.mark.parametrize(
-    ("autonomy", "verdict"), [("observe", "observe"), ("suggest", "suggest"), ("approve", "approve")]
-)
-def test_a_strategy_goes_as_far_as_its_autonomy(autonomy: str, verdict: str) -> None:
-    decision = arbitrate(intent(autonomy=autonomy), now=100.0)
-    assert decision.verdict == verdict
-    assert "It would be done now." in decision.reason
-
-
-def test_what_only_observes_says_what_would_have_kept_it() -> None:
-    decision = arbitrate(intent(autonomy="observe", budget=0), now=100.0)
-    assert (decision.verdict, "The budget is spent" in decision.reason) == ("observe", True)
-    assert arbitrate(intent(autonomy="approve", budget=0), now=100.0).verdict == "refuse"
-
-
-def test_a_persons_yes_is_acted_on_and_waits_for_what_passes() -> None:
-    wanted = intent(autonomy="approve", cool_down_s=60)
-    assert arbitrate(wanted, now=100.0, approved={"i1"}).verdict == "act"
-    before = action(intent("i0"), began=100.0)
-    decision = arbitrate(wanted, now=110.0, history=[before], approved={"i1"})
-    assert (decision.verdict, decision.retry_at) == ("queue", 160.0)
-
-
-def test_a_key_is_decided_on_once() -> None:
-    first = action(intent("i0", key="k"), began=50.0, verdict="refuse")
-    decision = arbitrate(intent(key="k", priority=9), now=100.0, history=[first])
-    assert (decision.verdict, decision.winner) == ("duplicate", "i0")
-    assert "refuse. It was so." in decision.reason
-    assert arbitrate(intent(key="k", app="other"), now=100.0, history=[first]).verdict == "act"
