@@ -44,7 +44,6 @@ def check_text(value: Any, depth: int = 0) -> Any:
 
 
 Document = Annotated[dict[str, Any], AfterValidator(check_text)]
-"""A JSON object of a user's."""
 
 Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
 
@@ -81,7 +80,6 @@ class AppBody(_Body):
     """As ``scanflow.app.files.dump_json`` writes it: ``schema``, ``name``, ``workflows`` and so on."""
 
     source: Text | None = None
-    """The file it came from, as the server finds it."""
 
 
 class RunBody(AppBody):
@@ -131,10 +129,7 @@ class Operation(_Body):
     state: Literal["running", "succeeded", "failed"]
     progress: list[str]
     result: dict[str, Any] | None = None
-    """The service as it then was."""
-
     problem: dict[str, Any] | None = None
-    """Why it failed."""
 
 
 class ApplicationView(_Body):

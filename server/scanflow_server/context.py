@@ -36,18 +36,12 @@ class ServerContext:
     """Notifies when a controller has something to do."""
 
     streams: StreamLimit
-    """Counts the responses that go on while something happens."""
-
     clock: Callable[[], float] = time.time
-    """Seconds since the epoch."""
-
     ending: threading.Event = field(default_factory=threading.Event)
     """Set when the server ends: nobody waits for what takes long from then on."""
 
     started: float = 0.0
     url: str = ""
-    """Where this server answers, once it does."""
-
     _moments: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _last_moment: float = 0.0
     _registries: dict[str | None, RegistrySubprocess] = field(default_factory=dict, repr=False)

@@ -22,8 +22,6 @@ class ServerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     library: Settings = Field(default_factory=Settings)
-    """What is set for the library: the home folder, the tracker, the slots."""
-
     host: str = "127.0.0.1"
     """``SCANFLOW_SERVER_HOST``: where it listens. Whoever reaches it with a token may run programs as this user; beyond
     loopback it is only listened on with TLS."""

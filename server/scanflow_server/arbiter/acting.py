@@ -26,7 +26,6 @@ MOST_TRIES = 5
 """How often an action is begun that is cut off, or meets what does not answer."""
 
 WAITS_S = (1.0, 2.0, 5.0, 15.0)
-"""Pauses between those."""
 
 Perform = Callable[[Intent, PrimitiveCall, str, PrimitiveCall | None, Callable[[PrimitiveCall], None]], PrimitiveResult]
 """Carry out a call for an intent: with an idempotency key, the inverse that an earlier try noted, a place for it."""
@@ -35,7 +34,6 @@ Measure = Callable[[str, str], float | None]
 """Return what a metric is, for an application, by their names; None: nobody knows."""
 
 _NOBODYS = {"strategy": None, "app": None, "agent": None, "intent": None, "priority": 0, "until": 0.0}
-"""Of a field that no standing action has written."""
 
 
 class Actor:

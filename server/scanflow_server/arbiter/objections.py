@@ -27,17 +27,10 @@ class Owner:
     """The strategy that a field of a target belongs to: the one that came first, for as long as it lives."""
 
     strategy: str
-    """As :func:`~scanflow_server.arbiter.identity.strategy_of` spells it."""
-
     intent: str
-    """The id of the intent by which it wrote the field last."""
-
     priority: int
     until: float
-    """When its lease ends, in seconds since the epoch."""
-
     lives: bool = False
-    """Whether its agent is known to be there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,18 +41,10 @@ class World:
 
     owners: Mapping[str, Owner] = dataclasses.field(default_factory=dict)
     observed: Mapping[str, JSON] = dataclasses.field(default_factory=dict)
-    """What the target's fields are."""
-
     last_written: Mapping[str, JSON] = dataclasses.field(default_factory=dict)
-    """What was last written into them from here."""
-
     foreign_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """When a field was first seen to be other than written."""
-
     foreign_s: float = FOREIGN_S
     approved: Collection[str] = frozenset()
-    """The ids of the intents that a person has approved."""
-
     at_work: Collection[str] = frozenset()
     """The ids of the actions that change the target at this moment, or will go on with that."""
 

@@ -26,7 +26,6 @@ BATCH = 500
 """So many rows are deleted in one transaction, which takes a few milliseconds."""
 
 FOLDERS = 50
-"""So many folders, or runs, are looked through at once."""
 
 _BREATH_S = 0.05
 """Between two parts of the work, for those who want to write."""

@@ -38,7 +38,6 @@ SEEN = "events.seen"
 """The name under which a stream tells the newest event of all where none of the wanted kind came for a while."""
 
 _SEEN_S = 5.0
-"""How often at most."""
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {

@@ -48,8 +48,6 @@ class LabelBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     label: Annotated[JSON, AfterValidator(_some)]
-    """Anything but null."""
-
     via: Annotated[Text, Field(max_length=_LONGEST)] = ""
     """The program that labelled it, where no person did; it is recorded beside who sent it."""
 

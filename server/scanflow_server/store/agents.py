@@ -16,15 +16,9 @@ class AgentRow(Row):
     name: str
     team: str = "default"
     document: dict[str, Any] | None = None
-    """Its application. None: somebody else runs it, and it only says where it is."""
-
     source: str | None = None
     wanted: bool = False
-    """Whether this server is to keep it running."""
-
     generation: int = 0
-    """Counts how often it was asked for with another application."""
-
     url: str | None = None
     pid: int | None = None
     started: float | None = None

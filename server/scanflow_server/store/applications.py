@@ -15,11 +15,7 @@ class ApplicationRow(Row):
     team: str
     document: dict[str, Any]
     source: str | None = None
-    """The file it came from."""
-
     revision: int = 1
-    """Counts its changes."""
-
     updated: float
 
 

@@ -27,11 +27,7 @@ class ActionRow(Row):
     approved_by: str | None = None
     due: float | None = None
     tries: int = 0
-    """How often it was begun."""
-
     guard_before: float | None = None
-    """The guard's metric before it began."""
-
     guard_until: float | None = None
     """Until when the guard watches; None: it does not, or no more."""
 

@@ -26,14 +26,8 @@ class Wanted(BaseModel):
     """Unlike any other's of the application. The same asked for again is one."""
 
     run: str = ""
-    """The run that picked it."""
-
     data: dict[str, JSON] = Field(default_factory=dict)
-    """What whoever labels it has to see, or where that is."""
-
     guess: JSON = None
-    """What the model took it for."""
-
     score: float | None = Field(default=None, allow_inf_nan=False, strict=True)
     """How critical it is; the highest are asked for first."""
 
@@ -49,10 +43,7 @@ class Label(Wanted):
     label: JSON = None
     by: str | None = None
     asked: float = 0.0
-    """When it was asked for, in seconds since the epoch."""
-
     given: float | None = None
-    """When it was given its label."""
 
 
 class LabelChange(NamedTuple):

@@ -15,8 +15,6 @@ _OPEN = operations.c.state.in_(("queued", "running"))
 
 class OperationRow(Row):
     number: int = 0
-    """The order in which changes of one service are made."""
-
     id: str
     kind: str
     service: str

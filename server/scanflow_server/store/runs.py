@@ -28,15 +28,11 @@ class WantedRun(Row):
     workflow: str
     created: float
     definition: dict[str, Any] | None = None
-    """What to enter in the backend's journal, if it is not there yet; None where it was there before us."""
-
     source: str | None = None
     drive: int = 1
     asked: DriveRequest
     stop: bool = False
     active: bool = True
-    """Whether its newest drive is not known to have ended."""
-
     outcome: str | None = None
     problem: dict[str, Any] | None = None
 

@@ -29,7 +29,6 @@ applications = Table(
     Column("revision", Integer, nullable=False),  # counts its changes
     Column("updated", Float, nullable=False),
 )
-"""Applications as they were last sent."""
 
 runs = Table(
     "runs",
@@ -48,7 +47,6 @@ runs = Table(
     Column("outcome", String(32)),
     Column("problem", _JSON),
 )
-"""Runs that somebody asked this server for."""
 
 operations = Table(
     "operations",
@@ -67,7 +65,6 @@ operations = Table(
     Column("problem", _JSON),
     sqlite_autoincrement=True,
 )
-"""Changes of services that somebody asked for."""
 
 events = Table(
     "events",
@@ -98,7 +95,6 @@ agents = Table(
     Column("seen", Float),
     Column("restarts", Integer, nullable=False),
 )
-"""Agents: which are wanted, and where they say that they are."""
 
 keys = Table(
     "idempotency_keys",
@@ -109,7 +105,6 @@ keys = Table(
     Column("fingerprint", String(64), nullable=False),
     Column("at", Float, nullable=False),
 )
-"""What was made for which idempotency key."""
 
 tokens = Table(
     "tokens",
@@ -151,7 +146,6 @@ intents = Table(
     Index("ix_intents_open", "place", sqlite_where=OPEN, postgresql_where=OPEN),
     sqlite_autoincrement=True,
 )
-"""Everything that an agent wanted, once for each key."""
 
 fields = Table(
     "fields",
@@ -179,7 +173,6 @@ trail = Table(
     Column("text", Text, nullable=False),
     sqlite_autoincrement=True,
 )
-"""What happened to an intent, in words, in its order."""
 
 labels = Table(
     "labels",

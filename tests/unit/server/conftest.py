@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from scanflow.home_token import ensure_home_token
@@ -18,6 +17,7 @@ from scanflow_server.store.migrations import migrate
 from tests.databases import Postgres, private_postgres
 from tests.server import bearer
 from tests.unit.server.answering import answering
+from tests.unit.server.keeping import Api
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +64,9 @@ def context(home: Path, database: str) -> Iterator[ServerContext]:
 
 
 @pytest.fixture
-def api(context: ServerContext) -> Iterator[httpx.Client]:
+def api(context: ServerContext) -> Iterator[Api]:
     """The server's application; no controller works, so nothing that is asked for is done."""
     headers = bearer(ensure_home_token(context.settings.home))
-    with answering(context) as url, httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=30) as client:
+    with answering(context) as url, Api(base_url=f"{url}/api/v1", headers=headers, timeout=30) as client:
+        client.context = context
         yield client

@@ -21,6 +21,12 @@ from tests.unit.server.arbiter.making import intent
 _Kept = TypeVar("_Kept")
 
 
+class Api(httpx.Client):
+    """A client of a server in this process, and that server's parts."""
+
+    context: ServerContext
+
+
 def entered(context: ServerContext, *, app: str = "mnist", team: str = "data", workflow: str) -> str:
     """Enter a run in the journal, as who drives one does, and return its name."""
     with closing(Journal(Home(context.settings.home).journal)) as journal:
@@ -56,6 +62,6 @@ ONLINE: dict[str, Any] = {
 }
 
 
-def deployed(api: httpx.Client, context: ServerContext, **changes: Any) -> httpx.Response:
+def deployed(api: Api, **changes: Any) -> httpx.Response:
     """Ask for a service of a registered model, with other fields of the application."""
-    return api.post("/services", json={"application": {**ONLINE, "app_dir": str(context.settings.home), **changes}})
+    return api.post("/services", json={"application": {**ONLINE, "app_dir": str(api.context.settings.home), **changes}})

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from scanflow.agent.records import Event
@@ -17,7 +16,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import view_of
 from scanflow_server.routes import events as routes
 from scanflow_server.store import agents, events
-from tests.unit.server.keeping import known_by
+from tests.unit.server.keeping import Api, known_by
 
 
 @pytest.fixture
@@ -81,20 +80,20 @@ def append(context: ServerContext, *types: str) -> list[Event]:
         return events.append(connection, [Event(at=1.0, type=type, app="a") for type in types])
 
 
-def test_the_newest_event_is_told(api: httpx.Client, context: ServerContext) -> None:
+def test_the_newest_event_is_told(api: Api) -> None:
     assert api.get("/events/newest").json() is None
-    last = append(context, "a", "b")[-1]
+    last = append(api.context, "a", "b")[-1]
     assert api.get("/events/newest").json() == last.model_dump(mode="json")
 
 
-def test_events_of_several_types_are_listed(api: httpx.Client, context: ServerContext) -> None:
-    append(context, "made", "sold", "run.failed", "run.succeeded", "seen")
+def test_events_of_several_types_are_listed(api: Api) -> None:
+    append(api.context, "made", "sold", "run.failed", "run.succeeded", "seen")
     found = api.get("/events", params={"type": ["made", "run.*"]}).json()
     assert [one["type"] for one in found] == ["made", "run.failed", "run.succeeded"]
 
 
 @contextmanager
-def streamed(api: httpx.Client, **asked: Any) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
+def streamed(api: Api, **asked: Any) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
     with api.stream("GET", "/events", params=asked, headers={"accept": "text/event-stream"}) as reply:
 
         def told() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -109,14 +108,14 @@ def streamed(api: httpx.Client, **asked: Any) -> Iterator[Iterator[tuple[str, di
 
 
 def test_a_stream_tells_now_and_then_up_to_which_event_none_was_wanted(
-    api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "_SEEN_S", 0.0)
     with streamed(api, type="made", seen="true") as told:
-        append(context, "sold", "sold")
+        append(api.context, "sold", "sold")
         name, event = next(told)
         assert (name, event["type"]) == ("events.seen", "sold")
-        append(context, "made")
+        append(api.context, "made")
         while name != "made":
             name, event = next(told)
         assert event["id"] == 3

@@ -17,7 +17,7 @@ from scanflow.deployer import RunRequest
 from scanflow_server.auth import home_owner
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
-from tests.unit.server.keeping import ONLINE, deployed, known_by
+from tests.unit.server.keeping import ONLINE, Api, deployed, known_by
 from tests.waiting import until
 
 BATCH: dict[str, Any] = {
@@ -50,23 +50,18 @@ def problem(reply: httpx.Response) -> tuple[int, str, str]:
     return reply.status_code, document["type"].removeprefix("urn:scanflow:error:"), document["detail"]
 
 
-def test_a_server_says_that_it_lives_and_that_it_is_ready(api: httpx.Client) -> None:
+def test_a_server_without_its_database_lives_and_is_not_ready(api: Api) -> None:
     root = str(api.base_url).removesuffix("/api/v1/")
-    assert httpx.get(f"{root}/healthz").json() == {"status": "alive"}
     assert httpx.get(f"{root}/readyz").json() == {"status": "ready"}
-
-
-def test_a_server_without_its_database_lives_and_is_not_ready(api: httpx.Client, context: ServerContext) -> None:
-    root = str(api.base_url).removesuffix("/api/v1/")
-    with context.store.write() as connection:
+    with api.context.store.write() as connection:
         connection.exec_driver_sql("ALTER TABLE events RENAME TO gone")
-    assert httpx.get(f"{root}/healthz").status_code == 200
+    assert httpx.get(f"{root}/healthz").json() == {"status": "alive"}
     reply = httpx.get(f"{root}/readyz", headers=api.headers)
     assert reply.headers["retry-after"] == "1"
     assert problem(reply)[:2] == (503, "UnavailableError")
 
 
-def test_what_is_counted_is_told_to_prometheus_by_route(api: httpx.Client, body: dict[str, Any]) -> None:
+def test_what_is_counted_is_told_to_prometheus_by_route(api: Api, body: dict[str, Any]) -> None:
     api.post("/runs", json=body)
     api.get("/runs/nope")
     api.get("/nowhere/at/all")
@@ -77,16 +72,14 @@ def test_what_is_counted_is_told_to_prometheus_by_route(api: httpx.Client, body:
     assert "nowhere" not in text
 
 
-def test_the_status_tells_what_there_is_and_no_password(api: httpx.Client, context: ServerContext) -> None:
+def test_the_status_tells_what_there_is_and_no_password(api: Api) -> None:
     told = api.get("/status").json()
-    assert told["home"] == str(context.settings.home)
+    assert told["home"] == str(api.context.settings.home)
     assert told["tracker"] == {"url": None, "ready": False}
     assert told["counts"] == {"runs_active": 0, "operations_running": 0, "agents": 0, "events": 0, "services": 0}
 
 
-def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any]
-) -> None:
+def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(api: Api, body: dict[str, Any]) -> None:
     reply = api.post("/runs", json={**body, "parameters": {"epochs": 5}})
     assert reply.status_code == 201
     record = reply.json()
@@ -94,13 +87,13 @@ def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(
     assert [task["state"] for task in record["tasks"]] == ["pending"]
     assert api.get(f"/runs/{record['name']}").json() == api.get("/runs/@latest").json() == record
     assert [one["name"] for one in api.get("/runs").json()] == [record["name"]]
-    assert context.deployer.batch.definition(record["name"]).workflow.by_name["fit"].parameters == {"epochs": 5}
+    assert api.context.deployer.batch.definition(record["name"]).workflow.by_name["fit"].parameters == {"epochs": 5}
     [told] = api.get("/events").json()
     assert (told["type"], told["data"]["by"]) == ("run.started", home_owner())
     assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
 
 
-def test_a_run_asked_for_twice_with_one_key_is_one_run(api: httpx.Client, body: dict[str, Any]) -> None:
+def test_a_run_asked_for_twice_with_one_key_is_one_run(api: Api, body: dict[str, Any]) -> None:
     def ask(_: int) -> str:
         name: str = api.post("/runs", json=body, headers={"Idempotency-Key": "once"}).json()["name"]
         return name
@@ -111,6 +104,8 @@ def test_a_run_asked_for_twice_with_one_key_is_one_run(api: httpx.Client, body: 
     assert len(api.get("/runs").json()) == 1
     other = api.post("/runs", json={**body, "parameters": {"epochs": 1}}, headers={"Idempotency-Key": "once"})
     assert problem(other)[:2] == (422, "InvalidError")
+    own = api.post("/runs", json=body, headers={"Idempotency-Key": "intent/i1"})
+    assert (own.status_code, "are the server's own" in own.json()["detail"]) == (422, True)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +122,7 @@ def test_a_run_asked_for_twice_with_one_key_is_one_run(api: httpx.Client, body: 
     ],
 )
 def test_a_run_that_cannot_be_is_refused_and_not_written_down(
-    api: httpx.Client, body: dict[str, Any], change: dict[str, Any], status: int, kind: str, words: str
+    api: Api, body: dict[str, Any], change: dict[str, Any], status: int, kind: str, words: str
 ) -> None:
     content = json.dumps({**body, **change}).encode()
     reply = api.post("/runs", content=content, headers={"content-type": "application/json"})
@@ -136,84 +131,60 @@ def test_a_run_that_cannot_be_is_refused_and_not_written_down(
     assert api.get("/runs").json() == []
 
 
-def test_a_script_that_is_not_there_is_told_before_anything_runs(
-    api: httpx.Client, body: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "fit.py").unlink()
-    for path in ("/runs", "/runs/plan"):
-        assert problem(api.post(path, json=body))[0] == 404
-    assert api.get("/events").json() == []
-
-
-def test_a_plan_runs_nothing_and_finds_a_folder_relative_to_its_file(
-    api: httpx.Client, body: dict[str, Any], tmp_path: Path
+def test_a_plan_runs_nothing_finds_a_relative_folder_and_misses_a_script_that_is_not_there(
+    api: Api, body: dict[str, Any], tmp_path: Path
 ) -> None:
     for given in (body, {"application": {**BATCH, "app_dir": "."}, "source": str(tmp_path / "app.py")}):
         plan = api.post("/runs/plan", json=given).json()
         assert [step["name"] for step in plan["steps"]] == ["fit"]
-    assert api.get("/runs").json() == []
+    (tmp_path / "fit.py").unlink()
+    for path in ("/runs", "/runs/plan"):
+        assert problem(api.post(path, json=body))[0] == 404
+    assert api.get("/runs").json() == api.get("/events").json() == []
 
 
-def test_a_run_that_goes_on_is_not_gone_on_with_twice(api: httpx.Client, body: dict[str, Any]) -> None:
+def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(api: Api, body: dict[str, Any]) -> None:
     name = api.post("/runs", json=body).json()["name"]
     assert problem(api.post(f"/runs/{name}/resume"))[:2] == (409, "AlreadyRunningError")
-
-
-def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any]
-) -> None:
-    name = api.post("/runs", json=body).json()["name"]
     assert api.post(f"/runs/{name}/stop").json()["name"] == name
-    with context.store.write() as connection:  # as its controller would
+    with api.context.store.write() as connection:  # as its controller would
         runs.settle(connection, name, 1, outcome="stopped")
     assert api.get(f"/runs/{name}").json()["state"] == "stopped"
     for _ in range(2):
         reply = api.post(f"/runs/{name}/resume", json={}, headers={"Idempotency-Key": "r"})
         assert (reply.status_code, reply.json()["state"]) == (200, "running")
-    found = known_by(context.store, runs.get, name)
+    found = known_by(api.context.store, runs.get, name)
     assert (found.drive, found.stop) == (2, False)
 
 
-def test_a_spin_of_what_did_not_run_says_so(api: httpx.Client, body: dict[str, Any]) -> None:
+def test_a_spin_of_what_did_not_run_says_so(api: Api, body: dict[str, Any]) -> None:
     name = api.post("/runs", json=body).json()["name"]
     reply = api.post(f"/runs/{name}/spin", json={"step": "fti"})
     assert problem(reply)[0] == 404
     assert "Did you mean 'fit'?" in problem(reply)[2]
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/runs/nope", "/runs/nope/events", "/runs/nope/steps/fit/outputs", "/runs/nope/tasks/fit/logs", "/services/nope"],
-)
-def test_what_is_not_there_is_a_problem_also_where_a_stream_was_asked_for(api: httpx.Client, path: str) -> None:
-    assert problem(api.get(path))[:2] == (404, "NotFoundError")
-
-
-@pytest.mark.parametrize(
-    "path", ["/runs/UPPER", "/runs/@latest-12345678901234567890", "/services/..%00", "/runs?limit=0"]
-)
-def test_what_is_no_name_or_number_is_refused(api: httpx.Client, path: str) -> None:
-    assert problem(api.get(path))[:2] == (422, "InvalidError")
-
-
-def test_what_no_route_has_is_a_problem_too(api: httpx.Client) -> None:
+def test_what_is_not_there_and_what_is_no_name_is_a_problem_also_where_a_stream_was_asked_for(api: Api) -> None:
+    missing = ("", "/events", "/steps/fit/outputs", "/tasks/fit/logs")
+    for path in ("/services/nope", *(f"/runs/nope{more}" for more in missing)):
+        assert problem(api.get(path))[:2] == (404, "NotFoundError"), path
+    for path in ("/runs/UPPER", "/runs/@latest-12345678901234567890", "/services/..%00", "/runs?limit=0"):
+        assert problem(api.get(path))[:2] == (422, "InvalidError"), path
     assert problem(api.get("/nowhere")) == (404, "about:blank", "Not Found")
     assert problem(api.put("/runs", json={}))[0] == 405
 
 
-def test_a_defect_is_told_without_its_words(
-    api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_is_told_without_its_words(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the password is 1234")
 
-    monkeypatch.setattr(context.deployer, "runs", broken)
+    monkeypatch.setattr(api.context.deployer, "runs", broken)
     reply = api.get("/runs")
     assert problem(reply)[:2] == (500, "InternalError")
     assert "1234" not in reply.text
 
 
-def test_events_are_told_listed_and_numbered(api: httpx.Client) -> None:
+def test_events_are_told_listed_and_numbered(api: Api) -> None:
     told = [
         {"at": 1.0, "type": "sample", "app": "mnist", "subject": "agent/tracker", "data": {"value": n}} for n in (1, 2)
     ]
@@ -223,22 +194,18 @@ def test_events_are_told_listed_and_numbered(api: httpx.Client) -> None:
     assert api.get("/events", params={"type": "run.*"}).json() == []
 
 
-@pytest.mark.parametrize("wrong", [{"type": ""}, {"type": "x" * 200}, {"app": "a\0"}, {"data": {"x": "\udc00"}}])
-def test_an_event_that_cannot_be_kept_is_refused_with_all_that_came_with_it(
-    api: httpx.Client, wrong: dict[str, Any]
-) -> None:
+def test_an_event_that_cannot_be_kept_is_refused_with_all_that_came_with_it(api: Api) -> None:
     good = {"at": 1.0, "type": "sample"}
-    content = json.dumps([good, {**good, **wrong}]).encode()
-    reply = api.post("/events", content=content, headers={"content-type": "application/json"})
-    assert problem(reply)[:2] == (422, "InvalidError")
+    for wrong in ({"type": ""}, {"type": "x" * 200}, {"app": "a\0"}, {"data": {"x": "\udc00"}}):
+        content = json.dumps([good, {**good, **wrong}]).encode()
+        reply = api.post("/events", content=content, headers={"content-type": "application/json"})
+        assert problem(reply)[:2] == (422, "InvalidError"), wrong
     assert api.get("/events").json() == []
 
 
-def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(
-    api: httpx.Client, context: ServerContext
-) -> None:
+def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(api: Api) -> None:
     def tell(number: int) -> None:
-        with context.store.write() as connection:
+        with api.context.store.write() as connection:
             events.append(connection, [Event(at=1.0, type="sample", data={"n": number})])
 
     for number in range(3):
@@ -268,19 +235,17 @@ def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(
 NONSENSE = ["x", "-1", "1.5", "9" * 19, "9" * 4301, "9" * 20_000, "0" * 4301]
 
 
-def test_what_is_no_number_of_an_event_is_as_if_none_was_known(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any]
-) -> None:
+def test_what_is_no_number_of_an_event_is_as_if_none_was_known(api: Api, body: dict[str, Any]) -> None:
     def told(path: str, last: str) -> list[str]:
         lines = api.get(path, headers={"Last-Event-ID": last}).text.splitlines()
         return [line for line in lines if line.startswith("id")]
 
-    operation, run = deployed(api, context).json()["operation"], api.post("/runs", json=body).json()["name"]
-    job = context.run_job(run, 1)
+    operation, run = deployed(api).json()["operation"], api.post("/runs", json=body).json()["name"]
+    job = api.context.run_job(run, 1)
     job.prepare({"what": "run"})
     job.end({"record": None, "problem": {"status": 500, "detail": "no"}})
-    context.deployer.batch.give_up(run, "no")
-    with context.store.write() as connection:
+    api.context.deployer.batch.give_up(run, "no")
+    with api.context.store.write() as connection:
         operations.end(connection, operation, at=2.0, progress=["one"], problem={"status": 400, "detail": "no"})
         runs.settle(connection, run, 1, outcome="failed")
     for last in NONSENSE:
@@ -292,13 +257,8 @@ def test_what_is_no_number_of_an_event_is_as_if_none_was_known(
         assert told(f"/runs/{run}/events", last) == ["id: 1-1"], last
 
 
-def test_a_key_that_the_server_might_make_itself_is_refused(api: httpx.Client, body: dict[str, Any]) -> None:
-    reply = api.post("/runs", json=body, headers={"Idempotency-Key": "intent/i1"})
-    assert (reply.status_code, "are the server's own" in reply.json()["detail"]) == (422, True)
-
-
-def test_a_change_of_a_service_is_an_operation(api: httpx.Client, context: ServerContext) -> None:
-    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}, "sizing": {"instances": 2}}
+def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
+    given = {"application": {**ONLINE, "app_dir": str(api.context.settings.home)}, "sizing": {"instances": 2}}
     reply = api.post("/services", json=given, headers={"Idempotency-Key": "d"})
     assert reply.status_code == 202
     id = reply.json()["operation"]
@@ -306,15 +266,15 @@ def test_a_change_of_a_service_is_an_operation(api: httpx.Client, context: Serve
     shown = api.get(f"/operations/{id}").json()
     assert (shown["state"], shown["kind"], shown["service"], shown["progress"]) == ("running", "deploy", "digits", [])
     assert api.patch("/services/digits", json={"instances": 3}).status_code == 202
-    with context.store.read() as connection:
+    with api.context.store.read() as connection:
         assert [one.kind for one in operations.running(connection)] == ["deploy", "change"]
 
 
 def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
-    api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ServerContext, "find_model", lambda *_: None)
-    given = {"application": {**ONLINE, "app_dir": str(context.settings.home)}}
+    given = {"application": {**ONLINE, "app_dir": str(api.context.settings.home)}}
 
     def deploy(key: str, **more: Any) -> str:
         reply = api.post("/services", json={**given, **more}, headers={"Idempotency-Key": key})
@@ -325,8 +285,8 @@ def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_b
 
     first = deploy("first")
     deleted = delete("delete").json()["operation"]
-    second = deploy("second", source=str(context.settings.home / "app.py"))
-    with context.store.write() as connection:
+    second = deploy("second", source=str(api.context.settings.home / "app.py"))
+    with api.context.store.write() as connection:
         for id in (first, deleted, second):
             operations.end(connection, id, at=2.0, progress=[], problem={"status": 400, "detail": "no"})
     assert (deploy("first"), delete("delete").json()["operation"]) == (first, deleted)
@@ -334,11 +294,9 @@ def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_b
     assert api.get("/applications/mnist").json()["source"] is not None, "as it was deployed last"
 
 
-def test_an_operation_that_has_ended_streams_its_progress_and_its_end(
-    api: httpx.Client, context: ServerContext
-) -> None:
-    id = deployed(api, context).json()["operation"]
-    with context.store.write() as connection:
+def test_an_operation_that_has_ended_streams_its_progress_and_its_end(api: Api) -> None:
+    id = deployed(api).json()["operation"]
+    with api.context.store.write() as connection:
         operations.end(connection, id, at=2.0, progress=["one", "two"], problem={"status": 400, "detail": "no"})
     lines = api.get(f"/operations/{id}/events", headers={"Last-Event-ID": "1"}).text.splitlines()
     assert [line for line in lines if line.startswith(("event", "id"))] == [
@@ -355,9 +313,8 @@ def _data(lines: list[str]) -> list[str]:
     return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
 
 
-@pytest.mark.parametrize(
-    ("given", "status"),
-    [
+def test_a_change_that_cannot_be_is_refused_at_once(api: Api) -> None:
+    refused: list[tuple[dict[str, Any], int]] = [
         ({"instances": 2}, 404),
         ({"rollback": True}, 404),
         ({}, 400),
@@ -365,19 +322,13 @@ def _data(lines: list[str]) -> list[str]:
         ({"model": "models:/m/2", "weight": 2}, 422),
         ({"replicas": 2}, 422),
         ({"memory_bytes": None, "instances": 2}, 404),
-    ],
-)
-def test_a_change_that_cannot_be_is_refused_at_once(api: httpx.Client, given: dict[str, Any], status: int) -> None:
-    assert problem(api.patch("/services/digits", json=given))[0] == status
-
-
-def test_what_is_not_served_is_not_deployed(api: httpx.Client) -> None:
+    ]
+    for given, status in refused:
+        assert problem(api.patch("/services/digits", json=given))[0] == status, given
     assert problem(api.post("/services", json={"application": BATCH}))[0] == 422
 
 
-def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any]
-) -> None:
+def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(api: Api, body: dict[str, Any]) -> None:
     path = "/agents/mnist/tracker"
     started = api.put(path, json=body).json()
     assert (started["state"], started["url"], started["team"]) == ("starting", None, "ml")
@@ -387,6 +338,8 @@ def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(
     assert api.delete(path).json()["state"] == "stopped"
     assert [one["name"] for one in api.get("/agents").json()] == ["tracker"]
     assert problem(api.get("/agents/mnist/trakcer"))[2].endswith("Did you mean 'mnist/tracker'?")
+    assert problem(api.put("/agents/mnist/checker", json=body))[0] == 404, "the application has no such agent"
+    assert problem(api.put("/agents/other/tracker", json=body))[0] == 422
 
 
 def of_team(body: dict[str, Any], team: str) -> dict[str, Any]:
@@ -394,7 +347,7 @@ def of_team(body: dict[str, Any], team: str) -> dict[str, Any]:
 
 
 def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_more(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any]
+    api: Api, body: dict[str, Any]
 ) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
@@ -402,28 +355,26 @@ def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_mo
     assert (status, kind) == (409, "AlreadyRunningError")
     for words in ("'red'", "scanflow agents mnist:tracker --stop", "another name"):
         assert words in told
-    found = known_by(context.store, agents.get, "mnist", "tracker")
+    found = known_by(api.context.store, agents.get, "mnist", "tracker")
     assert (found.team, found.wanted, found.generation) == ("red", True, 1)
     assert [one["team"] for one in api.get("/applications").json()] == ["red"], "nothing is kept of what was refused"
     assert api.put(path, json=of_team(body, "red")).status_code == 200
     api.post(f"{path}/here", json=HERE)
-    with context.store.write() as connection:
+    with api.context.store.write() as connection:
         agents.restarted(connection, "mnist", "tracker")
     api.delete(path)
     view = api.put(path, json=of_team(body, "blue")).json()
     assert (view["team"], view["state"], view["url"], view["restarts"]) == ("blue", "starting", None, 0)
 
 
-def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any]
-) -> None:
+def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, body: dict[str, Any]) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
-    job = context.agent_job("mnist", "tracker")
+    job = api.context.agent_job("mnist", "tracker")
     job.path.mkdir(parents=True)
     assert job.start(os.environ, command=["sleep", "600"])
     try:
-        with context.store.write() as connection:
+        with api.context.store.write() as connection:
             agents.unwant(connection, "mnist", "tracker")
         status, kind, told = problem(api.put(path, json=of_team(body, "blue")))
         assert (status, kind) == (409, "AlreadyRunningError")
@@ -435,7 +386,7 @@ def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(
 
 
 def test_an_agent_that_nobody_started_here_is_where_it_says_it_is_and_may_be_any_teams(
-    api: httpx.Client, body: dict[str, Any]
+    api: Api, body: dict[str, Any]
 ) -> None:
     for name in ("own", "tracker"):
         api.post(f"/agents/mnist/{name}/here", json=HERE)
@@ -444,12 +395,7 @@ def test_an_agent_that_nobody_started_here_is_where_it_says_it_is_and_may_be_any
     assert api.put("/agents/mnist/tracker", json=of_team(body, "blue")).json()["team"] == "blue"
 
 
-def test_an_agent_that_the_application_does_not_have_is_refused(api: httpx.Client, body: dict[str, Any]) -> None:
-    assert problem(api.put("/agents/mnist/checker", json=body))[0] == 404
-    assert problem(api.put("/agents/other/tracker", json=body))[0] == 422
-
-
-def test_an_application_is_kept_with_its_revisions(api: httpx.Client, body: dict[str, Any]) -> None:
+def test_an_application_is_kept_with_its_revisions(api: Api, body: dict[str, Any]) -> None:
     assert problem(api.get("/applications/mnist"))[0] == 404
     assert api.put("/applications/mnist", json=body).json()["revision"] == 1
     assert api.put("/applications/mnist", json=body).json()["revision"] == 1
@@ -460,9 +406,7 @@ def test_an_application_is_kept_with_its_revisions(api: httpx.Client, body: dict
     assert problem(api.get("/applications/mnist", params={"team": "other"}))[0] == 404
 
 
-def test_a_run_that_another_process_drives_is_told_from_outside(
-    api: httpx.Client, context: ServerContext, body: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_run_that_another_process_drives_is_told_from_outside(api: Api, body: dict[str, Any], tmp_path: Path) -> None:
     from scanflow_server.bodies import read_application
 
     (tmp_path / "fit.py").write_text(
@@ -471,7 +415,7 @@ def test_a_run_that_another_process_drives_is_told_from_outside(
     app = read_application(body["application"])
     kinds: list[str] = []
     with ThreadPoolExecutor(2) as pool:
-        driving = pool.submit(context.deployer.run, RunRequest(app))
+        driving = pool.submit(api.context.deployer.run, RunRequest(app))
         until(lambda: [one for one in api.get("/runs").json() if one["state"] == "running"], "the run begins")
 
         def read() -> None:

@@ -16,7 +16,7 @@ from scanflow_server.limits import MAX_BODY_BYTES, LimitedStream, StreamLimit
 from scanflow_server.store import operations
 from scanflow_server.store.operations import OperationRow
 from tests.unit.server.answering import a_service
-from tests.unit.server.keeping import deployed
+from tests.unit.server.keeping import Api, deployed
 from tests.waiting import until
 
 
@@ -26,9 +26,7 @@ def context(context: ServerContext) -> ServerContext:
     return context
 
 
-def test_there_are_only_so_many_streams_and_one_that_is_closed_makes_room(
-    api: httpx.Client, context: ServerContext
-) -> None:
+def test_there_are_only_so_many_streams_and_one_that_is_closed_makes_room(api: Api) -> None:
     asked: dict[str, Any] = {"method": "GET", "url": "/events", "headers": {"accept": "text/event-stream"}}
     with ExitStack() as stack:
         for _ in range(2):
@@ -36,7 +34,7 @@ def test_there_are_only_so_many_streams_and_one_that_is_closed_makes_room(
         refused = api.get("/events", headers=asked["headers"])
         assert (refused.status_code, "SCANFLOW_MAX_STREAMS" in refused.json()["detail"]) == (503, True)
         assert api.get("/events").status_code == 200, "all else is answered"
-    until(lambda: context.streams.open == 0, "the server has seen that they are closed")
+    until(lambda: api.context.streams.open == 0, "the server has seen that they are closed")
 
 
 def test_a_stream_whose_client_does_not_read_is_closed() -> None:
@@ -63,7 +61,7 @@ def test_a_stream_whose_client_does_not_read_is_closed() -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused(api: httpx.Client, chunked: bool) -> None:
+def test_a_body_that_is_too_large_is_refused(api: Api, chunked: bool) -> None:
     def parts() -> Iterator[bytes]:
         for _ in range(MAX_BODY_BYTES // 2**20 + 1):
             yield b" " * 2**20
@@ -74,38 +72,36 @@ def test_a_body_that_is_too_large_is_refused(api: httpx.Client, chunked: bool) -
     assert (refused.status_code, "is the most" in refused.json()["detail"]) == (413, True)
 
 
-def test_a_server_whose_disk_is_full_is_not_ready(api: httpx.Client, context: ServerContext) -> None:
+def test_a_server_whose_disk_is_full_is_not_ready(api: Api) -> None:
     ready = str(api.base_url).removesuffix("api/v1/") + "readyz"
     assert httpx.get(ready).status_code == 200
-    (context.settings.folder / ".ready").symlink_to("/dev/full")
+    (api.context.settings.folder / ".ready").symlink_to("/dev/full")
     refused = httpx.get(ready, headers=api.headers)
     assert (refused.status_code, "No space left" in refused.json()["detail"]) == (503, True)
 
 
 def test_a_name_that_another_team_serves_is_refused_at_once_and_the_owner_told(
-    api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert deployed(api, context).status_code == 202
-    told = deployed(api, context, team="red")
+    assert deployed(api).status_code == 202
+    told = deployed(api, team="red")
     assert (told.status_code, "'mnist' of the team 'ml'" in told.json()["detail"]) == (422, True)
-    monkeypatch.setattr(type(context.deployer), "services", lambda _: [a_service("digits", "ready")])
-    told = deployed(api, context)
+    monkeypatch.setattr(type(api.context.deployer), "services", lambda _: [a_service("digits", "ready")])
+    told = deployed(api)
     assert (told.status_code, "'a' of the team 't'" in told.json()["detail"]) == (422, True)
 
 
-def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(
-    api: httpx.Client, context: ServerContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def find(_: ServerContext, model: str, tracker: str | None) -> None:
         raise NotFoundError(f"There is no {model}, {tracker}.")
 
     monkeypatch.setattr(ServerContext, "find_model", find)
-    with context.store.write() as connection:
+    with api.context.store.write() as connection:
         slow = OperationRow(id="slow", kind="change", service="digits", app="a", request={}, created=1.0)
         operations.add(connection, slow)
-    assert deployed(api, context).status_code == 404
-    monkeypatch.setattr(type(context.deployer), "services", lambda _: [a_service("digits", "ready")])
+    assert deployed(api).status_code == 404
+    monkeypatch.setattr(type(api.context.deployer), "services", lambda _: [a_service("digits", "ready")])
     refused = api.patch("/services/digits", json={"model": "models:/nope/1", "weight": 0.1})
     assert (refused.status_code, "models:/nope/1" in refused.json()["detail"]) == (404, True)
-    with context.store.read() as connection:
+    with api.context.store.read() as connection:
         assert [one.id for one in operations.running(connection)] == ["slow"]

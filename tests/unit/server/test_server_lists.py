@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
-from scanflow_server.context import ServerContext
 from scanflow_server.store import intents, labels
 from scanflow_server.store.base import Store
 from scanflow_server.store.labels import Wanted
 from tests.server import bearer
-from tests.unit.server.keeping import entered, stored
+from tests.unit.server.keeping import Api, entered, stored
 
 DATABASES = ["sqlite", "postgresql"]
 
 # -- runs
 
 
-def test_a_long_training_is_found_beside_a_workflow_that_runs_all_the_time(
-    context: ServerContext, api: httpx.Client
-) -> None:
-    training = entered(context, workflow="training")
+def test_a_long_training_is_found_beside_a_workflow_that_runs_all_the_time(api: Api) -> None:
+    training = entered(api.context, workflow="training")
     for number in range(30):
-        entered(context, workflow="inference")
-        entered(context, workflow="training", app=f"other-{number}")
-        entered(context, workflow="training", team="others")
+        entered(api.context, workflow="inference")
+        entered(api.context, workflow="training", app=f"other-{number}")
+        entered(api.context, workflow="training", team="others")
     asked: dict[str, Any] = {"app": "mnist", "team": "data", "workflow": "training", "limit": 10}
     assert [one["name"] for one in api.get("/runs", params=asked).json()] == [training]
     assert len(api.get("/runs", params={"app": "mnist", "limit": 100}).json()) == 61
@@ -38,11 +34,9 @@ def test_a_long_training_is_found_beside_a_workflow_that_runs_all_the_time(
 # -- intents
 
 
-def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_time(
-    store: Store, context: ServerContext, api: httpx.Client
-) -> None:
+def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_time(api: Api) -> None:
     swap = {"agent": "executor", "strategy": "change_model_transition", "key": "k"}
-    with context.store.write() as connection:
+    with api.context.store.write() as connection:
         intents.add(connection, stored("mine", "succeeded", "act", **swap))
         intents.add(connection, stored("waits", "pending", "approve", **{**swap, "key": "k2"}))
         for number in range(20):
@@ -61,7 +55,7 @@ def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_
     assert api.get("/intents", params={"verdict": "perhaps"}).status_code == 422
 
 
-def test_what_is_wanted_of_a_target_is_found_by_it(context: ServerContext, api: httpx.Client) -> None:
+def test_what_is_wanted_of_a_target_is_found_by_it(api: Api) -> None:
     run: dict[str, Any] = {
         "primitive": "run_workflow",
         "arguments": {"workflow": "training"},
@@ -69,7 +63,7 @@ def test_what_is_wanted_of_a_target_is_found_by_it(context: ServerContext, api: 
         "fields": ("running",),
     }
     stop = {**run, "primitive": "stop_workflow"}
-    with context.store.write() as connection:
+    with api.context.store.write() as connection:
         intents.add(connection, stored("mine", "running", "act", **run))
         for number in range(20):
             intents.add(connection, stored(f"done-{number}", "succeeded", "act", **run))
@@ -83,7 +77,7 @@ def test_what_is_wanted_of_a_target_is_found_by_it(context: ServerContext, api: 
     assert len(ids(api, {"target": "service/serve", "limit": 100})) == 20
 
 
-def ids(api: httpx.Client, asked: dict[str, Any]) -> list[str]:
+def ids(api: Api, asked: dict[str, Any]) -> list[str]:
     reply = api.get("/intents", params=asked)
     assert reply.status_code == 200, reply.text
     return [one["id"] for one in reply.json()]
@@ -116,7 +110,7 @@ def test_of_given_labels_the_newest_come_first_and_all_are_reached_a_part_at_a_t
         assert [one.id for one in every] == ["p0", "p6", "p4", "p2", "p1", "p3", "p5"], "the most critical first"
 
 
-def test_labels_are_asked_for_a_part_at_a_time(api: httpx.Client) -> None:
+def test_labels_are_asked_for_a_part_at_a_time(api: Api) -> None:
     items = [{"id": f"p{number}", "score": number / 10} for number in range(5)]
     assert api.post("/labels", json={"app": "mnist", "items": items}).status_code == 201
     for number in range(5):
@@ -128,11 +122,11 @@ def test_labels_are_asked_for_a_part_at_a_time(api: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 5])
-def test_an_unknown_application_has_nothing(api: httpx.Client, offset: int) -> None:
+def test_an_unknown_application_has_nothing(api: Api, offset: int) -> None:
     assert api.get("/labels", params={"app": "nobody", "offset": offset}).json() == []
 
 
-def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(api: httpx.Client) -> None:
+def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(api: Api) -> None:
     ada, bob = (bearer(api.post("/tokens", json={"name": name}).json()["token"]) for name in ("ada", "bob"))
     wanted = {"app": "mnist", "items": [{"id": "a/1", "run": "r", "data": {"image": "1.png"}, "guess": 3}]}
     assert api.post("/labels", json=wanted).json() == api.post("/labels", json=wanted).json(), "once asked for, it is"
@@ -164,7 +158,7 @@ def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(
     ],
 )
 def test_the_command_that_replaces_a_label_gives_just_that_label(
-    api: httpx.Client, app: str | None, label: Any, command: str
+    api: Api, app: str | None, label: Any, command: str
 ) -> None:
     api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
     api.post("/labels/p1", json={"label": 1})
@@ -172,14 +166,14 @@ def test_the_command_that_replaces_a_label_gives_just_that_label(
     assert refused.json()["detail"].endswith(f"Replace that: {command}")
 
 
-def test_null_is_refused_at_the_door(api: httpx.Client) -> None:
+def test_null_is_refused_at_the_door(api: Api) -> None:
     api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
     refused = api.post("/labels/p1", json={"label": None})
     assert (refused.status_code, "null is no label" in refused.json()["detail"]) == (422, True)
     assert api.get("/labels", params={"state": "given"}).json() == []
 
 
-def test_a_team_has_a_label_queue_of_its_own_and_what_is_nobody_s_is_everybody_s(api: httpx.Client) -> None:
+def test_a_team_has_a_label_queue_of_its_own_and_what_is_nobody_s_is_everybody_s(api: Api) -> None:
     for team, ids in (("a", ["1", "2"]), ("b", ["2", "3"]), ("", ["4"])):
         body = {"app": "mnist", "items": [{"id": id} for id in ids]} | ({"team": team} if team else {})
         assert [one["team"] for one in api.post("/labels", json=body).json()] == [team] * len(ids)

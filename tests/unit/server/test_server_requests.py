@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from scanflow.agent.primitive_context import KeptApplication, PrimitiveResult
@@ -24,6 +23,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.primitives import ApplicationStore, RequestedRuns
 from scanflow_server.store import runs
 from tests.applications import keep_application
+from tests.unit.server.keeping import Api
 from tests.unit.server.primitives.keeping import do
 
 APP = """
@@ -220,7 +220,7 @@ def body_of(application: Application, **more: Any) -> bytes:
     return json.dumps({"application": json.loads(dump_json(application)), "source": None, **more}).encode()
 
 
-def post(api: httpx.Client, path: str, content: bytes = b"{}", key: str = "once") -> tuple[int, Any]:
+def post(api: Api, path: str, content: bytes = b"{}", key: str = "once") -> tuple[int, Any]:
     headers = {"content-type": "application/json", "idempotency-key": key}
     reply = api.post(path, content=content, headers=headers)
     return reply.status_code, reply.json()
@@ -233,7 +233,7 @@ def test_the_runs_of_a_workflow_are_found_however_many_others_there_are(doing: D
     assert [one.name for one in found] == [run]
 
 
-def test_a_spin_of_the_newest_run_sent_twice_is_one(api: httpx.Client, past: str) -> None:
+def test_a_spin_of_the_newest_run_sent_twice_is_one(api: Api, past: str) -> None:
     first = post(api, "/runs/@latest/spin", b'{"step": "load"}')
     assert (first[0], first[1]["name"] != past) == (201, True)
     again = post(api, "/runs/@latest/spin", b'{"step": "load"}')
@@ -244,7 +244,7 @@ def test_a_spin_of_the_newest_run_sent_twice_is_one(api: httpx.Client, past: str
 
 
 def test_a_run_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
-    api: httpx.Client, application: Application, source: Path
+    api: Api, application: Application, source: Path
 ) -> None:
     content = body_of(application, workflow="w0")
     first = post(api, "/runs", content)
@@ -253,12 +253,10 @@ def test_a_run_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
     assert (first[0], again[0], again[1]["name"]) == (201, 201, first[1]["name"])
 
 
-def test_the_newest_run_that_is_gone_on_with_twice_is_the_same_one(
-    api: httpx.Client, context: ServerContext, application: Application
-) -> None:
+def test_the_newest_run_that_is_gone_on_with_twice_is_the_same_one(api: Api, application: Application) -> None:
     name = post(api, "/runs", body_of(application, workflow="w0"), key="run")[1]["name"]
     api.post(f"/runs/{name}/stop")
-    with context.store.write() as connection:  # as its controller would
+    with api.context.store.write() as connection:  # as its controller would
         runs.settle(connection, name, 1, outcome="stopped")
     assert post(api, "/runs/@latest/resume")[1]["name"] == name
     newer = post(api, "/runs", body_of(application, workflow="w1"), key="newer")[1]["name"]

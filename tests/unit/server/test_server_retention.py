@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -35,6 +34,7 @@ from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest, WantedRun
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
+from tests.unit.server.keeping import Api
 
 DATABASES = ["sqlite", "postgresql"]
 NOW = 1_800_000_000.0
@@ -187,10 +187,10 @@ def test_nothing_goes_where_it_is_kept_for_ever(context: ServerContext) -> None:
     assert Job(context.settings.folder / "operations" / "op-1").result is not None
 
 
-def test_who_asks_for_what_came_after_a_forgotten_event_is_told(context: ServerContext, api: httpx.Client) -> None:
-    tell(context, 20)
+def test_who_asks_for_what_came_after_a_forgotten_event_is_told(api: Api) -> None:
+    tell(api.context, 20)
     assert "scanflow-events-gone" not in api.get("/events", params={"after": 0}).headers
-    with_settings(context, keep_events=5).forget()
+    with_settings(api.context, keep_events=5).forget()
     answer = api.get("/events", params={"after": 3})
     assert [one["id"] for one in answer.json()] == [16, 17, 18, 19, 20]
     assert answer.headers["scanflow-events-gone"] == "15"
@@ -282,9 +282,7 @@ def test_a_job_that_somebody_works_on_is_not_forgotten(context: ServerContext) -
     assert not job.path.exists()
 
 
-def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(
-    context: ServerContext, api: httpx.Client, tmp_path: Path
-) -> None:
+def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(api: Api, tmp_path: Path) -> None:
     from tests.server import body_of
 
     (tmp_path / "app.py").write_text(
@@ -292,28 +290,28 @@ def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(
         "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[one.bind()])])\n"
     )
     name = api.post("/runs", json=body_of(tmp_path / "app.py")).json()["name"]
-    context.deployer.batch.give_up(name, "for a test")
-    with context.store.write() as connection:
+    api.context.deployer.batch.give_up(name, "for a test")
+    with api.context.store.write() as connection:
         runs.settle(connection, name, 1, outcome="failed")
-    ended_job(context.run_job(name, 1), LONG_AGO)
-    context.settings = context.settings.model_copy(update={"keep_ended_days": 1.0})
+    ended_job(api.context.run_job(name, 1), LONG_AGO)
+    api.context.settings = api.context.settings.model_copy(update={"keep_ended_days": 1.0})
     now = [NOW]
-    context.clock = lambda: now[0]
-    RetentionController(context).forget()
-    with context.store.read() as connection:
+    api.context.clock = lambda: now[0]
+    RetentionController(api.context).forget()
+    with api.context.store.read() as connection:
         assert runs.get(connection, name) is not None, "it was asked for a moment ago"
     kinds = [line.removeprefix("event: ") for line in told_of(api, name) if line.startswith("event: ")]
     assert (kinds[0], kinds[-1]) == ("run-started", "run-ended")
     now[0] += 2 * DAY_S
-    RetentionController(context).forget()
-    with context.store.read() as connection:
+    RetentionController(api.context).forget()
+    with api.context.store.read() as connection:
         assert runs.get(connection, name) is None
     assert api.get(f"/runs/{name}").json()["state"] == "failed"
     assert [line for line in told_of(api, name) if line == "event: run-ended"]
     assert api.post(f"/runs/{name}/resume").json()["state"] == "running"
 
 
-def told_of(api: httpx.Client, run: str) -> list[str]:
+def told_of(api: Api, run: str) -> list[str]:
     with api.stream("GET", f"/runs/{run}/events") as stream:
         return list(stream.iter_lines())
 
