@@ -193,17 +193,12 @@ def _made(function: Callable[..., Any], sample: Sample, situation: Situation) ->
 
 
 def _intent(strategy: Strategy, act: Act, sample: Sample, situation: Situation, *, key: str, said: str) -> Intent:
-    whole = f"{situation.app}/{situation.team}/{key}"
-    return Intent(
-        id=hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:16],
+    return intent_of(
+        act,
         app=situation.app,
         team=situation.team,
         agent=sample.agent,
         strategy=strategy.name,
-        primitive=act.primitive,
-        arguments=dict(act.arguments),
-        target=act.target,
-        fields=tuple(act.fields),
         priority=strategy.priority,
         autonomy=strategy.autonomy,
         cool_down_s=_seconds(strategy.cool_down),
@@ -215,6 +210,21 @@ def _intent(strategy: Strategy, act: Act, sample: Sample, situation: Situation, 
         rule=said,
         key=key,
         at=situation.at,
+    )
+
+
+def intent_of(act: Act, *, app: str, team: str, key: str, **given: Any) -> Intent:
+    """Return what an agent sends to the arbiter; the same key makes the same id."""
+    return Intent(
+        id=hashlib.sha256(f"{app}/{team}/{key}".encode(errors="surrogatepass")).hexdigest()[:16],
+        app=app,
+        team=team,
+        primitive=act.primitive,
+        arguments=act.arguments,
+        target=act.target,
+        fields=act.fields,
+        key=key,
+        **given,
     )
 
 

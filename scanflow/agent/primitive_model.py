@@ -23,7 +23,7 @@ from scanflow.errors import InvalidError, UsageError, did_you_mean
 from scanflow.names import check_name
 from scanflow.plugins import load_plugin, plugin_names
 
-__all__ = ["Act", "BuiltIn", "Kind", "PrimitiveContext", "PrimitiveModel", "PrimitiveResult"]
+__all__ = ["PrimitiveContext", "PrimitiveModel", "PrimitiveResult"]
 
 Kind = Literal["batch", "online"]
 Layer = Literal["application", "infrastructure"]
@@ -84,7 +84,6 @@ class Act:
 
     @property
     def primitive(self) -> str:
-        """Its name."""
         return self.name
 
     @property
@@ -99,7 +98,6 @@ class Act:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What it writes of the target."""
         return self.writes
 
     @property
@@ -142,7 +140,6 @@ class PrimitiveModel(Act, Model):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, as JSON holds them; those that are left to their default None are not there."""
         dumped = self.model_dump(mode="json", by_alias=True)
         return {
             argument: dumped[argument]
@@ -151,7 +148,6 @@ class PrimitiveModel(Act, Model):
         }
 
     def said(self, argument: str) -> bool:
-        """Say whether an argument was given."""
         return argument in self.model_fields_set
 
     @property
@@ -177,7 +173,6 @@ class PrimitiveModel(Act, Model):
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
-        """Return it as it is listed, once for each kind of workflow."""
         return (cls.row(),)
 
     @classmethod
@@ -195,12 +190,10 @@ class PrimitiveModel(Act, Model):
 
     @classmethod
     def _arguments(cls) -> dict[str, str]:
-        """Return what each field is called as an argument."""
         return {name: field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
     def _given(cls, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments by their names."""
         in_order = [name for name, field in cls.model_fields.items() if field.kw_only is False]
         if len(args) > len(in_order):
             names = ", ".join(in_order)

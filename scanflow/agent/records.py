@@ -164,3 +164,31 @@ class Event(_Record):
     """What it happened to: ``workflow/NAME``, ``service/NAME``, and so on."""
 
     data: dict[str, JSON] = Field(default_factory=dict)
+
+
+class SensorCall(_Record):
+    """Asks a call-receive sensor to fire: the body of ``POST /sensors/{name}``."""
+
+    args: tuple[JSON, ...] = ()
+    kwargs: dict[str, JSON] = Field(default_factory=dict)
+
+
+class Accepted(_Record):
+    sample: str
+    """The id of the sample that the firing will leave."""
+
+
+class SensorReport(_Record):
+    """How one sensor of a running agent fares: an item of ``GET /sensors``. Times are seconds since the epoch."""
+
+    name: str
+    trigger: dict[str, JSON]
+    next: float | None = None
+    """When it fires next, if a time is known."""
+
+    last: float | None = None
+    fired: int = 0
+    missed: int = 0
+    """Firings that fell due and could not be made: each is counted."""
+
+    errors: int = 0

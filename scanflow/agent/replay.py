@@ -133,30 +133,20 @@ def difference(before: Sequence[Moment], after: Sequence[Moment]) -> list[Differ
     """Return where two timelines over the same samples decide otherwise.
 
     A strategy that one of them does not have wanted nothing there."""
-    return list(_difference(before, after))
-
-
-def _difference(before: Sequence[Moment], after: Sequence[Moment]) -> Iterator[Difference]:
     old, new = ({moment.place: moment for moment in some} for some in (before, after))
+    found: list[Difference] = []
     for place in sorted(old.keys() | new.keys()):
         moment = new.get(place) or old[place]
         nothing = moment.model_copy(update={"held": False, "wants": (), "error": None})
         was, now = old.get(place, nothing), new.get(place, nothing)
         if was.decision == now.decision:
             continue
-        yield Difference(
-            kind="added" if was.decision == nothing.decision else _kind(now.decision == nothing.decision),
-            at=moment.at,
-            sample=moment.sample,
-            sensor=moment.sensor,
-            strategy=moment.strategy,
-            before=was.outcome,
-            after=now.outcome,
-        )
-
-
-def _kind(gone: bool) -> Literal["removed", "changed"]:
-    return "removed" if gone else "changed"
+        kind: Literal["added", "removed", "changed"] = "changed"
+        if nothing.decision in {was.decision, now.decision}:
+            kind = "added" if was.decision == nothing.decision else "removed"
+        about = {name: getattr(moment, name) for name in ("at", "sample", "sensor", "strategy")}
+        found.append(Difference(kind=kind, before=was.outcome, after=now.outcome, **about))
+    return found
 
 
 def _moment(sample: Sample, found: Evaluation) -> Moment:

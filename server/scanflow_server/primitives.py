@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.agent.primitive_context import KeptApplication, PrimitiveContext, PrimitiveResult
-from scanflow.agent.primitives import CATALOGUE, Act, act_of
+from scanflow.agent.primitive_model import Act
+from scanflow.agent.primitives import CATALOGUE, act_of
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import load_json

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from scanflow.agent.error_text import shortened
-from scanflow.agent.messages import SensorCall, SensorReport
-from scanflow.agent.records import Event, Sample
+from scanflow.agent.records import Event, Sample, SensorCall, SensorReport
 from scanflow.app.triggers import EventTrigger as OnEvent
 from scanflow.app.triggers import Interval
 from scanflow.errors import ScanflowError, UnavailableError

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from scanflow.agent.decide import Evaluator
 from scanflow.agent.error_text import encodable, error_text
 from scanflow.agent.records import Sample
 from scanflow.app.agents import Misfire
@@ -71,6 +72,14 @@ class Decider(Protocol):
     def decide(self, sample: Sample) -> Decisions:
         """Return what they want. It never raises for what a user wrote; that is told in ``errors``."""
         ...
+
+
+class Strategies(Evaluator):
+    def decide(self, sample: Sample) -> Decisions:
+        found = self.evaluate(sample)
+        deliveries = [Delivery.of(one.strategy, want, at=sample.at) for one in found for want in one.wants]
+        errors = {one.strategy: one.error for one in found if one.error is not None and sample.error is None}
+        return Decisions(deliveries=tuple(deliveries), errors=errors)
 
 
 class Timer(Protocol):

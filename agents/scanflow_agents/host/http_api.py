@@ -16,8 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from scanflow.agent.messages import Accepted, SensorCall, SensorReport
-from scanflow.agent.records import Event
+from scanflow.agent.records import Accepted, Event, SensorCall, SensorReport
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.http_security import RequestGuard
 from scanflow.problems import PROBLEM_JSON, problem_of

@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 
 import stamina
 
+from scanflow.agent.actions import Call
+from scanflow.agent.records import Intent
 from scanflow.errors import InternalError, ScanflowError, UnavailableError
 from scanflow_agents.host.store import AgentStore
 
@@ -39,6 +41,13 @@ class Delivery:
     at: float
     body: str
     """JSON: an intent; or the agent, the sensor, ``args`` and ``kwargs`` of a call."""
+
+    @classmethod
+    def of(cls, queue: str, want: Intent | Call, *, at: float) -> Delivery:
+        if isinstance(want, Intent):
+            return cls(queue=queue, kind="intent", key=want.key, at=at, body=want.model_dump_json())
+        body = json.dumps({"agent": want.agent, "sensor": want.sensor, **want.payload()})
+        return cls(queue=queue, kind="call", key=want.key, at=at, body=body)
 
 
 class DeliveryTransport(Protocol):

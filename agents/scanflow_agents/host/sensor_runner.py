@@ -7,7 +7,6 @@ in a thread too. Each firing looks at the runs that ended since the last one tha
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.context import Context, Services
+from scanflow.agent.decide import intent_of
 from scanflow.agent.records import JSON, Event, Intent
 from scanflow.agent.sensors.firing import Firing as Given
 from scanflow.agent.sensors.firing import fire, wants
@@ -26,7 +26,6 @@ from scanflow.errors import MissingExtraError
 from scanflow_agents.host.control_loop import HostedSensor, SensorResult
 from scanflow_agents.host.outbox import Delivery, Outbox
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
-from scanflow_agents.host.strategies import delivery_of
 from scanflow_agents.host.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
@@ -63,25 +62,20 @@ class _Caller:
         return await self._deliver(call.replace(key=call.key or self._key()))
 
     async def act(self, act: Act) -> JSON:
-        app, now, key = self.environment.application, self.environment.clock(), self._key()
-        intent = Intent(
-            id=hashlib.sha256(f"{app.name}/{app.team}/{key}".encode()).hexdigest()[:16],
-            app=app.name,
-            team=app.team,
+        intent = intent_of(
+            act,
+            app=self.environment.application.name,
+            team=self.environment.application.team,
             agent=self.environment.agent,
             strategy=self.sensor,
-            primitive=act.primitive,
-            arguments=dict(act.arguments),
-            target=act.target,
-            fields=tuple(act.fields),
             rule="asked for by the sensor itself",
-            key=key,
-            at=now,
+            key=self._key(),
+            at=self.environment.clock(),
         )
         return await self._deliver(intent)
 
     async def _deliver(self, want: Intent | Call) -> JSON:
-        delivery = delivery_of(self.sensor, want, at=self.environment.clock())
+        delivery = Delivery.of(self.sensor, want, at=self.environment.clock())
         answer: JSON = await self.environment.outbox().deliver(delivery, patience_s=ACCEPTED_S)
         return answer
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.agent.formatting import called
-from scanflow.agent.messages import SensorReport
-from scanflow.agent.records import Action, Intent
+from scanflow.agent.records import Action, Intent, SensorReport
 from scanflow.app.quantities import format_duration
 from scanflow.masking import masked
 from scanflow_client.formatting.table import Screen, Table

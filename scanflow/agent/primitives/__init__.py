@@ -10,36 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from scanflow.agent.primitive_model import Act, AsWritten, Parameter, Primitive, PrimitiveModel, installed_primitive
+from scanflow.agent.primitive_model import Act, AsWritten, Primitive, PrimitiveModel, installed_primitive
 from scanflow.agent.primitives import batch, online, workflows
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.plugins import plugin_names
-
-__all__ = [
-    "CATALOGUE",
-    "Act",
-    "Parameter",
-    "Primitive",
-    "act_of",
-    "apply_workflow_instance",
-    "catalogue",
-    "delete_workflow",
-    "delete_workflow_instance",
-    "deploy_workflow",
-    "duplicate_workflow_instance",
-    "run_executor",
-    "run_workflow",
-    "stop_executor",
-    "stop_workflow",
-    "update_executor_affinity",
-    "update_executor_resource",
-    "update_workflow_affinity",
-    "update_workflow_replica",
-    "update_workflow_resource",
-    "update_workflow_traffic",
-    "upgrade_executor",
-    "upgrade_workflow",
-]
 
 run_workflow = batch.RunWorkflow
 stop_workflow = batch.StopWorkflow

@@ -57,14 +57,11 @@ Step: TypeAlias = Annotated[
 
 
 class OfExecutor(BuiltIn):
-    """What is done to one step of a batch workflow."""
-
     layer = "infrastructure"
     executor: Step = Field(kw_only=False)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What it writes of the target."""
         return tuple(field.replace("EXECUTOR", self.executor) for field in self.writes)
 
 
@@ -82,11 +79,7 @@ class OfResources(BuiltIn):
         return None if value is None else getattr(Resources(**{name: value}), name)
 
     def changed_resources(self) -> dict[str, Any]:
-        """Return what is to be changed, a limit that is taken away as None.
-
-        Raises:
-            InvalidError: nothing is.
-        """
+        """Return what is to be changed, a limit that is taken away as None."""
         given = {name: getattr(self, name) for name in ("cpu", "memory", "gpu") if self.said(name)}
         given = {name: value for name, value in given.items() if name != "gpu" or value is not None}
         if not given:
@@ -95,5 +88,4 @@ class OfResources(BuiltIn):
 
 
 def given_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given of some arguments."""
     return {name: value for name, value in arguments.items() if value is not None}

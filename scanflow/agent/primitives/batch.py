@@ -68,12 +68,10 @@ class StopWorkflow(BuiltIn):
 
     @property
     def target(self) -> str:
-        """The run, or the workflow whose runs are meant."""
         return super().target if self.run is None else f"run/{self.run}"
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
-        """Return it as it is listed."""
         return (cls.row(target="workflow/WORKFLOW or run/RUN"),)
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
@@ -239,22 +237,18 @@ def update_steps(
 
 
 def affinity_of(step: Executor) -> Any:
-    """Return a step's affinity as it is written down."""
     return _written(step).get("affinity")
 
 
 def resources_of(step: Executor) -> dict[str, Any]:
-    """Return a step's resources as they are written down."""
     return {name: _written(step)["resources"].get(name) for name in ("cpu", "memory", "gpu")}
 
 
 def with_affinity(value: Any) -> Change:
-    """Return what gives a step an affinity."""
     return lambda step: step.replace(affinity=value)
 
 
 def with_resources(grant: Mapping[str, Any]) -> Change:
-    """Return what gives a step some resources."""
     return lambda step: step.replace(resources=step.resources.replace(**grant))
 
 
@@ -284,11 +278,7 @@ def _keep_steps(
 
 
 def _check_runnable(context: PrimitiveContext, workflow: Workflow) -> None:
-    """Refuse a change after which the backend could not honour a field, and so run nothing of the workflow.
-
-    Raises:
-        UnsupportedError: names the field.
-    """
+    """Refuse a change after which the backend could not honour a field, and so run nothing of the workflow."""
     from scanflow.deployer.port import RunRequest
 
     try:

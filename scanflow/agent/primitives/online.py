@@ -54,12 +54,10 @@ class _OfCut(BuiltIn):
 
     @property
     def cut(self) -> dict[str, Any]:
-        """What is given of it."""
         return given_only({name: getattr(self, name) for name in ("instances", "cores", "affinity")})
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What it writes of the target."""
         names = {"instances": "replicas", "cores": "resource", "affinity": "affinity"}
         return tuple(names[name] for name in self.cut)
 
@@ -76,7 +74,6 @@ class DeployWorkflow(_OfCut):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What it writes of the target."""
         return ("running", *super().fields)
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
@@ -184,7 +181,6 @@ class UpdateWorkflowReplica(BuiltIn):
         return self._rescaled(context, before)
 
     def _decided(self, workflow: Workflow) -> Scaling | None:
-        """Return what is to decide on the number of instances."""
         if self.said("scaling"):
             return None if self.scaling is None else Scaling(**self.scaling)
         known = _scaling(workflow)
@@ -192,7 +188,6 @@ class UpdateWorkflowReplica(BuiltIn):
         return Scaling(**given_only(merged))
 
     def _rescaled(self, context: PrimitiveContext, before: ServiceRecord) -> PrimitiveResult:
-        """Change what decides on the number of instances."""
 
         def said(workflow: Workflow) -> dict[str, int]:
             number = self.instances if self._decided(workflow) is None else None

@@ -32,13 +32,10 @@ Values = Callable[[Workflow], Mapping[str, V]]
 
 @dataclass(frozen=True, slots=True)
 class Said(Generic[V]):
-    """One thing that an application says of each node."""
-
     get: Callable[[Service], V]
     put: Callable[[Service, V], Service]
 
     def written(self, workflow: Workflow, values: Mapping[str, V]) -> Workflow:
-        """Return the workflow whose nodes say so."""
         changed = {one.name: self.put(one, values[one.name]) for one in workflow.services if one.name in values}
         return with_services(workflow, changed)
 
@@ -83,16 +80,8 @@ def given_back(
 ) -> dict[str, Any]:
     """Return what an inverse has to be told besides, so that the application then says what it says now.
 
-    Args:
-        context: Whose application.
-        name: The workflow.
-        said: What of its nodes.
-        there: What the action that is to be undone will write.
-        back: What its inverse will write by itself.
-
-    Returns:
-        ``nodes`` with what those nodes say now that would not have it again; nothing, where all would.
-    """
+    It is ``nodes`` with what those say now that would not have it again, where the action writes what is ``there``, and
+    its inverse by itself what is given ``back``; nothing, where all would."""
     workflow = wanted(context, name)
     if workflow is None:
         return {}
@@ -103,12 +92,10 @@ def given_back(
 
 
 def each(workflow: Workflow, value: T) -> dict[str, T]:
-    """Return the same for every node."""
     return {one.name: value for one in workflow.services}
 
 
 def with_services(workflow: Workflow, changed: Mapping[str, Service]) -> Workflow:
-    """Return the workflow with nodes replaced."""
     return workflow.replace(nodes=tuple(changed.get(one.name, one) for one in workflow.nodes))
 
 
@@ -118,17 +105,11 @@ def served_models(record: ServiceRecord) -> dict[str, str]:
 
 
 def canary_of(record: ServiceRecord) -> RevisionRecord | None:
-    """Return the canary version, if there is one."""
     return next((one for one in record.revisions if one.role != "current"), None)
 
 
 def mine(context: PrimitiveContext, name: str) -> ServiceRecord:
-    """Return a service of the application that it is done for.
-
-    Raises:
-        NotFoundError: there is none of that name.
-        UsageError: it is another application's.
-    """
+    """Return a service of the application that it is done for, and of no other."""
     record = context.deployer.service(name)
     if (record.app, record.team) != (context.app, context.team):
         raise UsageError(
@@ -151,7 +132,6 @@ def cut_of(record: ServiceRecord) -> dict[str, Any]:
 
 
 def summary_of(record: ServiceRecord) -> dict[str, Any]:
-    """Return what is told of a service."""
     shape = record.shape
     return {
         "service": record.name,
@@ -171,12 +151,7 @@ def in_effect(
         deployer: Who serves.
         asked: The service as it was found, with the change asked for.
         still: Whether the change is still wanted of the service: one that cannot be is undone.
-        patience_s: Longest that it is waited for, in seconds.
-
-    Raises:
-        UsageError: it could not be, or was changed back; what served before serves on.
-        UnavailableError: it takes too long.
-    """
+        patience_s: Longest that it is waited for, in seconds."""
     give_up, record = time.monotonic() + patience_s, asked
     # A service of which nothing was in effect yet is being deployed; whoever does that waits for it.
     while asked.settled and record.settled < asked.generation and still(record):

@@ -38,18 +38,14 @@ from scanflow.errors import InvalidError, UnsupportedError
 
 
 class _OfEither(BuiltIn):
-    """What is there for both kinds of workflow."""
-
     of: Kind = Field(default="online", alias="kind", description="Which kind of workflow it is.")
 
     @property
     def workflow_kind(self) -> Kind | None:
-        """The kind of workflow that it is for; None: either."""
         return self.of if self.said("of") else None
 
     @property
     def target(self) -> str:
-        """What it changes."""
         return f"{'service' if self.of == 'online' else 'workflow'}/{self.workflow}"
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
@@ -58,11 +54,9 @@ class _OfEither(BuiltIn):
         return self.change_steps(context) if batch else self.change_service(context)
 
     def change_steps(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Change what is wanted of a batch workflow's steps."""
         raise NotImplementedError
 
     def change_service(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Change what serves an online workflow."""
         raise NotImplementedError
 
 
@@ -100,12 +94,10 @@ class UpgradeWorkflow(_OfEither):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What it writes of the target."""
         return ("model",) if self.of == "online" else ("parameters",)
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
-        """Return it as it is listed, once for each kind of workflow."""
         batch = cls.row("batch", "Set parameters of a batch workflow for all its later runs.", fields=("parameters",))
         online = cls.row("online", "Swap a model version in, without a failed request.", fields=("model",))
         return (
@@ -117,7 +109,6 @@ class UpgradeWorkflow(_OfEither):
         return upgrade_steps(context, self.workflow, self.parameters or {})
 
     def change_service(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Swap a model version in, without a failed request."""
         model = self.model or ""
         before = mine(context, self.workflow)
         models = served_models(before)
@@ -176,7 +167,6 @@ class UpdateWorkflowAffinity(_OfEither):
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
-        """Return it as it is listed, once for each kind of workflow."""
         return (
             cls.row("batch", "Set where every executor of a batch workflow may run, from its next run on."),
             cls.row("online", "Set where a service's instances may run, and move them there."),
@@ -232,7 +222,6 @@ class UpdateWorkflowResource(_OfEither, OfResources):
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
-        """Return it as it is listed, once for each kind of workflow."""
         return (
             cls.row("batch", "Set what every executor of a batch workflow may use, from its next run on."),
             cls.row("online", "Set what each of a service's instances may use."),

@@ -7,7 +7,7 @@ import json
 from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
 from scanflow.agent.records import JSON, Sample
-from scanflow_agents.host.strategies import Strategies
+from scanflow_agents.host.control_loop import Strategies
 
 
 def sample(number: int, value: JSON, *, error: str | None = None) -> Sample:
