@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
-import json
 import os
 import subprocess
 import sys
@@ -20,11 +18,8 @@ import pytest
 
 from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-TUTORIAL = REPOSITORY / "tutorials" / "mnist"
-DATA = Path(os.environ.get("SCANFLOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
-LONGEST_STEP_S = 300
+from scanflow.modules import load_module
+from tests.integration.tutorial_steps import DATA, LONGEST_STEP_S, TUTORIAL, Steps
 
 needs_sklearn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
 needs_tensorflow = pytest.mark.skipif(
@@ -32,23 +27,14 @@ needs_tensorflow = pytest.mark.skipif(
 )
 
 
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"tutorial_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
 @pytest.fixture(scope="module")
 def digits() -> ModuleType:
-    return module(TUTORIAL / "steps" / "digits.py")
+    return load_module(TUTORIAL / "steps" / "digits.py")
 
 
 @pytest.fixture(scope="module")
 def workflow() -> Workflow:
-    train = module(TUTORIAL / "app.py").train
+    train = load_module(TUTORIAL / "app.py").train
     assert isinstance(train, Workflow)
     return train
 
@@ -257,11 +243,11 @@ def test_the_data_is_chosen_in_one_place(workflow: Workflow) -> None:
 
 @pytest.fixture(scope="module")
 def reader() -> Any:
-    return module(TUTORIAL / "serving" / "pictures.py").Pictures()
+    return load_module(TUTORIAL / "serving" / "pictures.py").Pictures()
 
 
 def test_the_champion_is_served_behind_what_prepares_pictures_for_it() -> None:
-    serve = module(TUTORIAL / "app.py").serve
+    serve = load_module(TUTORIAL / "app.py").serve
 
     assert serve.levels == (("pictures",), ("cnn",))
     assert serve.by_name["cnn"].model == "models:/mnist_cnn@champion"
@@ -318,44 +304,17 @@ def test_what_is_no_picture_is_refused_in_words_that_say_what_one_is(x: Any, sai
 # The steps, run as a backend runs them
 
 
-class Runs:
-    """One run of the workflow: a folder, an MLflow database in it, and the steps started by hand."""
+class Runs(Steps):
+    """One run of the workflow."""
 
-    def __init__(self, folder: Path, workflow: Workflow) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, workflow: Workflow, *, tracked: bool = False) -> None:
+        super().__init__(folder, tracked=tracked)
         self.workflow = workflow
-        self.tracking_uri = f"sqlite:///{folder}/mlflow.db"
 
-    def start(self, name: str, **changes: str) -> subprocess.Popen[str]:
+    def step(self, name: str, **changes: str) -> subprocess.Popen[str]:
         step = next(step for step in self.workflow.steps if step.name == name)
-        command = [sys.executable, str(step.mainfile)]
-        for key, value in {**step.parameters, **changes}.items():
-            command += [f"--{key}", str(self.value(value))]
-        output = self.folder / name
-        output.mkdir(exist_ok=True)
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "client")]),
-            "SCANFLOW_RUN": "calm-otter-417",
-            "SCANFLOW_STEP": name,
-            "SCANFLOW_OUTPUT_DIR": str(output),
-            "MLFLOW_TRACKING_URI": self.tracking_uri,
-            "MLFLOW_EXPERIMENT_NAME": "mnist",
-            "TF_NUM_INTRAOP_THREADS": "1",
-            "TF_NUM_INTEROP_THREADS": "1",
-        }
-        return subprocess.Popen(
-            command, cwd=TUTORIAL, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    def finish(self, *steps: subprocess.Popen[str]) -> list[str]:
-        """Return what the steps printed, once all of them have ended well."""
-        try:
-            logs = [step.communicate(timeout=LONGEST_STEP_S)[0] for step in steps]
-        finally:
-            for step in steps:
-                step.kill()
-        assert [step.returncode for step in steps] == [0] * len(steps), "\n".join(logs)
-        return logs
+        given = {key: self.value(value) for key, value in {**step.parameters, **changes}.items()}
+        return self.start(str(step.mainfile), name, **given)
 
     def value(self, value: Any) -> Any:
         if isinstance(value, Ref):
@@ -364,15 +323,12 @@ class Runs:
             return self.folder / value.removeprefix(f"{self.workflow.output_dir}/")
         return value
 
-    def output(self, step: str, name: str) -> Any:
-        return json.loads((self.folder / step / ".outputs" / name).read_text())
-
 
 @needs_sklearn
 def test_loading_leaves_four_arrays_and_says_what_they_are(workflow: Workflow, tmp_path: Path) -> None:
     runs = Runs(tmp_path, workflow)
 
-    (log,) = runs.finish(runs.start("load-data"))
+    log = runs.finish(runs.step("load-data"))
 
     assert "1,437 digits to train on, 360 to test on" in log
     assert runs.output("load-data", "source") == "scikit-learn's digits, enlarged from 8x8 to 28x28"
@@ -380,10 +336,10 @@ def test_loading_leaves_four_arrays_and_says_what_they_are(workflow: Workflow, t
 
 
 def test_loading_bad_data_fails_with_one_line_and_leaves_nothing(workflow: Workflow, tmp_path: Path) -> None:
-    step = Runs(tmp_path, workflow).start("load-data", data=npz(tmp_path, pixels=pictures()))
-    log, _ = step.communicate(timeout=LONGEST_STEP_S)
+    runs = Runs(tmp_path, workflow)
 
-    assert step.returncode == 1
+    log = runs.finish(runs.step("load-data", data=npz(tmp_path, pixels=pictures())), fails=True)
+
     assert log.startswith("Error: ")
     assert log.count("\n") == 1
     assert "pixels" in log
@@ -399,27 +355,22 @@ def test_without_a_network_mnist_says_what_to_use_instead(
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:9")  # where nobody listens
 
-    step = Runs(tmp_path, workflow).start("load-data", data="mnist")
-    log, _ = step.communicate(timeout=LONGEST_STEP_S)
+    runs = Runs(tmp_path, workflow)
 
-    assert step.returncode == 1
+    log = runs.finish(runs.step("load-data", data="mnist"), fails=True)
+
     assert "Error: MNIST could not be downloaded" in log
     assert "data=digits" in log
-    assert "Traceback" not in log
 
 
 @pytest.fixture(scope="module")
 def trained(workflow: Workflow, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """The whole workflow, run on MNIST where it is at hand and else on scikit-learn's digits."""
-    import mlflow
-
-    runs = Runs(tmp_path_factory.mktemp("mnist"), workflow)
-    artifacts = (runs.folder / "artifacts").as_uri()
-    mlflow.MlflowClient(runs.tracking_uri).create_experiment("mnist", artifact_location=artifacts)
+    runs = Runs(tmp_path_factory.mktemp("mnist"), workflow, tracked=True)
     source = DATA / "mnist_10k.npz"
-    runs.finish(runs.start("load-data", data=str(source) if source.is_file() else "digits"))
-    runs.finish(runs.start("modeling-cnn1"), runs.start("modeling-cnn2"))
-    runs.finish(runs.start("select"))
+    runs.finish(runs.step("load-data", data=str(source) if source.is_file() else "digits"))
+    runs.finish(runs.step("modeling-cnn1"), runs.step("modeling-cnn2"))
+    runs.finish(runs.step("select"))
     return runs
 
 
@@ -434,13 +385,7 @@ class TestTraining:
         assert max(accuracies) >= (0.97 if (DATA / "mnist_10k.npz").is_file() else 0.93)
 
     def test_both_networks_are_on_record_with_every_epoch(self, trained: Runs) -> None:
-        import mlflow
-
-        client = mlflow.MlflowClient(trained.tracking_uri)
-        experiment = client.get_experiment_by_name("mnist")
-        assert experiment is not None
-        found = client.search_runs([experiment.experiment_id])
-        runs = [run for run in found if "architecture" in run.data.params]
+        runs = [run for run in trained.tracked() if "architecture" in run.data.params]
 
         assert {run.info.run_name for run in runs} == {"modeling-cnn1", "modeling-cnn2"}
         assert {run.data.params["architecture"] for run in runs} == {"lenet", "vgg"}
@@ -449,35 +394,23 @@ class TestTraining:
             assert run.info.run_name is not None
             assert run.data.params["data"] == run.data.tags["data"] == trained.output("load-data", "source")
             assert run.data.metrics["test_accuracy"] == trained.output(run.info.run_name, "accuracy")
-            history = client.get_metric_history(run.info.run_id, "val_accuracy")
+            history = trained.client.get_metric_history(run.info.run_id, "val_accuracy")
             assert [metric.step for metric in history] == list(range(int(run.data.params["epochs"])))
-            assert [artifact.path for artifact in client.list_artifacts(run.info.run_id)] == ["confusion.png"]
+            assert [artifact.path for artifact in trained.client.list_artifacts(run.info.run_id)] == ["confusion.png"]
 
     def test_the_champion_in_the_registry_is_the_better_network(self, trained: Runs) -> None:
-        import mlflow
-
-        version = mlflow.MlflowClient(trained.tracking_uri).get_model_version_by_alias("mnist_cnn", "champion")
-
+        version = trained.client.get_model_version_by_alias("mnist_cnn", "champion")
         best = max(("modeling-cnn1", "modeling-cnn2"), key=lambda step: trained.output(step, "accuracy"))
         assert version.source == trained.output(best, "model_uri")
         assert version.tags["accuracy"] == f"{trained.output(best, 'accuracy'):.4f}"
         assert version.tags["scanflow.run"] == "calm-otter-417"
+        trained.finish(trained.step("select"))
+        assert len(trained.client.search_model_versions("name='mnist_cnn'")) == 1, "nothing is registered twice"
 
     def test_the_pictures_are_kept_for_those_who_watch_over_the_model(self, trained: Runs) -> None:
-        import mlflow
-
-        client = mlflow.MlflowClient(trained.tracking_uri)
-        kept = client.search_runs(["1"], "tags.`scanflow.kind` = 'pictures'")
-        assert kept[0].info.run_name == "pictures"
-        assert [artifact.path for artifact in client.list_artifacts(kept[0].info.run_id)] == ["pictures.npz"]
-
-    def test_selecting_again_registers_nothing_twice(self, trained: Runs) -> None:
-        import mlflow
-
-        trained.finish(trained.start("select"))
-
-        client = mlflow.MlflowClient(trained.tracking_uri)
-        assert len(client.search_model_versions("name='mnist_cnn'")) == 1
+        kept = trained.tracked("tags.`scanflow.kind` = 'pictures'")[0]
+        assert kept.info.run_name == "pictures"
+        assert [artifact.path for artifact in trained.client.list_artifacts(kept.info.run_id)] == ["pictures.npz"]
 
     def test_the_champion_answers_raw_pictures_as_well_as_it_was_tested(self, trained: Runs) -> None:
         program = (

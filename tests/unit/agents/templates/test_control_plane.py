@@ -1,4 +1,4 @@
-"""The server as the built-in agents ask it, over its own HTTP API; and their notes in MLflow."""
+"""The server as the built-in agents ask it, over its own HTTP API."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ from sqlalchemy import insert
 from scanflow.agent.context import Context
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.home_token import ensure_home_token
-from scanflow.knowledge import open_knowledge
 from scanflow.settings import Settings
 from scanflow.transport.server_client import ServerClient
-from scanflow_agents.templates.bookmarks import read_json
-from scanflow_agents.templates.control_plane import MOST_LABELS, ControlPlane, acted_on, control_plane_of, newest_runs
+from scanflow_agents.templates.control_plane import MOST_LABELS, ControlPlane, acted_on, newest_runs
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import intents, labels
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.tables import labels as label_table
-from tests.unit.agents.templates.fakes import FakeControlPlane, World
 from tests.unit.server.answering import answering
 from tests.unit.server.keeping import entered, stored
 
@@ -48,13 +45,6 @@ def parts(tmp_path: Path) -> Iterator[ServerContext]:
 def control_plane(parts: ServerContext) -> Iterator[ControlPlane]:
     with answering(parts) as url, closing(ServerClient(url, token=ensure_home_token(parts.settings.home))) as server:
         yield ControlPlane(server)
-
-
-def test_the_servers_desk_is_one_and_a_context_has_it(control_plane: ControlPlane) -> None:
-    context = Context(app="mnist", team="data", agent="checker", clock=lambda: 0.0, services=control_plane)
-    assert control_plane_of(context) is control_plane
-    assert isinstance(control_plane, ControlPlane)
-    assert isinstance(FakeControlPlane(), ControlPlane)
 
 
 def test_points_go_into_the_queue_once_and_come_back_labelled(control_plane: ControlPlane) -> None:
@@ -156,52 +146,8 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
 
 
 def test_an_empty_server_has_nothing_and_says_what_is_not_there(control_plane: ControlPlane) -> None:
-    assert (
-        control_plane.runs(),
-        control_plane.services(),
-        control_plane.actions("mnist"),
-        control_plane.want_labels("mnist", []),
-    ) == ([], [], [], [])
-    for ask in (
-        lambda: control_plane.service("serve"),
-        lambda: control_plane.run("calm-otter-1"),
-        lambda: control_plane.explain("serve"),
-    ):
+    assert (control_plane.runs(), control_plane.services()) == ([], [])
+    assert (control_plane.actions("mnist"), control_plane.want_labels("mnist", [])) == ([], [])
+    for ask in (control_plane.service, control_plane.run, control_plane.explain):
         with pytest.raises((NotFoundError, InvalidError)):
-            ask()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # MLflow's own use of its libraries
-def test_the_agents_notes_are_found_again_in_mlflow(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow")
-    world = World(tmp_path)
-    world.tracker = open_knowledge(tmp_path / "home")
-    world.version()
-    world.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    world.control_plane.serves("models:/mnist_cnn/1")
-    ids = [world.predicted(600), world.predicted(600)]
-    call = world.call("tracker", "count_number_of_predictions")
-    assert call.kwargs["run_ids"] == ids
-    world.detected("calm-otter-1", [f"{ids[0]}:{number}" for number in range(100)], run_ids=ids)
-    assert world.fire("checker", "detection_ended") == {
-        "detections": [{"run": "calm-otter-1", "drifted": True, "anomalies": 300, "picked": 100, "labelled": 0}],
-        "errors": [],
-    }
-    assert world.fire("checker", "detection_ended") == {"detections": [], "errors": []}
-    assert world.passed_on(call) == []
-    world.given(list(world.control_plane.queue))
-    retrain = world.intent("planner", "count_number_of_pickeddata")
-    parameters = retrain.arguments["parameters"]
-    assert isinstance(parameters, dict)
-    labels = str(parameters["labels"])
-    assert len(read_json(world.tracker, labels, "labels.json")) == 100
-    version = world.retrained("bold-fox-2", 0.81, 0.93, labels=labels)
-    [swap] = world.passed_on(world.call("planner", "retraining_ended"))
-    world.control_plane.serves(f"models:/mnist_cnn/{version}")
-    world.control_plane.acted(swap)  # type: ignore[arg-type]
-    world.control_plane.now += 62.0
-    world.fire("executor", "model_changed")
-    assert world.champion() == version
-    assert world.tracker.get_model("mnist_cnn", version).tags["scanflow.reference"] == f"runs:/{labels}/labels.json"
-    assert world.wants("planner", "count_number_of_pickeddata") == []
+            ask("nobody")

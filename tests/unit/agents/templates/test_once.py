@@ -3,7 +3,8 @@ again, however often they look. And what they find out is told."""
 
 from __future__ import annotations
 
-from threading import Barrier, Thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -42,17 +43,12 @@ def test_predictions_that_came_in_pieces_while_the_checker_was_busy_are_told_of_
     assert [event.data["new"] for event in told(world, "predictions.counted")] == [1000, 1200]
 
 
-@pytest.mark.parametrize(
-    ("patience_passed", "busy"), [(False, True), (True, False)], ids=["at first", "much later, with unusable outputs"]
-)
-def test_a_detection_that_ended_is_made_use_of_before_another_begins(
-    world: World, patience_passed: bool, busy: bool
-) -> None:
+def test_a_detection_that_ended_is_made_use_of_before_another_begins(world: World) -> None:
     run_id = world.predicted(1000)
     world.control_plane.ran("calm-otter-1", "detector", {})
-    world.control_plane.now += 500 if patience_passed else 0
-    found = world.fire("checker", "check_predictions", run_ids=[run_id])
-    assert (found["busy"] == "calm-otter-1") == busy
+    assert world.fire("checker", "check_predictions", run_ids=[run_id])["busy"] == "calm-otter-1"
+    world.control_plane.now += 500  # its outputs cannot be used
+    assert world.fire("checker", "check_predictions", run_ids=[run_id])["busy"] is None
 
 
 def test_labels_that_a_retraining_has_just_learnt_start_no_other(world: World) -> None:
@@ -71,6 +67,11 @@ def test_labels_that_a_retraining_has_just_learnt_start_no_other(world: World) -
 def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(world: World) -> None:
     world.given([f"r:{number}" for number in range(100)])
     intent = world.intent("planner", "count_number_of_pickeddata")
+    world.unanswered = [intent]  # its wish is on its way to the server
+    found = world.fire("planner", "count_number_of_pickeddata")
+    assert (found["batch"], found["busy"]) == (None, f"wanted by planner: {intent.id}")
+    world.unanswered = []
+    assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent), "it was refused"
     for state in ("pending", "running"):
         world.control_plane.acted(intent, state)
         assert world.wants("planner", "count_number_of_pickeddata") == []
@@ -78,28 +79,12 @@ def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(wor
     assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent)
 
 
-def test_a_retraining_whose_wish_is_on_its_way_to_the_server_is_not_wanted_again(world: World) -> None:
-    world.given([f"r:{number}" for number in range(100)])
-    intent = world.intent("planner", "count_number_of_pickeddata")
-    world.unanswered = [intent]
-    found = world.fire("planner", "count_number_of_pickeddata")
-    assert (found["batch"], found["busy"]) == (None, f"wanted by planner: {intent.id}")
-    world.unanswered = []
-    assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent), "it was refused"
-
-
 def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World) -> None:
     declared = world.load("planner")
     world.retrained("bold-fox-2", 0.8, 0.9)
-
-    def stands() -> str | None:
-        found: str | None = world.look(declared, "planner", "retraining_ended")["stands"]
-        return found
-
-    assert stands() is None
-    assert stands() == "it was asked for already"
-    world.control_plane.now += 60
-    assert stands() is None
+    for pause_s, stands in [(0, None), (0, "it was asked for already"), (60, None)]:
+        world.control_plane.now += pause_s
+        assert world.look(declared, "planner", "retraining_ended")["stands"] == stands
 
 
 @pytest.mark.parametrize(
@@ -151,18 +136,13 @@ def test_two_sensors_have_nothing_labelled_twice(world: World) -> None:
     world.parameters = {"checker": {"labeller": "own.py:label"}}
     world.control_plane.want_labels("mnist", [{"id": f"r:{n}", "run": "r", "data": {}, "guess": 1} for n in range(50)])
     declared, start = world.load("checker"), Barrier(4)
-    counts: list[int] = []
 
-    def look() -> None:
+    def look(_: int) -> int:
         start.wait(10)
-        counts.append(world.look(declared, "checker", "label_picked")["labelled"])
+        return int(world.look(declared, "checker", "label_picked")["labelled"])
 
-    threads = [Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(counts) == [0, 0, 0, 50]
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(threads.map(look, range(4))) == [0, 0, 0, 50]
     assert [event.data["count"] for event in told(world, "labels.given")] == [50]
 
 

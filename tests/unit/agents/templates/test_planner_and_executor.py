@@ -10,30 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.agent.decide import Situation, decide
-from scanflow.agent.records import Action, Decision, Intent, Sample
+from scanflow.agent.records import Intent, Sample
 from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_agents.templates.bookmarks import oldest, read_json, time_of
 from scanflow_agents.templates.infrastructure import next_threshold
-from scanflow_agents.templates.model_changes import STRATEGY, settled, verdict_on
 from tests.unit.agents.templates.fakes import World
 
 # -- retraining
 
 
-def test_99_labels_are_too_few_and_100_are_enough(world: World) -> None:
+def test_99_labels_are_too_few_and_100_are_enough_and_are_kept_as_one_file(world: World) -> None:
     world.given([f"p:{number}" for number in range(99)])
     assert world.wants("planner", "count_number_of_pickeddata") == []
     world.given(["p:99"])
     intent = world.intent("planner", "count_number_of_pickeddata")
     assert (intent.budget, intent.budget_window_s, intent.cool_down_s) == (4, 86_400.0, 300.0)
-
-
-def test_the_same_labels_are_kept_as_one_file(world: World) -> None:
-    world.given([f"p:{number}" for number in range(100)])
-    first, second = (world.intent("planner", "count_number_of_pickeddata") for _ in range(2))
-    assert first.arguments == second.arguments
+    assert world.intent("planner", "count_number_of_pickeddata").arguments == intent.arguments
 
 
 @pytest.mark.parametrize(("learn_from", "count"), [("all", 150), ("new", 50)])
@@ -139,8 +133,7 @@ def test_a_version_that_is_taken_back_is_rejected_and_not_asked_for_again(world:
     world.control_plane.acted(swap, "reverted", reverted_by="service.serve.errors")
     world.control_plane.serves("models:/mnist_cnn/1")
     assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "reject"
-    tags = world.tracker.get_model("mnist_cnn", version).tags
-    assert tags["scanflow.promotion"] == "rejected: taken back by service.serve.errors"
+    assert world.promotion(version) == "rejected: taken back by service.serve.errors"
     assert world.champion() == 1
     assert world.wants("planner", "retraining_ended") == []
     assert world.wants("executor", "change_model", version=version) == []
@@ -152,40 +145,21 @@ def test_a_model_that_fails_to_load_is_rejected_with_the_reason(world: World) ->
     world.control_plane.serves("models:/mnist_cnn/1")
     world.control_plane.acted(swap, "failed", error="The model cannot be loaded:\nno such layer")
     world.fire("executor", "model_changed")
-    tags = world.tracker.get_model("mnist_cnn", version).tags
-    assert tags["scanflow.promotion"] == "rejected: The model cannot be loaded: no such layer"
+    assert world.promotion(version) == "rejected: The model cannot be loaded: no such layer"
 
 
-def test_a_version_taken_back_after_it_was_promoted_gives_the_alias_back(world: World) -> None:
-    version, swap = _swapped(world)
-    world.control_plane.acted(swap)
-    world.control_plane.now += 100.0
-    world.fire("executor", "model_changed")
-    assert world.champion() == version
+def test_a_champion_stays_where_a_person_puts_the_alias_and_taken_back_it_gives_it_back(world: World) -> None:
+    version = world.retrained("bold-fox-1", 0.80, 0.95)
+    swap = world.promoted(version)
+    world.tracker.set_model_alias("mnist_cnn", "champion", 1)
+    assert world.fire("executor", "model_changed") == {"changes": []}
+    assert world.champion() == 1
+    world.tracker.set_model_alias("mnist_cnn", "champion", version)
     world.control_plane.acted(swap, "reverted", reverted_by="ada")
     world.control_plane.serves("models:/mnist_cnn/1")
     world.fire("executor", "model_changed")
     assert world.champion() == 1
     assert world.fire("executor", "model_changed") == {"changes": []}
-
-
-def test_an_alias_that_a_person_moved_stays_where_it_was_put(world: World) -> None:
-    _, swap = _swapped(world)
-    world.control_plane.acted(swap)
-    world.control_plane.now += 100.0
-    world.fire("executor", "model_changed")
-    world.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    assert world.fire("executor", "model_changed") == {"changes": []}
-    assert world.champion() == 1
-
-
-def test_an_alias_waits_while_the_service_answers_with_another_version(world: World) -> None:
-    _, swap = _swapped(world)
-    world.control_plane.acted(swap)
-    world.control_plane.serves("models:/mnist_cnn/1")
-    world.control_plane.now += 100.0
-    assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "wait"
-    assert world.champion() == 1
 
 
 def test_a_version_that_is_served_or_whose_service_is_not_there_changes_nothing(world: World) -> None:
@@ -194,27 +168,47 @@ def test_a_version_that_is_served_or_whose_service_is_not_there_changes_nothing(
     assert "not deployed" in world.fire("executor", "change_model", version=1)["stands"]
 
 
-def test_an_action_is_judged_by_its_state_and_its_time() -> None:
-    for state, newest, served, waited, expected in [
-        ("succeeded", True, True, 60.0, "promote"),
-        ("succeeded", True, True, 59.0, "wait"),
-        ("succeeded", False, True, 60.0, "wait"),
-        ("succeeded", True, False, 60.0, "wait"),
-        ("lost", True, True, 60.0, "promote"),
-        ("lost", True, False, 60.0, "wait"),
-        ("failed", True, True, 0.0, "reject"),
-        ("reverted", False, False, 0.0, "reject"),
-    ]:
-        action = _action(state)
-        found = verdict_on(action, now=100.0 + waited, watched_s=60.0, is_newest=newest, is_served=served)
-        assert found == expected, (state, newest, served, waited)
-    being_taken_back = _action("succeeded", reverted_by="the guard")
-    assert verdict_on(being_taken_back, now=160.0, watched_s=60.0, is_newest=True, is_served=True) == "wait"
+@pytest.mark.parametrize(
+    ("state", "served", "waited_s", "verdict"),
+    [
+        ("succeeded", True, 62.0, "promote"),
+        ("succeeded", True, 61.0, "wait"),
+        ("succeeded", False, 100.0, "wait"),
+        ("lost", True, 62.0, "promote"),
+        ("lost", False, 100.0, "wait"),
+        ("failed", True, 0.0, "reject"),
+        ("reverted", False, 0.0, "reject"),
+    ],
+)
+def test_a_change_is_judged_by_its_state_its_time_and_what_is_served(
+    world: World, state: str, served: bool, waited_s: float, verdict: str
+) -> None:
+    version, swap = _swapped(world)
+    world.control_plane.acted(swap, state)
+    world.control_plane.serves(f"models:/mnist_cnn/{version if served else 1}")
+    world.control_plane.now += waited_s
+    assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == verdict
+    assert world.champion() == (version if verdict == "promote" else 1)
+
+
+def test_what_is_being_taken_back_waits(world: World) -> None:
+    _, swap = _swapped(world)
+    world.control_plane.acted(swap, reverted_by="the guard")
+    world.control_plane.now += 100.0
+    assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "wait"
 
 
 def test_what_was_wanted_earlier_and_begun_later_is_the_newest(world: World) -> None:
-    wanted = [_action("succeeded", id="late", began=1.0), _action("succeeded", id="early", began=2.0)]
-    assert [one.id for one in settled(wanted, world.context("executor"))] == ["early", "late"]
+    first, second = (world.retrained(f"bold-fox-{number}", 0.80, 0.95) for number in (1, 2))
+    late, early = (world.intent("executor", "change_model", version=version) for version in (first, second))
+    world.control_plane.now += 10.0
+    world.control_plane.acted(late)
+    world.control_plane.now -= 10.0
+    world.control_plane.acted(early)
+    world.control_plane.serves(f"models:/mnist_cnn/{first}")
+    world.control_plane.now += 100.0
+    world.fire("executor", "model_changed")
+    assert world.champion() == first
 
 
 # -- the layer below
@@ -235,10 +229,8 @@ def test_a_stand_in_is_deployed_once_when_no_instance_is_ready(world: World) -> 
 
 
 def test_a_stand_in_waits_until_the_service_was_down_for_so_long(world: World) -> None:
-    world.parameters = {
-        "spare": {},
-        "planner": {"service": "serve", "backup_workflow": "spare", "backup_after_s": 90.0},
-    }
+    given = {"service": "serve", "backup_workflow": "spare", "backup_after_s": 90.0}
+    world.parameters = {"spare": {}, "planner": given}
     declared = world.load("planner")
     (strategy,) = declared.strategies_of("service_health")
     began = world.control_plane.now
@@ -247,15 +239,9 @@ def test_a_stand_in_waits_until_the_service_was_down_for_so_long(world: World) -
         world.control_plane.now = began + after_s
         world.control_plane.serves("models:/mnist_cnn/1", ready=ready)
         found = world.look(declared, "planner", "service_health")
-        sample = Sample(
-            id="s",
-            agent="planner",
-            sensor="service_health",
-            at=world.control_plane.now,
-            value=found,
-            cause=f"c:{after_s}",
-        )
-        return found["down_s"], len(decide(strategy, sample, Situation(app="mnist", team="data", at=sample.at)))
+        at = world.control_plane.now
+        sample = Sample(id="s", agent="planner", sensor="service_health", at=at, value=found, cause=f"c:{after_s}")
+        return found["down_s"], len(decide(strategy, sample, Situation(app="mnist", team="data", at=at)))
 
     assert look(0, ready=1) == (0.0, 0)
     assert look(10, ready=0) == (0.0, 0)
@@ -317,19 +303,8 @@ POSITIVE = st.floats(min_value=0.001, max_value=1e6)
 
 def scaled_by(target: float) -> Explanation:
     """Return that instances are counted by the requests a second."""
-    return Explanation(
-        service="serve",
-        at=0.0,
-        metric="rps",
-        sample=20.0,
-        target=target,
-        up=target,
-        down=0.8 * target,
-        instances=2,
-        wanted=2,
-        formula="",
-        decision="",
-    )
+    known: dict[str, Any] = {"service": "serve", "at": 0.0, "instances": 2, "wanted": 2, "formula": "", "decision": ""}
+    return Explanation(metric="rps", sample=20.0, target=target, up=target, down=0.8 * target, **known)
 
 
 @given(threshold=POSITIVE, p95_s=POSITIVE, target=POSITIVE, lowest=POSITIVE, seen=st.none() | POSITIVE)
@@ -398,25 +373,6 @@ def _swapped(world: World) -> tuple[int, Intent]:
     swap = world.intent("executor", "change_model", version=version)
     world.control_plane.serves(f"models:/mnist_cnn/{version}")
     return version, swap
-
-
-def _action(state: Any, **changes: Any) -> Action:
-    intent = Intent(
-        id="i",
-        app="mnist",
-        team="data",
-        agent="executor",
-        strategy=STRATEGY,
-        primitive="p",
-        arguments={},
-        target="service/serve",
-        fields=(),
-        key="k",
-        at=0.0,
-    )
-    decision = Decision(intent="i", verdict="act", reason="", at=0.0)
-    given = {"id": "i", "intent": intent, "decision": decision, "began": 90.0, "ended": 100.0, **changes}
-    return Action.model_validate({**given, "state": state})
 
 
 def _runs(ends: list[int]) -> list[Run]:
