@@ -16,8 +16,9 @@ from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, did_you_mean
-from scanflow.knowledge import KnowledgeBase, ModelVersion, SavedVersion, open_knowledge
+from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.files import arriving
+from scanflow.knowledge.records import ModelVersion, SavedVersion
 from scanflow.settings import Settings
 
 _log = logging.getLogger(__name__)

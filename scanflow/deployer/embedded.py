@@ -18,7 +18,8 @@ from scanflow.deployer.places import open_backend
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import client_of
 from scanflow.errors import NotFoundError
-from scanflow.knowledge import open_knowledge, prepared_environment, tagged
+from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.step_environment import prepared_environment, tagged
 from scanflow.loading import load_application
 from scanflow.names import RunName
 from scanflow.settings import Settings

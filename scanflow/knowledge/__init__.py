@@ -12,29 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scanflow.knowledge.memory import MemoryKnowledge
     from scanflow.knowledge.port import KnowledgeBase
-    from scanflow.knowledge.records import ModelVersion, SavedVersion, TrackedRun
-    from scanflow.knowledge.step_environment import prepared_environment, tagged
 
-__all__ = [
-    "KnowledgeBase",
-    "MemoryKnowledge",
-    "ModelVersion",
-    "SavedVersion",
-    "TrackedRun",
-    "open_knowledge",
-    "prepared_environment",
-    "tagged",
-]
+__all__ = ["KnowledgeBase", "MemoryKnowledge", "open_knowledge"]
 
-_HOMES = {
-    "KnowledgeBase": "port",
-    "MemoryKnowledge": "memory",
-    "ModelVersion": "records",
-    "SavedVersion": "records",
-    "TrackedRun": "records",
-    "prepared_environment": "step_environment",
-    "tagged": "step_environment",
-}
+_HOMES = {"KnowledgeBase": "port", "MemoryKnowledge": "memory"}
 
 
 def open_knowledge(home: Path, tracker_uri: str | None = None, *, connect_timeout_s: float = 5.0) -> KnowledgeBase:
@@ -52,7 +33,6 @@ def open_knowledge(home: Path, tracker_uri: str | None = None, *, connect_timeou
 
 
 def __getattr__(name: str) -> object:
-    """Load a name of the public face when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

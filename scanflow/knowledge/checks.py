@@ -30,7 +30,6 @@ _LIKE_A_VERSION = re.compile(r"[vV]?\d+")
 
 
 def check_environment(app: str, team: str) -> str:
-    """Return the name of the environment."""
     return environment_name(check_name(app, "The application"), check_name(team, "The team"))
 
 

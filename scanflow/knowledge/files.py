@@ -18,12 +18,7 @@ _NOT_CARRIED = re.compile(r"[#%?\\\x00-\x1f\x7f]")
 
 
 def check_source(source: Path) -> dict[str, Path]:
-    """Return the files of a file or folder by their path inside the saved folder, ``/``-separated.
-
-    Raises:
-        NotFoundError: there is nothing of that name.
-        InvalidError: it holds no file, or something that cannot be kept; the message names it.
-    """
+    """Return the files of a file or folder by their path inside the saved folder, ``/``-separated."""
     if not source.exists():
         beside = [path.name for path in source.parent.iterdir()] if source.parent.is_dir() else []
         raise NotFoundError(f"There is no file or folder {str(source)!r} to save.{did_you_mean(source.name, beside)}")
@@ -40,12 +35,7 @@ def check_source(source: Path) -> dict[str, Path]:
 
 @contextmanager
 def arriving(destination: Path) -> Generator[Path, None, None]:
-    """Give an empty folder that becomes ``destination`` when the block ends well, and vanishes when it does not.
-
-    Raises:
-        InvalidError: the destination exists and is not an empty folder.
-        UnavailableError: it cannot be written.
-    """
+    """Give an empty folder that becomes ``destination`` when the block ends well, and vanishes when it does not."""
     target = destination.absolute()
     if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
         raise InvalidError(

@@ -41,8 +41,6 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clause:
-    """One comparison."""
-
     kind: Literal["tags", "params", "metrics"]
     key: str
     comparison: str
@@ -53,11 +51,6 @@ class Clause:
 
 
 def parse_filter(text: str) -> tuple[Clause, ...]:
-    """Return the clauses of ``text``; none if it is empty.
-
-    Raises:
-        UnsupportedError: it is not a filter, or says more than the subset can.
-    """
     clauses: list[Clause] = []
     at = 0
     while text[at:].strip():

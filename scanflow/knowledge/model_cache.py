@@ -19,12 +19,7 @@ _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[
 
 
 def split_model_uri(uri: str) -> tuple[str, int | str]:
-    """Return the name, and the version's number or alias, of ``models:/name@alias``, ``models:/name/3`` or
-    ``models:/name/latest``.
-
-    Raises:
-        InvalidError: it is none of these.
-    """
+    """Return name, and number or alias, of ``models:/name@alias``, ``models:/name/3`` or ``models:/name/latest``."""
     match = _URI.fullmatch(uri)
     version = match and (match["alias"] or match["version"])
     if match is None or version is None:
@@ -44,18 +39,11 @@ class ModelCache:
     """
 
     def __init__(self, folder: Path, registry: Callable[[], KnowledgeBase]) -> None:
-        """Keep files below ``folder``; ``registry`` is called when something is asked of it, and not before."""
         self._folder = folder
         self._registry = registry
 
     def fetch(self, uri: str) -> ModelFiles:
-        """Return the version that ``uri`` names at this moment, with its files on this machine's disk.
-
-        Raises:
-            NotFoundError: there is no such model or version.
-            InvalidError: the address cannot be read, or the version was not logged as an MLflow model.
-            UnavailableError: the registry does not answer, or the disk is full.
-        """
+        """Return the version that ``uri`` names at this moment, with its files on this machine's disk."""
         name, wanted = split_model_uri(uri)
         version = self._registry().get_model(name, wanted)
         path = self._path(version)
@@ -64,16 +52,14 @@ class ModelCache:
         return ModelFiles(name=version.name, version=version.version, path=str(path))
 
     def find(self, uri: str) -> None:
-        """Ask the registry for the version that ``uri`` names, and fetch nothing. Raises as :meth:`fetch`."""
+        """Ask the registry for the version that ``uri`` names, and fetch nothing."""
         self._registry().get_model(*split_model_uri(uri))
 
     def remember(self, name: str, version: int, shape: str) -> None:
-        """Keep a text with the version: how it is served."""
         if self.recall(name, version) != shape:
             self._registry().set_model_tags(name, version, {SHAPE_TAG: shape})
 
     def recall(self, name: str, version: int) -> str | None:
-        """Return the text that was kept last; None if there is none."""
         return self._registry().get_model(name, version).tags.get(SHAPE_TAG)
 
     def _path(self, version: ModelVersion) -> Path:

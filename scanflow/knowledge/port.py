@@ -103,9 +103,7 @@ class Store(Protocol[Place]):
 
     def version_at(self, name: str, number: int) -> Place: ...
 
-    def log(self, app: str, team: str, run: NewRun) -> str:
-        """Keep the run and return its id."""
-        ...
+    def log(self, app: str, team: str, run: NewRun) -> str: ...
 
     def run(self, run_id: str) -> TrackedRun | None: ...
 
@@ -114,11 +112,7 @@ class Store(Protocol[Place]):
         ...
 
     def run_at(self, run_id: str, path: str) -> Place:
-        """Return where ``path`` of a run that is there lies.
-
-        Raises:
-            NotFoundError: there is nothing of that name.
-        """
+        """Return where ``path`` of a run that is there lies, or raise a ``NotFoundError``."""
         ...
 
     def download(self, place: Place, staging: Path) -> None: ...

@@ -31,7 +31,6 @@ class RegistrySubprocess:
     """A :class:`~scanflow.knowledge.model_cache.ModelCache` in another process, which ends with this one."""
 
     def __init__(self, home: Path, uri: str | None) -> None:
-        """Ask the tracker at ``uri`` (None: the one of that home). The process is started when something is asked."""
         self._command = [sys.executable, "-m", __name__, str(home), *([] if uri is None else [uri])]
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -39,11 +39,7 @@ class TrackerPlace:
 
 
 def tracker_place(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
-    """Return the place of the tracker at ``tracker_uri``; unset: SQLite and a folder inside ``home``.
-
-    Raises:
-        InvalidError: the address is none that MLflow and scanflow both know.
-    """
+    """Return the place of the tracker at ``tracker_uri``; unset: SQLite and a folder inside ``home``."""
     root = home.absolute() / "tracker"
     uri = tracker_uri or f"sqlite:///{root / 'mlflow.db'}"
     scheme = uri.partition(":")[0].partition("+")[0]
@@ -61,11 +57,7 @@ def tracker_place(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
 
 
 def sqlite_path(tracking_uri: str) -> Path | None:
-    """Return the database file of a SQLite tracker, and None for any other tracker.
-
-    Raises:
-        InvalidError: the database would be in memory, or its path cannot be written in an address.
-    """
+    """Return the database file of a SQLite tracker, and None for any other tracker."""
     if not tracking_uri.startswith("sqlite:"):
         return None
     text = tracking_uri.removeprefix("sqlite:///")

@@ -19,8 +19,8 @@ import pytest
 
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
-from scanflow.knowledge import open_knowledge, prepared_environment, tagged
-from scanflow.knowledge.step_environment import tracker_place
+from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.step_environment import prepared_environment, tagged, tracker_place
 
 pytest.importorskip("mlflow")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the warnings are MLflow's

@@ -167,7 +167,8 @@ def test_tags_are_added_to_what_runs_will_carry() -> None:
 
 def test_asking_loads_neither_mlflow_nor_a_client_of_anything() -> None:
     code = (
-        "import sys; from pathlib import Path; from scanflow.knowledge import open_knowledge, prepared_environment;"
+        "import sys; from pathlib import Path; from scanflow.knowledge import open_knowledge;"
+        "from scanflow.knowledge.step_environment import prepared_environment;"
         "prepared_environment(Path('nowhere'), 'shop', 'data');"
         "print(sorted({'mlflow', 'sqlalchemy', 'httpx', 'requests', 'scanflow.knowledge.memory'} & set(sys.modules)))"
     )

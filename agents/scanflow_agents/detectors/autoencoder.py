@@ -60,7 +60,6 @@ class FittedAutoencoder:
         )
 
     def errors_of(self, pictures: Floats) -> Floats:
-        """Return the mean squared error of each picture, (n,)."""
         given = self.as_input(pictures)
         drawn = np.asarray(self.network.predict(given, batch_size=AT_ONCE, verbose=0))
         errors: Floats = ((drawn - given) ** 2).reshape(len(given), -1).mean(axis=1).astype(np.float64)

@@ -25,13 +25,7 @@ def names() -> tuple[str, ...]:
 
 
 def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any] | None = None) -> Detector:
-    """Return the detector of that name; ``options`` are keyword arguments of its class, ``generator`` is where its
-    chance comes from.
-
-    Raises:
-        NotFoundError: no detector of that name is installed.
-        InvalidError: it has no such option.
-    """
+    """Return the detector of that name; ``options`` are keyword arguments of its class."""
     cls = load_plugin("detectors", name)
     chosen = dict(options or {})
     if "generator" in inspect.signature(cls).parameters:
@@ -44,12 +38,6 @@ def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any
 
 
 def load(folder: Path) -> Fitted:
-    """Return the detector that was saved in ``folder``.
-
-    Raises:
-        NotFoundError: none was, or its kind is not installed.
-        InvalidError: it is damaged.
-    """
     kind = storage.kind_of(folder)
     detector: Detector = load_plugin("detectors", kind)
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Samples, Scores
-from scanflow_agents.detectors.samples import Reference, distance
+from scanflow_agents.detectors.samples import OnDirections, Reference, distance
 from scanflow_agents.detectors.statistics import ks
 from scanflow_agents.detectors.storage import Persistent
 
@@ -40,7 +40,7 @@ class FittedKS(Persistent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KS:
+class KS(OnDirections):
     """Looks for drift in each feature; the batch has drifted when one has, after Bonferroni's correction."""
 
     level: float = 0.01
@@ -49,16 +49,10 @@ class KS:
     alarm_above: float = 0.0
     """The batch has drifted when a distance is above this too: what is certain need not be worth an alarm."""
 
-    components: int = 24
-    """On how many main directions samples are projected."""
-
-    outlier_share: float = 0.01
-    """Which share of the reference itself counts as outliers."""
-
     def fit(self, reference: Samples) -> FittedKS:
         if not 0 < self.level <= 0.1:
             raise InvalidError(f"level={self.level} is not above 0 and at most 0.1. Give 0.01, say.")
-        known = Reference.of(reference, components=self.components, outlier_share=self.outlier_share)
+        known = self.reference_of(reference)
         return FittedKS(reference=known, level=self.level, alarm_above=self.alarm_above)
 
     load = FittedKS.load

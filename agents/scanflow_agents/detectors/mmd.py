@@ -13,7 +13,7 @@ import numpy as np
 
 from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Floats, Samples, Scores
-from scanflow_agents.detectors.samples import Reference, distance
+from scanflow_agents.detectors.samples import OnDirections, Reference, distance
 from scanflow_agents.detectors.statistics import check_share
 from scanflow_agents.detectors.storage import Persistent
 
@@ -57,7 +57,7 @@ class FittedMMD(Persistent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MMD:
+class MMD(OnDirections):
     """Looks for drift in all features together, so also in how they depend on each other."""
 
     generator: np.random.Generator = field(repr=False, compare=False)
@@ -67,12 +67,8 @@ class MMD:
     """How often a batch without drift raises an alarm, at most."""
 
     permutations: int = 400
-    components: int = 24
     most: int = 1000
     """So many samples of either side are compared, drawn at random from more: time and memory grow as its square."""
-
-    outlier_share: float = 0.01
-    """Which share of the reference itself counts as outliers."""
 
     def fit(self, reference: Samples) -> FittedMMD:
         check_share(self, "level")
@@ -83,7 +79,7 @@ class MMD:
             )
         if self.most < 2:
             raise InvalidError(f"most={self.most} leaves nothing to compare. Give 2 or more.")
-        known = Reference.of(reference, components=self.components, outlier_share=self.outlier_share)
+        known = self.reference_of(reference)
         seed = int(self.generator.integers(SEEDS))
         return FittedMMD(
             reference=known,
@@ -98,7 +94,6 @@ class MMD:
 
 
 def some(features: Floats, most: int, generator: np.random.Generator) -> Floats:
-    """Return all rows, or ``most`` of them drawn at random, in their order."""
     if len(features) <= most:
         return features
     return features[np.sort(generator.choice(len(features), most, replace=False))]

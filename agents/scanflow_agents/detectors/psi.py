@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError
 from scanflow_agents.detectors.port import Floats, Samples, Scores
-from scanflow_agents.detectors.samples import Reference, distance
+from scanflow_agents.detectors.samples import OnDirections, Reference, distance
 from scanflow_agents.detectors.statistics import check_share, chi_square, chi_square_critical
 from scanflow_agents.detectors.storage import Persistent
 
@@ -65,19 +65,15 @@ class FittedPSI(Persistent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PSI:
+class PSI(OnDirections):
     """Looks for drift in how each feature's values spread over quantile bins; the worst feature counts."""
 
     alarm_above: float = MAJOR
     """The batch has drifted when the index of a feature is above this (and above what chance reaches)."""
 
     bins: int = 10
-    components: int = 24
     level: float = 0.01
     """How often chance may reach what raises an alarm, for all features together."""
-
-    outlier_share: float = 0.01
-    """Which share of the reference itself counts as outliers."""
 
     def fit(self, reference: Samples) -> FittedPSI:
         if self.bins < 2:
@@ -85,7 +81,7 @@ class PSI:
         if self.alarm_above <= 0:
             raise InvalidError(f"alarm_above={self.alarm_above} is always exceeded. Give 0.1 or {MAJOR}, say.")
         check_share(self, "level")
-        known = Reference.of(reference, components=self.components, outlier_share=self.outlier_share)
+        known = self.reference_of(reference)
         inner = np.quantile(known.features, np.arange(1, self.bins) / self.bins, axis=0)
         return FittedPSI(reference=known, edges=inner.T, alarm_above=self.alarm_above, level=self.level)
 

@@ -124,7 +124,6 @@ class Reference:
         )
 
     def features_of(self, batch: Samples) -> Floats:
-        """Return the features of new samples, (n, features), in standard deviations of the reference."""
         array = as_float32("batch", checked("batch", batch, shape=self.shape))
         return project(array.reshape(len(array), -1), self.centre, self.axes) / self.scale
 
@@ -137,6 +136,20 @@ class Reference:
         given["shape"] = tuple(int(size) for size in given["shape"])
         given["outlier_threshold"] = float(given["outlier_threshold"])
         return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDirections:
+    """Options of detectors that look at the main directions of the samples."""
+
+    components: int = 24
+    """On how many main directions samples are projected."""
+
+    outlier_share: float = 0.01
+    """Which share of the reference itself counts as outliers."""
+
+    def reference_of(self, samples: Samples) -> Reference:
+        return Reference.of(samples, components=self.components, outlier_share=self.outlier_share)
 
 
 def directions(centred: Floats, components: int) -> Floats:

@@ -59,17 +59,10 @@ def write(folder: Path, kind: str, options: Mapping[str, Any], arrays: Mapping[s
 
 
 def kind_of(folder: Path) -> str:
-    """Return the name of the detector that is saved there."""
     return str(options_of(folder)["kind"])
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return options and arrays.
-
-    Raises:
-        NotFoundError: no detector is saved there.
-        InvalidError: its files are damaged.
-    """
     options = options_of(folder)
     try:
         with np.load(folder / ARRAYS, allow_pickle=False) as arrays:

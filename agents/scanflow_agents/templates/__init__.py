@@ -14,13 +14,6 @@ from scanflow.plugins import load_plugin
 
 
 def load_declared(app: Application, agent: Agent) -> Declared:
-    """Return what an agent does: its template's sensors and strategies, and its own in their place.
-
-    A template is a function of the application and its agent, which declares them: see :mod:`scanflow.plugins`.
-
-    Raises:
-        NotFoundError: no template of that name is installed.
-        UsageError: its code cannot be loaded; the message has the line.
-    """
+    """Return what an agent does: its template's sensors and strategies, and its own in their place."""
     template = None if agent.template is None else load_plugin("templates", agent.template)
     return load_agent(app, agent, template=template)

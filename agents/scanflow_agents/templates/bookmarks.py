@@ -50,7 +50,6 @@ def note(
 
 
 def noted(context: Context, kind: Kind, clause: str = "", *, limit: int = 2 * RECENT) -> list[TrackedRun]:
-    """Return notes, the newest first."""
     text = " and ".join(part for part in (f"tags.`{KIND}` = '{kind}'", clause) if part)
     return tracker_of(context).search_runs(context.app, context.team, text, limit=limit)
 
@@ -148,10 +147,7 @@ def save_labels(context: Context, labels: Sequence[Mapping[str, Any]]) -> str:
 
 
 def learnt_ids(context: Context, seen: dict[str, frozenset[str]]) -> set[str]:
-    """Return the ids of the labelled points that a model has learnt from.
-
-    ``seen`` keeps what was read, by tracked run: such a file never changes.
-    """
+    """Return the ids of the labelled points that a model has learnt from; ``seen`` keeps files that were read."""
     files = {one.tags[OF_LABELS] for one in noted(context, "learnt") if OF_LABELS in one.tags}
     for run_id in files - set(seen):
         seen[run_id] = frozenset(str(one["id"]) for one in read_json(tracker_of(context), run_id, LABELS_FILE))
@@ -165,12 +161,7 @@ def learnt_labels(context: Context, run: str) -> str | None:
 
 
 def read_json(tracker: KnowledgeBase, run_id: str, name: str) -> list[dict[str, Any]]:
-    """Return the list that a file of a tracked run holds.
-
-    Raises:
-        NotFoundError: the run has no such file.
-        InvalidError: it holds something else.
-    """
+    """Return the list that a file of a tracked run holds."""
     with tempfile.TemporaryDirectory() as folder:
         root = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name)
         file = root if root.is_file() else next((one for one in root.rglob(Path(name).name) if one.is_file()), None)

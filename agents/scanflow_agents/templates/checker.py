@@ -83,7 +83,6 @@ class CheckerOptions(Starting):
 
 
 def declare(app: Application, agent: Agent) -> None:
-    """Declare the checker's sensors and strategy."""
     options = _checked(app, agent)
 
     @sensor(sf.on_call())
@@ -160,11 +159,7 @@ def _declare_use(app: Application, options: CheckerOptions, labeller: label_queu
 
 
 def drifted(outputs: Mapping[str, Any]) -> bool:
-    """Say whether a detection's outputs tell of drift. Pure.
-
-    Raises:
-        InvalidError: they do not say.
-    """
+    """Say whether a detection's outputs tell of drift."""
     value = outputs.get("drifted")
     if value is None:
         raise InvalidError("No step left an output 'drifted'. Write sf.output('drifted', ...) in the detector's step.")
@@ -238,7 +233,6 @@ def _checked(app: Application, agent: Agent) -> CheckerOptions:
 
 
 def _parameters(options: CheckerOptions, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the detector workflow is run with. Pure."""
     given: dict[str, Any] = {**options.detector_parameters, options.runs_parameter: found["run_ids"]}
     if options.detector_parameter:
         given[options.detector_parameter] = options.detector

@@ -35,7 +35,6 @@ class ControlPlane:
         return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
 
     def explain(self, name: str) -> Explanation:
-        """Return why a service has as many instances as it has."""
         return Explanation.model_validate(self._server.get(path_of("services", name, "explain")))
 
     def runs(

@@ -40,24 +40,12 @@ from scanflow_agents.templates.model_registry import (
     rejected,
     rejection,
 )
-from scanflow_agents.templates.options import Options, model_named, service_named
+from scanflow_agents.templates.options import OfModel, model_named, service_named
 
 
-class ExecutorOptions(Options):
+class ExecutorOptions(OfModel):
     interval_s: float = Field(default=60.0, gt=0)
     """How often it looks what became of its actions, beside their events, in seconds."""
-
-    service: str | None = None
-    """The online workflow with the model. None: the application's only one."""
-
-    node: str | None = None
-    """Its node with the model. None: the only one of a registered model."""
-
-    model_name: str | None = None
-    """The model. None: that node's."""
-
-    alias: str = "champion"
-    """What names the version in use."""
 
     guard: Literal["errors", "p95_s"] = "errors"
     """What must not get worse: the share of failed requests, or the 95th percentile of the latency."""
@@ -79,7 +67,6 @@ class ExecutorOptions(Options):
 
 
 def declare(app: Application, agent: Agent) -> None:
-    """Declare the executor's sensors and strategy."""
     options = ExecutorOptions.of(agent)
     service = service_named(app, agent, options.service)
     node, found_model = model_named(agent, service, options.node)

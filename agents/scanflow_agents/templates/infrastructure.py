@@ -187,7 +187,7 @@ def _threshold(context: Context, record: ServiceRecord) -> float | None:
 
 
 def _taken(record: ServiceRecord) -> float | None:
-    """Return the requests a second that each instance takes, lately; None: nobody knows."""
+    """Return the requests a second that each instance takes; None: nobody knows."""
     current = record.current
     if current is None or current.rps is None or record.shape.instances == 0:
         return None

@@ -27,11 +27,7 @@ PICKED_JSON, PICKED_NPZ = "picked.json", "picked.npz"
 
 
 def picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return the points that a detection picked, and the id of the tracked run that has them.
-
-    Raises:
-        NotFoundError: the detection logged none.
-    """
+    """Return the points that a detection picked, and the id of the tracked run that has them."""
     tracker = tracker_of(context)
     found = tracker.search_runs(context.app, context.team, f"tags.`{bookmarks.OF_RUN}` = '{run}'", limit=RECENT)
     tracked = next((one for one in found if "n_picked" in one.metrics), None)
@@ -71,11 +67,7 @@ class SharedLabeller:
     at the same time."""
 
     def __init__(self, app: Application, locator: str) -> None:
-        """Load the function at ``file.py:name`` (in the application's folder) or ``package.module:name``.
-
-        Raises:
-            InvalidError: there is none.
-        """
+        """Load the function at ``file.py:name`` (in the application's folder) or ``package.module:name``."""
         self.locator = locator
         self._one_at_a_time = Lock()
         place, _, name = locator.partition(":")
@@ -88,12 +80,7 @@ class SharedLabeller:
             raise InvalidError(f"The labeller {locator!r} cannot be used: {error}") from error
 
     def label_waiting(self, context: Context) -> dict[str, Any]:
-        """Have everything labelled that waits for a label, and tell how much was.
-
-        Raises:
-            InvalidError: the answer is no mapping from the ids that it was asked for.
-            Exception: whatever the labeller raises.
-        """
+        """Have everything labelled that waits for a label, and tell how much was. Raises whatever the labeller does."""
         with self._one_at_a_time:
             waiting = control_plane_of(context).labels(context.app, state="wanted", team=context.team)
             count = self._label(context, [dict(one) for one in waiting]) if waiting else 0

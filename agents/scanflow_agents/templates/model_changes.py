@@ -21,7 +21,6 @@ Verdict = Literal["promote", "reject", "wait"]
 
 
 def served(record: ServiceRecord, node: str) -> str | None:
-    """Return the address of the version that a node of a service answers with, if it does."""
     return None if record.current is None else record.current.models.get(node)
 
 
@@ -132,7 +131,6 @@ def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool,
 
 
 def version_address(action: Action) -> str:
-    """Return the address of the version that an action is about."""
     return _address(action.intent)
 
 

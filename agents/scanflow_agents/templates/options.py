@@ -53,6 +53,22 @@ class Starting(Options):
     """The time that its budget is for, in seconds: a day."""
 
 
+class OfModel(Options):
+    """Parameters of strategies about the model that a service answers with."""
+
+    service: str | None = None
+    """The online workflow with the model. None: the application's only one."""
+
+    node: str | None = None
+    """Its node with the model. None: the only one of a registered model."""
+
+    model_name: str | None = None
+    """The model. None: that node's."""
+
+    alias: str = "champion"
+    """What names the version in use."""
+
+
 def agent_named(app: Application, agent: Agent, name: str, parameter: str) -> str:
     names = [one.name for one in app.agents]
     if name not in names:

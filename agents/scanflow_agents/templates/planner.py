@@ -34,10 +34,18 @@ from scanflow_agents.templates.model_registry import (
     address_of,
     rejected,
 )
-from scanflow_agents.templates.options import Starting, agent_named, model_named, service_named, takes, workflow_named
+from scanflow_agents.templates.options import (
+    OfModel,
+    Starting,
+    agent_named,
+    model_named,
+    service_named,
+    takes,
+    workflow_named,
+)
 
 
-class PlannerOptions(Starting, infrastructure.Watching):
+class PlannerOptions(Starting, OfModel, infrastructure.Watching):
     min_picked: Whole = Field(default=100, ge=1)
     """So many labels that no model has learnt from are worth a retraining (Algorithm 1, line 4)."""
 
@@ -72,21 +80,8 @@ class PlannerOptions(Starting, infrastructure.Watching):
     """A retraining that is still needed, or a better version that is not in use, is asked for again after so long, in
     seconds."""
 
-    service: str | None = None
-    """The online workflow with the model. None: the application's only one."""
-
-    node: str | None = None
-    """Its node with the model. None: the only one of a registered model."""
-
-    model_name: str | None = None
-    """The model. None: that node's."""
-
-    alias: str = "champion"
-    """What names the version in use."""
-
 
 def declare(app: Application, agent: Agent) -> None:
-    """Declare the planner's sensors and strategies."""
     options = PlannerOptions.of(agent)
     training = workflow_named(app, agent, options.training_workflow, "training_workflow")
     executor = agent_named(app, agent, options.executor, "executor")
@@ -216,13 +211,12 @@ def stands_against(
 
 
 def _parameters(options: PlannerOptions, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the training workflow is run with. Pure."""
     given = {**options.training_parameters, options.labels_parameter: found["batch"]}
     return given | ({options.model_parameter: found["champion"]} if options.model_parameter else {})
 
 
 def _judged(outputs: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
-    """Return a challenger's version and both metrics, if the outputs tell of one. Pure."""
+    """Return a challenger's version and both metrics, if the outputs tell of one."""
     names = {"champion_metric": f"champion_{metric}", "challenger_metric": f"challenger_{metric}", "version": "version"}
     values = {name: outputs.get(own) for name, own in names.items()}
     against = outputs.get("champion_version")

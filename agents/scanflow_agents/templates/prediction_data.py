@@ -33,8 +33,6 @@ _NAMED = 3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PredictionData:
-    """Recorded predictions."""
-
     x: NDArray[Any]
     """(n, ...): what was sent to the service."""
 
@@ -129,12 +127,7 @@ def labelled(tracker: KnowledgeBase, run_id: str) -> tuple[NDArray[Any], NDArray
 
 
 def arrays_of(tracker: KnowledgeBase, run_id: str, *, name: str | None = None) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a tracked run's ``.npz`` file: the one named, or the only one.
-
-    Raises:
-        NotFoundError: the run is not there, or has no such file.
-        InvalidError: the file cannot be read.
-    """
+    """Return the arrays of a tracked run's ``.npz`` file: the one named, or the only one."""
     with tempfile.TemporaryDirectory() as folder:
         root = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name or "")
         found = [root] if root.is_file() else sorted(root.rglob(name or "*.npz"))
@@ -177,7 +170,6 @@ def _most_common(parts: dict[str, NDArray[Any]]) -> tuple[int, ...]:
 
 
 def _finite(part: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which samples hold finite values alone, (n,)."""
     if part.dtype.kind not in "fc":
         return np.ones(len(part), dtype=np.bool_)
     return np.asarray(np.isfinite(part).all(axis=tuple(range(1, part.ndim))), dtype=np.bool_)

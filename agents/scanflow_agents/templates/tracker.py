@@ -54,8 +54,6 @@ class TrackerOptions(Options):
 
 @dataclass
 class _HandedOver:
-    """What the checker was told last."""
-
     until: float = 0.0
     """When the newest of those predictions ended."""
 
@@ -66,7 +64,6 @@ class _HandedOver:
 
 
 def declare(app: Application, agent: Agent) -> None:
-    """Declare the tracker's sensor and strategy."""
     options = TrackerOptions.of(agent)
     checker = agent_named(app, agent, options.checker, "checker")
     least, handed = options.min_predictions, _HandedOver()

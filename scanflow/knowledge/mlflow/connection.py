@@ -87,7 +87,6 @@ class MlflowConnection:
 
 
 def shown(uri: str) -> str:
-    """Return an address without the password it may hold."""
     parts = urlsplit(uri)
     if "@" not in parts.netloc:
         return uri

@@ -43,12 +43,7 @@ def find_experiment(client: MlflowClient, app: str, team: str, *, records: bool 
 
 
 def make_experiment(client: MlflowClient, place: TrackerPlace, app: str, team: str, *, records: bool = False) -> str:
-    """Return the id of the environment's experiment, which is made if need be.
-
-    Raises:
-        InvalidError: the environment is another application's.
-        UsageError: the experiment was deleted; MLflow keeps its name taken.
-    """
+    """Return the id of the environment's experiment, which is made if need be."""
     from mlflow.exceptions import MlflowException
 
     if records:
@@ -80,7 +75,6 @@ def make_experiment(client: MlflowClient, place: TrackerPlace, app: str, team: s
 
 
 def items(ask: Callable[..., Any]) -> Iterator[Any]:
-    """Return all that is asked for, page by page."""
     token: str | None = None
     while True:
         page = ask(page_token=token)
@@ -91,7 +85,6 @@ def items(ask: Callable[..., Any]) -> Iterator[Any]:
 
 
 def find_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[Run]:
-    """Return the whole runs of an experiment, newest first, as they are asked for."""
     order = ["attributes.start_time DESC"]
     ask = partial(client.search_runs, [experiment_id], filter_string, max_results=200, order_by=order)
     return (run for run in items(ask) if WRITING not in run.data.tags)

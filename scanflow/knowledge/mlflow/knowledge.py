@@ -58,13 +58,7 @@ class MlflowKnowledge(KnowledgeBase):
         connect_timeout_s: float = 5.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Remember the place; nothing is opened yet.
-
-        ``connect_timeout_s`` is how long a tracker may take to give a sign of life; ``clock`` says what time it is.
-
-        Raises:
-            MissingExtraError: MLflow is not installed.
-        """
+        """``connect_timeout_s`` is how long a tracker may take to give a sign of life."""
         super().__init__(clock=clock)
         self._place = place
         self._registry_uri = registry_uri

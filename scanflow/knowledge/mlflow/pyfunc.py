@@ -10,12 +10,7 @@ from scanflow.errors import MissingExtraError, UsageError
 
 
 def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
-    """Return the model in ``folder`` as a function, from an array, a dictionary of arrays or a table to the same.
-
-    Raises:
-        MissingExtraError: MLflow, or what the model itself needs, is not installed.
-        UsageError: MLflow refuses it, and why.
-    """
+    """Return the model in ``folder`` as a function, from an array, a dictionary of arrays or a table to the same."""
     try:
         import mlflow.pyfunc
         from mlflow.exceptions import MlflowException
