@@ -104,8 +104,9 @@ class ModelsContract:
         assert (found.name, found.version) == (model, 1)
         assert read_folder(Path(found.path)) == {"MLmodel": b"flavors: {}", "data/wëights": b"1"}
         assert cache.fetch(f"models:/{model}/1") == found
+        assert cache.recall(model, 1) is None
         cache.remember(model, 1, '{"instances":2}')
-        assert cache.recall(model, 1) == '{"instances":2}'
+        assert cache.recall(model, 1) == '{"instances":2}' == knowledge.get_model(model, 1).tags["scanflow.shape"]
 
     @pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "a@b", "..", "a ", "it's", "x" * 300, "a\nb", "50%"])
     def test_odd_model_names_are_refused(self, knowledge: KnowledgeBase, team: str, name: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +44,27 @@ def tutorial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.fixture
 def knowledge() -> MemoryKnowledge:
     return MemoryKnowledge()
+
+
+@pytest.fixture
+def run_step(
+    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """Run a step's main as a backend does, and return the outputs it left; its files are in the test's folder."""
+
+    def run(name: str, *arguments: str, kept_pictures: dict[str, Any]) -> dict[str, Any]:
+        step, left = tutorial(name), dict[str, Any]()
+        logged(knowledge, tmp_path, "pictures.npz", "pictures", **kept_pictures)
+        monkeypatch.setattr(step.archive, "tracker", lambda: knowledge)
+        for variable, value in {"APP": "mnist", "TEAM": "datascience", "OUTPUT_DIR": str(tmp_path)}.items():
+            monkeypatch.setenv(f"SCANFLOW_{variable}", value)
+        monkeypatch.setattr(sf, "output", left.__setitem__)
+        monkeypatch.setattr(sf, "output_dir", lambda: tmp_path)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        step.main()
+        return left
+
+    return run
 
 
 def pictures(count: int, *, seed: int = 0) -> Any:
@@ -108,10 +129,16 @@ def test_an_order_that_makes_no_sense_is_refused(tutorial: Any, line: str) -> No
     assert (order.kind, order.rate) == ("clean", 1.0)
 
 
-def logged(knowledge: MemoryKnowledge, tmp_path: Path, name: str, **arrays: Any) -> str:
+def logged(knowledge: MemoryKnowledge, tmp_path: Path, name: str, kind: str = "file", /, **arrays: Any) -> str:
     file = tmp_path / name
     np.savez(file, **arrays)
-    return knowledge.log_run("mnist", "datascience", name="file", artifacts=file).run_id
+    return knowledge.log_run("mnist", "datascience", tags={"scanflow.kind": kind}, artifacts=file).run_id
+
+
+def labelled(knowledge: MemoryKnowledge, tmp_path: Path, points: list[dict[str, Any]]) -> str:
+    file = tmp_path / bookmarks.LABELS_FILE
+    file.write_text(json.dumps(points))
+    return knowledge.log_run("mnist", "datascience", name="labels", artifacts=file).run_id
 
 
 def test_the_truth_labels_what_was_picked_and_nothing_else(
@@ -135,10 +162,7 @@ def test_the_newest_pictures_are_used_and_without_a_training_it_says_so(
     with pytest.raises(NotFoundError, match="Train first"):
         archive.pictures(knowledge, "mnist", "datascience")
     for number in (1, 2):
-        file = tmp_path / "pictures.npz"
-        np.savez(file, x_sent=pictures(number))
-        tags = {"scanflow.kind": "pictures"}
-        knowledge.log_run("mnist", "datascience", name="pictures", tags=tags, artifacts=file)
+        logged(knowledge, tmp_path, "pictures.npz", "pictures", x_sent=pictures(number))
     assert len(archive.pictures(knowledge, "mnist", "datascience")["x_sent"]) == 2
 
 
@@ -148,9 +172,7 @@ def test_what_a_model_has_learnt_since_is_half_of_what_it_is_compared_with(
     collect = tutorial("collect")
     drifted = pictures(10, seed=3)
     batch = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": drifted, "time": np.zeros(10)})
-    points = tmp_path / bookmarks.LABELS_FILE
-    points.write_text(json.dumps([{"id": f"{batch}:{row}", "label": 1} for row in (2, 5)]))
-    labels = knowledge.log_run("mnist", "datascience", name="labels", artifacts=points).run_id
+    labels = labelled(knowledge, tmp_path, [{"id": f"{batch}:{row}", "label": 1} for row in (2, 5)])
 
     known = pictures(40)
     assert collect.reference(knowledge, known, "") is known
@@ -190,24 +212,12 @@ def test_pictures_in_every_form_that_the_service_takes_are_looked_at_together(
 
 
 def test_the_step_tells_what_it_left_out_and_a_picture_of_no_numbers_is_refused(
-    tutorial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tutorial: Any, knowledge: MemoryKnowledge, run_step: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    collect, knowledge = tutorial("collect"), MemoryKnowledge()
     good = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": pictures(3)})
     bad = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": np.full((1, 28, 28), np.nan)})
-    kept_pictures = tmp_path / "pictures.npz"
-    np.savez(kept_pictures, x_reference=pictures(5))
-    tags = {"scanflow.kind": "pictures"}
-    knowledge.log_run("mnist", "datascience", name="pictures", tags=tags, artifacts=kept_pictures)
-    monkeypatch.setattr(collect.archive, "tracker", lambda: knowledge)
-    for name, value in {"APP": "mnist", "TEAM": "datascience", "OUTPUT_DIR": str(tmp_path)}.items():
-        monkeypatch.setenv(f"SCANFLOW_{name}", value)
-    left: dict[str, Any] = {}
-    monkeypatch.setattr(sf, "output", left.__setitem__)
-    monkeypatch.setattr(sf, "output_dir", lambda: tmp_path)
-    monkeypatch.setattr(sys, "argv", ["collect.py", "--run_ids", json.dumps([bad, good])])
 
-    collect.main()
+    left = run_step("collect", "--run_ids", json.dumps([bad, good]), kept_pictures={"x_reference": pictures(5)})
 
     assert left == {"n_left_out": 1, "run_ids": [bad, good]}
     assert bad in capsys.readouterr().out
@@ -251,26 +261,17 @@ def test_where_no_label_is_a_digit_it_says_so(tutorial: Any, tmp_path: Path) -> 
 
 
 def test_the_point_whose_label_is_no_digit_is_named(
-    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    knowledge: MemoryKnowledge, run_step: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gather = tutorial("gather")
-    tracked = logged(knowledge, tmp_path, "picked.npz", x=pictures(2))
-    data = {"tracked": tracked, "file": "picked.npz"}
-    points = tmp_path / bookmarks.LABELS_FILE
-    points.write_text(
-        json.dumps([{"id": f"r:{at}", "data": {**data, "at": at}, "label": [7, "thre"][at]} for at in (0, 1)])
+    data = {"tracked": logged(knowledge, tmp_path, "picked.npz", x=pictures(2)), "file": "picked.npz"}
+    labels = labelled(
+        knowledge,
+        tmp_path,
+        [{"id": f"r:{at}", "data": {**data, "at": at}, "label": label} for at, label in enumerate([7, "thre"])],
     )
-    labels = knowledge.log_run("mnist", "datascience", name="labels", artifacts=points).run_id
-    monkeypatch.setattr(gather.archive, "tracker", lambda: knowledge)
     names = ("x_train", "y_train", "x_judged", "y_judged")
-    monkeypatch.setattr(gather.archive, "pictures", lambda *_: {name: np.zeros(1) for name in names})
-    monkeypatch.setattr(sf, "output", lambda *_: None)
-    monkeypatch.setattr(sf, "output_dir", lambda: tmp_path)
-    for name, value in {"APP": "mnist", "TEAM": "datascience"}.items():
-        monkeypatch.setenv(f"SCANFLOW_{name}", value)
-    monkeypatch.setattr(sys, "argv", ["gather.py", "--labels", labels])
 
-    gather.main()
+    run_step("gather", "--labels", labels, kept_pictures={name: np.zeros(1) for name in names})
 
     assert "r:1 is labelled 'thre'" in capsys.readouterr().out
     with np.load(tmp_path / "picked.npz", allow_pickle=False) as held:

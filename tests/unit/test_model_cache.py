@@ -122,10 +122,3 @@ def test_what_is_not_there_names_the_nearest(cache: ModelCache) -> None:
         cache.fetch("models:/cnm/1")
     with pytest.raises(NotFoundError, match="no version with the alias 'champion'"):
         cache.fetch("models:/cnn@champion")
-
-
-def test_how_a_version_is_served_is_remembered_with_it(cache: ModelCache, knowledge: Counting) -> None:
-    assert cache.recall("cnn", 1) is None
-    cache.remember("cnn", 1, '{"instances":2}')
-    assert cache.recall("cnn", 1) == '{"instances":2}'
-    assert knowledge.get_model("cnn", 1).tags["scanflow.shape"] == '{"instances":2}'

@@ -54,18 +54,17 @@ def _change(home: Path, statement: str) -> None:
         database.commit()
 
 
-def test_nothing_is_known_of_an_environment_at_first(home: Path) -> None:
+def test_a_prepared_environment_is_known_to_the_mlflow_that_prepared_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tracker_place(home)
     assert prepared_environment(home, "shop", "data") is None
     assert prepared_environment(home / "nowhere", "shop", "data") is None
-
-
-def test_a_prepared_environment_is_known_until_the_database_disagrees(home: Path) -> None:
-    place = tracker_place(home)
     remember(place, app="shop", team="data", experiment_id="7")
     known = prepared_environment(home, "shop", "data")
     assert known == step_environment(place, app="shop", team="data", experiment_id="7")
     assert prepared_environment(home, "shop", "other") is None
-    _change(home, "UPDATE experiments SET lifecycle_stage = 'deleted'")
+    monkeypatch.setattr(prepared, "version", lambda _name: "4.0.0")
     assert prepared_environment(home, "shop", "data") is None
 
 
@@ -74,6 +73,7 @@ def test_a_prepared_environment_is_known_until_the_database_disagrees(home: Path
     [
         "UPDATE alembic_version SET version_num = 'def'",
         "UPDATE experiments SET name = 'another'",
+        "UPDATE experiments SET lifecycle_stage = 'deleted'",
         "UPDATE experiment_tags SET value = 'another' WHERE key = 'scanflow.app'",
         "DELETE FROM experiments",
         "DROP TABLE experiment_tags",
@@ -83,12 +83,6 @@ def test_a_prepared_environment_is_known_until_the_database_disagrees(home: Path
 def test_a_database_that_changed_is_not_trusted(home: Path, change: str) -> None:
     remember(tracker_place(home), app="shop", team="data", experiment_id="7")
     _change(home, change)
-    assert prepared_environment(home, "shop", "data") is None
-
-
-def test_another_mlflow_than_the_one_that_prepared_is_asked_itself(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remember(tracker_place(home), app="shop", team="data", experiment_id="7")
-    monkeypatch.setattr(prepared, "version", lambda _name: "4.0.0")
     assert prepared_environment(home, "shop", "data") is None
 
 
@@ -138,30 +132,21 @@ def test_steps_get_an_absolute_database(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "uri", ["./mlruns", "file:///mlruns", "databricks", "ftp://host", "http:host", "sqlite://", "sqlite:///:memory:"]
 )
-def test_a_tracker_that_cannot_be_used_is_refused(tmp_path: Path, uri: str) -> None:
+def test_a_tracker_or_home_that_cannot_be_used_is_refused(tmp_path: Path, uri: str) -> None:
     with pytest.raises(InvalidError, match=r"sqlite:///"):
         tracker_place(tmp_path, uri)
-
-
-@pytest.mark.parametrize("character", ["?", "%"])
-def test_a_home_that_no_address_can_carry_is_refused(tmp_path: Path, character: str) -> None:
-    with pytest.raises(InvalidError, match="cannot carry"):
-        tracker_place(tmp_path / f"a{character}b")
+    for character in "?%":
+        with pytest.raises(InvalidError, match="cannot carry"):
+            tracker_place(tmp_path / f"a{character}b")
 
 
 def test_tags_are_added_to_what_runs_will_carry() -> None:
     place = TrackerPlace(tracking_uri="http://127.0.0.1:9", artifact_root=None, notes=Path("notes"))
     base = step_environment(place, app="shop", team="data", experiment_id="7")
     both = tagged(base, {"scanflow.step": "train", "scanflow.run": "grüner-otter"})
-    assert json.loads(both["MLFLOW_RUN_CONTEXT"]) == {
-        "scanflow.app": "shop",
-        "scanflow.team": "data",
-        "scanflow.step": "train",
-        "scanflow.run": "grüner-otter",
-    }
-    assert {name: value for name, value in both.items() if name != "MLFLOW_RUN_CONTEXT"} == {
-        name: value for name, value in base.items() if name != "MLFLOW_RUN_CONTEXT"
-    }
+    of_step = {"scanflow.step": "train", "scanflow.run": "grüner-otter"}
+    assert json.loads(both["MLFLOW_RUN_CONTEXT"]) == {"scanflow.app": "shop", "scanflow.team": "data"} | of_step
+    assert both == base | {"MLFLOW_RUN_CONTEXT": both["MLFLOW_RUN_CONTEXT"]}
     assert tagged({}, {"scanflow.step": "train"}) == {}
 
 

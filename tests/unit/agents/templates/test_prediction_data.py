@@ -51,38 +51,20 @@ def test_predictions_that_do_not_fit_are_told(tracker: MemoryKnowledge, tmp_path
     assert len(collect(tracker, [two], input_name="z").x) == 2
 
 
-def test_a_file_of_another_shape_is_left_out_and_told(tracker: MemoryKnowledge, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_left_out_and_told_and_the_others_keep_their_ids(
+    tracker: MemoryKnowledge, tmp_path: Path
+) -> None:
     odd = recorded(tracker, tmp_path, input_x=np.zeros((2, 4)))
-    first = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)))
-    second = recorded(tracker, tmp_path, input_x=np.ones((1, 3)))
-    found = collect(tracker, [odd, first, second])
-    assert found.ids == [f"{first}:0", f"{first}:1", f"{second}:0"]
-    assert found.x.shape == (3, 3)
-    assert (found.n_left_out, len(found.left_out)) == (2, 1)
-    assert f"{odd!r}: all 2, of the shape (4,)" in found.left_out[0]
-
-
-def test_samples_that_are_not_finite_are_left_out_and_the_others_keep_their_ids(
-    tracker: MemoryKnowledge, tmp_path: Path
-) -> None:
-    run = recorded(tracker, tmp_path, input_x=np.array([[1.0, 2.0], [np.nan, 0.0], [3.0, 4.0], [np.inf, 0.0]]))
-    found = collect(tracker, [run])
-    assert found.x.tolist() == [[1, 2], [3, 4]]
-    assert found.ids == [f"{run}:0", f"{run}:2"]
-    assert found.n_left_out == 2
-    assert "2 of 4" in found.left_out[0]
-
-
-def test_a_file_that_cannot_be_read_keeps_no_other_from_being_looked_at(
-    tracker: MemoryKnowledge, tmp_path: Path
-) -> None:
-    good = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)))
+    first = recorded(tracker, tmp_path, input_x=np.array([[1.0, 2.0, 0.0], [np.nan, 0.0, 0.0], [3.0, 4.0, np.inf]]))
+    second = recorded(tracker, tmp_path, input_x=np.ones((2, 3)))
     two = recorded(tracker, tmp_path, input_x=np.zeros((2, 3)), input_z=np.zeros(2))
     empty = tracker.log_run("mnist", "data").run_id
-    found = collect(tracker, [two, empty, "nobody", good])
-    assert found.ids == [f"{good}:0", f"{good}:1"]
-    assert found.n_left_out == 3
-    assert [name in line for name, line in zip((two, empty, "nobody"), found.left_out, strict=True)] == [True] * 3
+    found = collect(tracker, [two, empty, "nobody", odd, first, second])
+    assert found.ids == [f"{first}:0", f"{second}:0", f"{second}:1"]
+    assert found.x.tolist() == [[1, 2, 0], [1, 1, 1], [1, 1, 1]]
+    assert found.n_left_out == 3 + 2 + 2
+    said = (two, empty, "nobody", f"{odd!r}: all 2, of the shape (4,)", f"{first!r}: 2 of 3")
+    assert [words in line for words, line in zip(said, found.left_out, strict=True)] == [True] * 5
 
 
 def test_forms_that_a_service_takes_are_made_alike_before_they_are_joined(
