@@ -24,7 +24,6 @@ __all__ = ["Answer", "HttpServiceClient", "Message", "Reply", "ServerClient", "i
 
 
 def __getattr__(name: str) -> object:
-    """Load a name of the public face when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

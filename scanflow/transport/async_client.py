@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 
 from scanflow.errors import UnavailableError
-from scanflow.problems import error_of
-from scanflow.transport.service_client import CONNECT_TIMEOUT_S, is_loopback
+from scanflow.transport.clients import CONNECT_TIMEOUT_S, client_options, read_reply
 from scanflow.transport.sse import Message, Parser
 
 TIMEOUT_S = 10.0
@@ -29,46 +28,18 @@ class AsyncClient:
         timeout_s: float = TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Speak to ``url``, such as ``http://127.0.0.1:46666``. No answer takes longer than ``timeout_s``."""
         self.url = url.rstrip("/")
-        self._client = httpx.AsyncClient(
-            base_url=self.url,
-            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-            transport=transport,
-            headers={} if token is None else {"authorization": f"Bearer {token}"},
-            # A proxy that the environment names cannot reach this machine's own address.
-            trust_env=not is_loopback(self.url),
-        )
+        self._client = httpx.AsyncClient(transport=transport, **client_options(self.url, token, timeout_s))
 
     async def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
-        """Send a request, its body as JSON, and return what the answer holds.
-
-        Args:
-            method: ``GET``, ``POST``, ``PUT`` or ``DELETE``.
-            path: Where, such as ``/api/v1/intents``.
-            body: What JSON can hold; text is sent as it is, as it is JSON already. None: nothing.
-            key: The idempotency key.
-
-        Raises:
-            UnavailableError: nobody answers.
-            ScanflowError: what was answered, if that is a refusal.
-        """
-        headers: Mapping[str, str] = {"content-type": "application/json"} | (
-            {} if key is None else {"idempotency-key": key}
-        )
+        """Return what the answer holds. ``body``: text is JSON already; ``key``: the idempotency key."""
+        headers = {"content-type": "application/json"} | ({} if key is None else {"idempotency-key": key})
         content = None if body is None else body if isinstance(body, str) else json.dumps(body)
         try:
             reply = await self._client.request(method, path, content=content, headers=headers)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
-        if reply.status_code >= 300:
-            raise error_of(reply.status_code, reply.content, who=self.url)
-        if not reply.content:
-            return None
-        try:
-            return json.loads(reply.content)
-        except ValueError as error:
-            raise UnavailableError(f"What {self.url} answered is not JSON: {error}.") from error
+        return read_reply(reply, self.url)
 
     async def stream(
         self, path: str, parameters: Mapping[str, str | int | Sequence[str]], *, silence_s: float = SILENCE_S
@@ -87,7 +58,8 @@ class AsyncClient:
                 "GET", path, params=dict(parameters), headers=headers, timeout=timeout
             ) as reply:
                 if reply.status_code >= 300:
-                    raise error_of(reply.status_code, await reply.aread(), who=self.url)
+                    await reply.aread()
+                    read_reply(reply, self.url)
                 yield []
                 async for block in reply.aiter_bytes():
                     yield parser.feed(block)
@@ -95,7 +67,6 @@ class AsyncClient:
             raise self._unreachable(error) from error
 
     async def close(self) -> None:
-        """Release the connections."""
         await self._client.aclose()
 
     def _unreachable(self, error: httpx.HTTPError) -> UnavailableError:

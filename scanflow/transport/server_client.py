@@ -13,8 +13,7 @@ import httpx
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.problems import error_of
-from scanflow.transport.retries import retried
-from scanflow.transport.service_client import CONNECT_TIMEOUT_S, is_loopback
+from scanflow.transport.clients import CONNECT_TIMEOUT_S, client_options, is_loopback, read_reply, retried
 from scanflow.transport.sse import Message, Parser
 
 BASE = "/api/v1"
@@ -34,11 +33,7 @@ _AWAY = frozenset({502, 503, 504})
 
 
 def path_of(*parts: str) -> str:
-    """Return ``/runs/tall-fox`` from its parts; what a part holds cannot become another path.
-
-    Raises:
-        InvalidError: a part is empty, or a name that paths have for folders.
-    """
+    """Return ``/runs/tall-fox`` from its parts; what a part holds cannot become another path."""
     for part in parts:
         if part in {"", ".", ".."}:
             raise InvalidError(f"{part!r} is no name. Give the name of a run, a service or a step.")
@@ -62,24 +57,12 @@ class ServerClient:
         patience_s: float = PATIENCE_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Speak to the server at ``url``, such as ``http://127.0.0.1:46666``.
-
-        Raises:
-            InvalidError: that is no address of a server, or the token cannot be sent.
-        """
         self.url = _checked(url)
         self._patience_s = patience_s
         self._met = False
         if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
             raise InvalidError("The token cannot be sent: it has spaces or signs that no token has. Copy it again.")
-        self._client = httpx.Client(
-            base_url=self.url,
-            headers={} if token is None else {"authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-            transport=transport,
-            # A proxy that the environment names cannot reach this machine's own address.
-            trust_env=not is_loopback(self.url),
-        )
+        self._client = httpx.Client(transport=transport, **client_options(self.url, token, timeout_s))
         self._finalizer = weakref.finalize(self, self._client.close)
 
     def get(self, path: str, **query: Any) -> Any:
@@ -95,15 +78,12 @@ class ServerClient:
         return self._ask("POST", path, body={} if body is None else body, key=key)
 
     def patch(self, path: str, body: Any, *, key: str | None = None) -> Any:
-        """Send a change of what is at ``path``, and return the answer. See :meth:`post`."""
         return self._ask("PATCH", path, body=body, key=key)
 
     def put(self, path: str, body: Any) -> Any:
-        """Set what is at ``path``, and return the answer."""
         return self._ask("PUT", path, body=body)
 
     def delete(self, path: str, *, key: str | None = None) -> Any:
-        """Delete what is at ``path``, and return the answer."""
         return self._ask("DELETE", path, key=key)
 
     def is_ready(self, *, timeout_s: float = 1.0) -> tuple[bool, str]:
@@ -118,12 +98,8 @@ class ServerClient:
         """Yield the events streamed at ``path`` until the server ends the stream.
 
         When the connection is lost it is opened anew with ``Last-Event-ID``, so no event is lost and none told twice;
-        where the server numbers nothing, as many as were told are passed over.
-
-        Args:
-            path: Below ``/api/v1``.
-            after: The id of the last event that is known already.
-            query: Parameters of the address.
+        where the server numbers nothing, as many as were told are passed over. ``after`` is the id of the last event
+        that is known already.
         """
         told, last = 0, after
         while True:
@@ -144,11 +120,8 @@ class ServerClient:
     def stream(self, path: str, *, reopened: Callable[[], None] | None = None, **query: Any) -> Iterator[bytes]:
         """Yield the bytes at ``path`` as they come. A lost connection is opened anew; what was told is passed over.
 
-        Args:
-            path: Below ``/api/v1``.
-            reopened: Is called when the connection was opened anew, and then everything is told again: for bytes that
-                may come in another order the second time.
-            query: Parameters of the address.
+        With ``reopened``, for bytes that may come in another order the second time, it is called when the connection
+        was opened anew, and everything is told again.
         """
         told = 0
         while True:
@@ -166,7 +139,6 @@ class ServerClient:
                     reopened()
 
     def close(self) -> None:
-        """Let go of the connections."""
         self._finalizer()
 
     def _ask(
@@ -197,22 +169,11 @@ class ServerClient:
             return isinstance(error, httpx.TransportError) and lost
 
         try:
-            return self._read(retried(send, on=may_pass, timeout_s=self._patience_s))
+            reply = retried(send, on=may_pass, timeout_s=self._patience_s)
         except httpx.HTTPError as error:
-            raise _unreachable(self._who, error) from error
-
-    def _read(self, reply: httpx.Response) -> Any:
+            raise self._unreachable(error) from error
         self._met = True
-        if reply.status_code >= 300:
-            raise error_of(reply.status_code, reply.content, who=self._who)
-        if not reply.content:
-            return None
-        try:
-            return json.loads(reply.content)
-        except ValueError as error:
-            raise UnavailableError(
-                f"{self._who} is no scanflow server: what it answered is not JSON ({error}). See: scanflow status"
-            ) from error
+        return read_reply(reply, self._who)
 
     def _blocks(
         self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], silence_s: float
@@ -240,7 +201,7 @@ class ServerClient:
         except httpx.ReadTimeout:
             raise
         except httpx.HTTPError as error:
-            raise _unreachable(self._who, error) from error
+            raise self._unreachable(error) from error
         with closing(blocks):
             while block is not None:
                 yield block
@@ -263,6 +224,13 @@ class ServerClient:
     def _who(self) -> str:
         return f"The server at {self.url}"
 
+    def _unreachable(self, error: httpx.HTTPError) -> UnavailableError:
+        if isinstance(error, httpx.ReadTimeout):
+            words = "did not answer in time. It may be busy: try again, or look: scanflow status"
+        else:
+            words = f"cannot be reached ({str(error) or type(error).__name__}). Start it: scanflow up"
+        return UnavailableError(f"{self._who} {words}")
+
 
 class _AwayError(Exception):
     """The server, or a proxy before it, says that it is not there at this moment."""
@@ -270,13 +238,6 @@ class _AwayError(Exception):
     def __init__(self, error: ScanflowError) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-def _unreachable(who: str, error: httpx.HTTPError) -> UnavailableError:
-    why = str(error) or type(error).__name__
-    if isinstance(error, httpx.ReadTimeout):
-        return UnavailableError(f"{who} did not answer in time. It may be busy: try again, or look: scanflow status")
-    return UnavailableError(f"{who} cannot be reached ({why}). Start it: scanflow up")
 
 
 def _checked(url: str) -> str:
@@ -309,7 +270,6 @@ def _is_past(id: str | None, last: str | None) -> bool:
 
 
 def is_reachable(url: str, *, timeout_s: float = 1.0) -> bool:
-    """Say whether something answers at an address, and is well."""
     try:
         return httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url)).is_success
     except httpx.HTTPError:

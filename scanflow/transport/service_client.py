@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
 from scanflow.errors import UnavailableError
 from scanflow.problems import refusal_of
-from scanflow.transport.retries import retried
+from scanflow.transport.clients import client_options, retried
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 10.0
 """How long a request is sent again, in seconds."""
 
@@ -67,14 +64,7 @@ class HttpServiceClient:
         """
         self._url = url.rstrip("/")
         self._name = name
-        self._client = httpx.Client(
-            base_url=self._url,
-            headers={} if token is None else {"authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-            transport=transport,
-            # A proxy that the environment names cannot reach this machine's own address.
-            trust_env=not is_loopback(self._url),
-        )
+        self._client = httpx.Client(transport=transport, **client_options(self._url, token, timeout_s))
 
     def infer(
         self, model: str, inputs: Any, *, version: str | None = None, dtype: str | None = None, binary: bool = True
@@ -104,11 +94,7 @@ class HttpServiceClient:
         )
 
     def seldon(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a message of Seldon's protocol, such as ``{"data": {"ndarray": [[1, 2]]}}``.
-
-        Raises:
-            The same as :meth:`infer`.
-        """
+        """Return the answer to a message of Seldon's protocol, such as ``{"data": {"ndarray": [[1, 2]]}}``."""
         body = json.dumps(message).encode()
         reply = self.post("/api/v1.0/predictions", body, {"content-type": "application/json"})
         return _object(reply)
@@ -118,23 +104,16 @@ class HttpServiceClient:
         return _object(self._send("GET", path, None, {}))
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Send bytes, and return the answer if it is a good one.
-
-        Raises:
-            The same as :meth:`infer`.
-        """
+        """Send bytes, and return the answer if it is a good one."""
         return self._send("POST", path, body, headers)
 
     def close(self) -> None:
-        """Let go of the connection."""
         self._client.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
@@ -193,12 +172,3 @@ def _object(reply: Reply) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UnavailableError(f"What it answered is no JSON object but {str(found)[:60]!r}.")
     return found
-
-
-def is_loopback(url: str) -> bool:
-    """Say whether an address is this machine's own."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

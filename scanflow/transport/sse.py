@@ -37,7 +37,6 @@ class Parser:
         self._id: str | None = None
 
     def feed(self, block: bytes) -> list[Message]:
-        """Return the messages that ``block`` completes."""
         text = self._rest + block
         if not self._begun:
             if len(text) < len(_BOM) and _BOM.startswith(text):

@@ -19,18 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_INPUT = "input"
 _DATATYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
+    dtype: dtype.upper().replace("FLOAT", "FP")
+    for dtype in "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
 }
 _DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
 
@@ -73,11 +63,7 @@ def encode_request(
 
 
 def load_arrays(file: BinaryIO, source: str) -> Any:
-    """Return the array of a ``.npy`` file, or those of an ``.npz`` file by their names.
-
-    Raises:
-        InvalidError: it is neither, or holds Python objects.
-    """
+    """Return the array of a ``.npy`` file, or those of an ``.npz`` file by their names."""
     np = _numpy()
     try:
         found = np.load(file, allow_pickle=False)
@@ -87,11 +73,7 @@ def load_arrays(file: BinaryIO, source: str) -> Any:
 
 
 def decode_answer(body: bytes, header_length: str | None) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an answer; ``header_length`` is its header ``Inference-Header-Content-Length``.
-
-    Raises:
-        UnavailableError: it is not an answer of that protocol: something else listens there.
-    """
+    """Return the arrays of an answer; ``header_length`` is its header ``Inference-Header-Content-Length``."""
     size = int(header_length) if header_length and header_length.isdecimal() else len(body)
     try:
         document = json.loads(body[:size])
