@@ -91,11 +91,7 @@ def stack(values: Sequence[Any]) -> Any:
 
 
 def split(result: Any, counts: Sequence[int]) -> list[Any]:
-    """Return a result's rows dealt out again.
-
-    Raises:
-        ValueError: it has not one for each row that was asked about.
-    """
+    """Return a result's rows dealt out again."""
     if len(counts) == 1:
         return [result]
     if isinstance(result, dict):

@@ -94,9 +94,6 @@ class NodeSignature:
         """Return what a node before, or a caller whose protocol has no datatypes, gives to this one.
 
         Numbers are cast to the declared datatype where nothing is lost but precision.
-
-        Raises:
-            ProblemError: 422, naming what came and what is declared.
         """
         specs = self.inputs
         if not specs:
@@ -214,7 +211,9 @@ def _from_mlflow(said: Any, kind: str, where: str) -> tuple[tuple[TensorSpec, ..
         optional = one.get("required") is False
         if one.get("type") == "tensor":
             spec = one.get("tensor-spec") or {}
-            found.append(TensorSpec(name, _datatype(spec.get("dtype"), where), tuple(spec.get("shape", ())), optional))
+            found.append(
+                TensorSpec(name, datatype_in(spec.get("dtype"), where), tuple(spec.get("shape", ())), optional)
+            )
         else:
             table = True
             # Arrays, objects and maps as values of a column travel as JSON text.
@@ -222,7 +221,7 @@ def _from_mlflow(said: Any, kind: str, where: str) -> tuple[tuple[TensorSpec, ..
     return tuple(found), table
 
 
-def _datatype(dtype: Any, where: str) -> str:
+def datatype_in(dtype: Any, where: str) -> str:
     try:
         found = datatype_of(np.dtype(dtype))
     except TypeError:

@@ -8,6 +8,8 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,22 +19,12 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
-from scanflow_serving.declared import NodeSignature, TensorSpec, declared_in_mlmodel
+from scanflow_serving.declared import NodeSignature, TensorSpec, datatype_in, declared_in_mlmodel
 from scanflow_serving.results import as_tensors
 from scanflow_serving.tensors import DATATYPES
 
 _PARAMETERS: Final = {"sklearn": ("predict_proba",)}
-_ONNX: Final = {
-    "tensor(bool)": "BOOL",
-    "tensor(uint8)": "UINT8",
-    "tensor(uint16)": "UINT16",
-    "tensor(uint32)": "UINT32",
-    "tensor(uint64)": "UINT64",
-    "tensor(int8)": "INT8",
-    "tensor(int16)": "INT16",
-    "tensor(int32)": "INT32",
-    "tensor(int64)": "INT64",
-    "tensor(float16)": "FP16",
+_ONNX: Final = {f"tensor({dtype.name})": datatype for datatype, dtype in DATATYPES.items()} | {
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
     "tensor(string)": "BYTES",
@@ -118,9 +110,7 @@ def _warmed_up(model: Predictor, who: str) -> Predictor:
         found = as_tensors(result, (), who)
         # The first dimension is that of the batch.
         specs = tuple(TensorSpec(one.name, one.datatype, (-1, *one.data.shape[1:])) for one in found if one.data.ndim)
-        model.declared = NodeSignature(
-            model.declared.inputs, specs, table=model.declared.table, anonymous=model.declared.anonymous
-        )
+        model.declared = replace(model.declared, outputs=specs)
     return model
 
 
@@ -160,10 +150,7 @@ def _tensorflow(who: str) -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     fresh = "tensorflow" not in sys.modules
-    try:
-        import tensorflow as tf
-    except ModuleNotFoundError as error:
-        raise _missing(who, "TensorFlow", "pip install 'scanflow[tensorflow]'") from error
+    tf = _library("tensorflow", who, "TensorFlow", "pip install 'scanflow[tensorflow]'")
     if fresh:
         for variable, set_to in (
             ("TF_NUM_INTRAOP_THREADS", tf.config.threading.set_intra_op_parallelism_threads),
@@ -191,19 +178,10 @@ def _keras_inputs(model: Any, declared: NodeSignature) -> tuple[list[str], list[
 def _declared_by_keras(
     names: list[str], specs: list[tuple[tuple[int | None, ...], str]], declared: NodeSignature
 ) -> NodeSignature:
-    inputs = declared_in_mlmodel(
-        {
-            "inputs": [
-                {
-                    "type": "tensor",
-                    "name": name,
-                    "tensor-spec": {"dtype": dtype, "shape": [-1 if size is None else size for size in shape]},
-                }
-                for name, (shape, dtype) in zip(names, specs, strict=True)
-            ]
-        },
-        "The Keras model",
-    ).inputs
+    inputs = tuple(
+        TensorSpec(name, datatype_in(dtype, "The Keras model"), tuple(-1 if size is None else size for size in shape))
+        for name, (shape, dtype) in zip(names, specs, strict=True)
+    )
     return NodeSignature(inputs, declared.outputs, anonymous=len(inputs) == 1)
 
 
@@ -232,9 +210,8 @@ class _Sklearn:
         self._as_frame = declared.table and self._needs_frame()
 
     def predict(self, value: Any) -> Any:
-        if self._as_frame:
-            return self._predict(_frame(value, self.declared))
-        return self._predict(_matrix(value, self.declared))
+        as_table = _frame if self._as_frame else _matrix
+        return self._predict(as_table(value, self.declared))
 
     def _needs_frame(self) -> bool:
         """Whether columns must keep their names: where they are of text, or steps of a pipeline pick them by name."""
@@ -251,16 +228,11 @@ def _load_sklearn(file: Path, said: Mapping[str, Any], who: str) -> Any:
     kind = said.get("serialization_format", "cloudpickle")
     if os.environ.get("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true").lower() in {"false", "0"}:
         raise UnsupportedError(f"{who} is not loaded, since MLFLOW_ALLOW_PICKLE_DESERIALIZATION is set to false.")
-    try:
-        import sklearn  # noqa: F401 # pyright: ignore[reportUnusedImport]
-    except ModuleNotFoundError as error:
-        raise _missing(who, "scikit-learn", "pip install scikit-learn") from error
+    _library("sklearn", who, "scikit-learn", "pip install scikit-learn")
     if kind == "skops":
-        try:
-            import skops.io
-        except ModuleNotFoundError as error:
-            raise _missing(who, "skops", "pip install skops") from error
-        return skops.io.load(file, trusted=said.get("skops_trusted_types"))
+        return _library("skops.io", who, "skops", "pip install skops").load(
+            file, trusted=said.get("skops_trusted_types")
+        )
     if kind not in {"pickle", "cloudpickle"}:
         raise UnsupportedError(f"{who} was saved as {kind!r}, which is not known. Known: skops, cloudpickle, pickle.")
     with file.open("rb") as opened:
@@ -285,19 +257,19 @@ def _frame(value: Any, declared: NodeSignature) -> Any:
 
 def _column(values: Any) -> NDArray[Any]:
     column = np.asarray(values).reshape(-1)
-    if column.dtype.kind != "O":
-        return column
-    return np.array([one.decode() if isinstance(one, bytes) else one for one in column], dtype=object)
+    return _texts(column) if column.dtype.kind == "O" else column
+
+
+def _texts(array: NDArray[Any]) -> NDArray[Any]:
+    texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
+    return np.array(texts, dtype=object).reshape(array.shape)
 
 
 class _Onnx:
     platform = "onnxruntime"
 
     def __init__(self, file: Path, declared: NodeSignature, who: str, *, threads: int) -> None:
-        try:
-            import onnxruntime
-        except ModuleNotFoundError as error:
-            raise _missing(who, "ONNX Runtime", "pip install onnxruntime") from error
+        onnxruntime = _library("onnxruntime", who, "ONNX Runtime", "pip install onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -322,9 +294,7 @@ class _Onnx:
         array = np.asarray(value)
         dtype = self._dtypes.get(name)
         if dtype is not None and dtype.kind == "O":
-            return np.array([one.decode() if isinstance(one, bytes) else one for one in array.flat], object).reshape(
-                array.shape
-            )
+            return _texts(array)
         return np.ascontiguousarray(array, dtype)
 
 
@@ -345,15 +315,14 @@ class _Pyfunc:
         from scanflow.knowledge.mlflow.pyfunc import load_pyfunc
 
         self.declared = declared
-        self._table = declared.table
-        self._names = [spec.name for spec in declared.inputs]
         self._model = load_pyfunc(folder, who)
 
     def predict(self, value: Any) -> Any:
-        if self._table:
-            return self._model(_frame(value, self.declared))
-        return self._model(value)
+        return self._model(_frame(value, self.declared) if self.declared.table else value)
 
 
-def _missing(who: str, library: str, command: str) -> MissingExtraError:
-    return MissingExtraError(f"{who} needs {library}, which is not installed. Install it: {command}")
+def _library(module: str, who: str, library: str, command: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"{who} needs {library}, which is not installed. Install it: {command}") from error

@@ -18,7 +18,6 @@ HEADER_LENGTH: Final = "inference-header-content-length"
 OCTETS: Final = "application/octet-stream"
 JSON_TYPE: Final = "application/json"
 _NO_DATA: Final = msgspec.Raw(b"")
-_ABSENT: Final = object()
 
 
 class _Input(msgspec.Struct, gc=False):
@@ -62,11 +61,7 @@ _writer: Final = msgspec.json.Encoder()
 
 
 def decode(body: Body, headers: Mapping[str, str], *, allow_nan: bool) -> InferRequest:
-    """Return the request that a body in JSON, or JSON with the bytes of its tensors after it, stands for.
-
-    Raises:
-        ProblemError: 400, it is none; the message says where and what is right.
-    """
+    """Return the request that a body in JSON, or JSON with the bytes of its tensors after it, stands for."""
     length = headers.get(HEADER_LENGTH)
     if length is None:
         return _decode(body, None, allow_nan=allow_nan)
@@ -136,9 +131,9 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
     try:
         read = _reader.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if allow_nan and _has_nan(body):
-            return _decode_with_nan(body, rest)
-        raise _unreadable(body, error) from None
+        if not (allow_nan and _has_nan(body)):
+            raise _unreadable(body, error) from None
+        read = _read_with_nan(body)
     if not read.inputs:
         raise invalid("The list 'inputs' is empty: there is nothing to infer from.")
     tensors: list[Tensor] = []
@@ -147,9 +142,11 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
         where = f"The input {one.name[:80]!r}"
         size = one.parameters.get("binary_data_size") if one.parameters else None
         if size is None:
-            if one.data is _NO_DATA:
+            data: Any = one.data
+            if data is _NO_DATA:
                 raise invalid(f"{where} has no 'data'{' and no binary_data_size' if rest is not None else ''}.")
-            tensors.append(from_json(one.name, one.datatype, one.shape, one.data, where=where))
+            make = from_json if isinstance(data, msgspec.Raw) else from_python
+            tensors.append(make(one.name, one.datatype, one.shape, data, where=where))
             continue
         if one.data is not _NO_DATA:
             raise invalid(f"{where} has both 'data' and a binary_data_size. Send one of them.")
@@ -157,6 +154,19 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
         begin += len(part)
         tensors.append(from_binary(one.name, one.datatype, one.shape, part, allow_nan=allow_nan, where=where))
     return _request(read, tensors, rest, begin)
+
+
+def _read_with_nan(body: Body) -> _Request:
+    """Read JSON as Python does, which knows NaN and Infinity; slower."""
+    try:
+        loose = json.loads(bytes(body))
+        datas = [one.pop("data", _NO_DATA) for one in loose["inputs"]]
+        read = msgspec.convert(loose, _Request)
+    except (ValueError, RecursionError, msgspec.ValidationError, TypeError, AttributeError, LookupError) as error:
+        raise _unreadable(body, error) from None
+    for one, data in zip(read.inputs, datas, strict=True):
+        one.data = data
+    return read
 
 
 def _request(read: _Request, tensors: list[Tensor], rest: memoryview | None, used: int) -> InferRequest:
@@ -178,11 +188,7 @@ def _request(read: _Request, tensors: list[Tensor], rest: memoryview | None, use
 
 
 def timeout_of(parameters: Mapping[str, Any]) -> float | None:
-    """Return Triton's ``timeout`` parameter, which is in microseconds, in seconds.
-
-    Raises:
-        ProblemError: 400, it is no positive number; or the request is part of a sequence.
-    """
+    """Return Triton's ``timeout`` parameter, which is in microseconds, in seconds."""
     if parameters.get("sequence_id"):
         raise invalid("The parameter 'sequence_id' is not supported: no state is kept from one request to the next.")
     timeout = parameters.get("timeout")
@@ -214,27 +220,6 @@ def _part(rest: memoryview | None, begin: int, size: object, where: str) -> memo
 def _has_nan(body: Body) -> bool:
     text = bytes(body)
     return b"NaN" in text or b"Infinity" in text
-
-
-def _decode_with_nan(body: Body, rest: memoryview | None) -> InferRequest:
-    """Read JSON as Python does, which knows NaN and Infinity; slower."""
-    try:
-        loose = json.loads(bytes(body))
-        datas = [one.pop("data", _ABSENT) for one in loose["inputs"]]
-        read = msgspec.convert(loose, _Request)
-    except (ValueError, RecursionError, msgspec.ValidationError, TypeError, AttributeError, LookupError) as error:
-        raise _unreadable(body, error) from None
-    tensors: list[Tensor] = []
-    begin = 0
-    for one, data in zip(read.inputs, datas, strict=True):
-        where = f"The input {one.name[:80]!r}"
-        if data is not _ABSENT:
-            tensors.append(from_python(one.name, one.datatype, one.shape, data, where=where))
-            continue
-        part = _part(rest, begin, (one.parameters or {}).get("binary_data_size"), where)
-        begin += len(part)
-        tensors.append(from_binary(one.name, one.datatype, one.shape, part, allow_nan=True, where=where))
-    return _request(read, tensors, rest, begin)
 
 
 def _unreadable(body: Body, error: Exception) -> ProblemError:

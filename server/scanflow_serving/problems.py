@@ -14,8 +14,6 @@ from scanflow.errors import did_you_mean
 from scanflow.problems import PROBLEM_JSON, problem_document
 from scanflow_serving.messages import Headers, Response
 
-__all__ = ["PROBLEM_JSON", "ProblemError", "invalid", "not_found"]
-
 _MAX_SHOWN = 2000
 _PHRASES = {one.value: one.phrase for one in HTTPStatus}
 

@@ -19,9 +19,6 @@ def as_tensors(value: Any, declared: Sequence[TensorSpec], who: str) -> list[Ten
 
     A dictionary gives an output for each of its names, a tuple one for each of its parts; they are named as declared,
     else ``output-0`` and so on.
-
-    Raises:
-        ProblemError: 500, it is nothing that can be an output.
     """
     if isinstance(value, dict):
         return [_tensor(str(name), one, who) for name, one in value.items()]
@@ -36,11 +33,7 @@ def as_array(value: Any, who: str) -> NDArray[Any]:
 
 
 def raw_bytes(value: Any, who: str) -> bytes | memoryview:
-    """Return a result as the bytes that it holds, whatever they stand for; without a copy where that is possible.
-
-    Raises:
-        ProblemError: 500, it holds none, or several outputs.
-    """
+    """Return a result as the bytes that it holds, whatever they stand for; without a copy where that is possible."""
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if isinstance(value, memoryview):

@@ -287,11 +287,7 @@ class ServingApplication:
         return [version for known, version in self._targets if known == name and version]
 
     def _search(self, request: Request) -> Handler:
-        """Return who answers a request that the table does not have as it is.
-
-        Raises:
-            ProblemError: 404 or 405, with what there is.
-        """
+        """Return who answers a request that the table does not have as it is."""
         path = unquote(request.path).rstrip("/") or "/"
         methods = self._routes.get(path)
         if methods is not None:

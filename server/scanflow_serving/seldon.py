@@ -33,28 +33,24 @@ _KINDS: Final = ("data", "binData", "strData", "jsonData")
 _writer: Final = msgspec.json.Encoder()
 
 
-class Prediction:
-    __slots__ = ("kind", "meta", "names", "value")
+class Prediction(msgspec.Struct, eq=False):
+    """A message of Seldon's: a value of one of its kinds, and meta data."""
 
-    def __init__(self, value: Any, names: list[str], meta: dict[str, Any], kind: str) -> None:
-        self.value = value
-        self.names = names
-        self.meta = meta
-        self.kind = kind
-        """One of ``_DATA`` or ``binData``, ``strData``, ``jsonData``; the response has the same."""
+    value: Any
+    names: list[str]
+    meta: dict[str, Any]
+    kind: str
+    """One of ``_DATA`` or ``binData``, ``strData``, ``jsonData``; the response has the same."""
 
 
-class Feedback:
-    __slots__ = ("request", "reward", "routing", "tags", "truth")
+class Feedback(msgspec.Struct, eq=False):
+    """How good an answer turned out to be."""
 
-    def __init__(
-        self, request: Prediction | None, reward: float, truth: Any, routing: dict[str, int], tags: dict[str, Any]
-    ) -> None:
-        self.request = request
-        self.reward = reward
-        self.truth = truth
-        self.routing = routing
-        self.tags = tags
+    request: Prediction | None
+    reward: float
+    truth: Any
+    routing: dict[str, int]
+    tags: dict[str, Any]
 
 
 def decode(body: Body, *, allow_nan: bool, media: str = "") -> Prediction:

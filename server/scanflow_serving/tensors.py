@@ -82,9 +82,6 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Body | msgsp
     """Return a tensor from the JSON text of its ``data``: a flat list, or one nested as the shape says.
 
     Numbers are finite then, since JSON has no others and what does not fit the datatype is refused.
-
-    Raises:
-        ProblemError: anything about it is wrong; ``where`` begins the message.
     """
     dtype = _dtype_of(datatype, where)
     count = check_shape(shape, where)
@@ -155,11 +152,7 @@ def to_binary(tensor: Tensor) -> bytes | memoryview:
 
 
 def to_list(tensor: Tensor) -> list[Any]:
-    """Return a tensor's elements, flat, as JSON can have them.
-
-    Raises:
-        ProblemError: they are bytes that are no text.
-    """
+    """Return a tensor's elements, flat, as JSON can have them."""
     flat: list[Any] = tensor.data.ravel().tolist()
     if tensor.datatype != "BYTES":
         return flat

@@ -6,11 +6,10 @@ import base64
 import binascii
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from scanflow_serving.problems import invalid
-from scanflow_serving.tensors import check_shape, from_binary, from_python
+from scanflow_serving.tensors import DATATYPES, check_shape, from_binary, from_python
 
 _TYPES: Final = {
     "DT_FLOAT": ("FP32", "floatVal"),
@@ -28,13 +27,7 @@ _TYPES: Final = {
 }
 """The datatype of the Open Inference Protocol, and the field that holds the elements."""
 
-_NAMES: Final = {
-    np.dtype(kind).str[1:]: f"DT_{name}"
-    for kind, name in (
-        ("f4", "FLOAT"), ("f8", "DOUBLE"), ("i1", "INT8"), ("i2", "INT16"), ("i4", "INT32"), ("i8", "INT64"),
-        ("u1", "UINT8"), ("u2", "UINT16"), ("u4", "UINT32"), ("u8", "UINT64"), ("?", "BOOL"),
-    )
-}  # fmt: skip
+_NAMES: Final = {DATATYPES[datatype].str[1:]: name for name, (datatype, _) in _TYPES.items() if datatype != "BYTES"}
 
 
 def decode(said: Any, where: str, *, allow_nan: bool) -> NDArray[Any]:

@@ -12,8 +12,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["SERVICE", "message", "methods"]
-
 SERVICE = "inference.GRPCInferenceService"
 
 
