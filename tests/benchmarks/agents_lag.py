@@ -63,7 +63,6 @@ Strategy(name="alarm", when=sf.on_event("run.failed"), then=do.run_workflow("tra
 
 @contextmanager
 def _hosted(module: str, server: str | None) -> Iterator[tuple[str, int]]:
-    """Host an agent of that module; yield its address and its process."""
     with tempfile.TemporaryDirectory(prefix="scanflow-lag-") as name:
         folder = Path(name)
         (folder / "lag.py").write_text(module, encoding="utf-8")

@@ -23,8 +23,6 @@ TIMEOUT_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to send, where to, and for how long."""
-
     host: str
     port: int
     path: str
@@ -89,7 +87,6 @@ def _client(plan: Plan, body: bytes, ready: threading.Barrier, took: list[float]
 
 
 def _ask(connection: socket.socket, head: bytes, body: bytes, answer: bytearray) -> int:
-    """Return where in ``answer`` the body begins."""
     if len(body) <= HEAD:
         connection.sendall(head + body)
     else:

@@ -38,11 +38,9 @@ class _Service:
     folder: Path
 
     def do(self, *arguments: str) -> str:
-        """Run a command on it."""
         return run([self.scanflow, *arguments], self.folder, timeout_s=120)
 
     def record(self) -> ServiceRecord:
-        """Return how it is."""
         # A command for each look would take the very cores that are measured.
         state = read_observed(ServicesHome(self.folder / "scanflow" / "services").service("changing"))
         if state is None:
@@ -50,11 +48,6 @@ class _Service:
         return state.record
 
     def kill(self, count: int) -> None:
-        """Kill so many instances, and return when all are ready again.
-
-        Raises:
-            NotMeasuredError: they were not within ``WHOLE_S``.
-        """
         had = [one.pid for one in self.record().instances if one.pid is not None]
         for pid in had[:count]:
             os.kill(pid, signal.SIGKILL)
@@ -69,14 +62,7 @@ class _Service:
 
 
 def measure_changes(scanflow: Path, folder: Path, *, requests: int, rate: float) -> Mapping[str, float]:
-    """Make each of the changes under a load of its own, of at least so many requests, and some after the change.
-
-    Returns:
-        What failed, and the 99th percentile before and during, for each of ``CHANGES``.
-
-    Raises:
-        NotMeasuredError: a command failed, or what was killed never came back.
-    """
+    """Make each of the changes under a load of its own, of at least so many requests, and some after the change."""
     probe = Probe(
         path="/v2/models/changing/infer", body=oip("x", [1, 2, 3, 4]), headers={"content-type": "application/json"}
     )

@@ -18,18 +18,13 @@ LUA = Path(__file__).parent / "serving" / "peers" / "wrk.lua"
 
 
 def client_name() -> str:
-    """Return who asks."""
     return "wrk" if shutil.which("wrk") else "`tests/load.py`"
 
 
 def busy(
     url: str, body: bytes, *, connections: int, seconds: float, cpus: Sequence[int], folder: Path
 ) -> dict[str, float]:
-    """Return ``p50_us``, ``p99_us`` and ``requests_s`` of a closed loop: the medians of runs of a second each.
-
-    Raises:
-        NotMeasuredError: a request failed.
-    """
+    """Return ``p50_us``, ``p99_us`` and ``requests_s`` of a closed loop: the medians of runs of a second each."""
     runs = [
         _second(url, body, connections=connections, cpus=cpus, folder=folder) for _ in range(max(1, round(seconds)))
     ]
@@ -58,11 +53,7 @@ def callers(
     headers: Mapping[str, str] | None = None,
     tally: str | None = None,
 ) -> Result:
-    """Ask from so many connections at once for so long; every one sends when it was answered.
-
-    Raises:
-        NotMeasuredError: a request failed.
-    """
+    """Ask from so many connections at once for so long; every one sends when it was answered."""
     try:
         with steady_load(
             url,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import threading
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,17 +23,15 @@ from scanflow_server.store import events, intents, runs
 from scanflow_server.store.base import open_store
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.runs import DriveRequest, WantedRun
-from tests.benchmarks.measure import NotMeasuredError, environment
-from tests.benchmarks.servers import end, free_port, marked
+from tests.benchmarks.measure import NotMeasuredError
+from tests.benchmarks.servers import Probe, free_port, started
 from tests.load import LoadError, steady_load
 from tests.server import bearer
 from tests.waiting import until
 
-READY_S = 120.0
 TOKEN = "scanflow_benchmark"
 """What the homes of measured servers and agents take for their token."""
 
-POLL_S = 0.005
 API = "/api/v1"
 
 APP = """
@@ -69,70 +64,22 @@ strategy("heard", told)
 """
 
 
-@contextmanager
-def running(
-    command: Sequence[str | Path], folder: Path, *, url: str, mark: str, extra: Mapping[str, str] | None = None
-) -> Iterator[float]:
-    """Run a server for as long as the context; gives how long it took until ``url`` answered, in seconds.
-
-    Raises:
-        NotMeasuredError: it could not be started, it ended, or it did not answer within ``READY_S``.
-    """
-    own, pause = environment(folder, {**(extra or {}), "SCANFLOW_BENCH_MARK": mark}), threading.Event()
-    began = time.perf_counter()
-    try:
-        with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen([*map(str, command)], cwd=folder, env=own, stdout=log, stderr=log)
-    except OSError as error:
-        raise NotMeasuredError(str(error)) from error
-    try:
-        while not answers(url):
-            if process.poll() is not None or time.perf_counter() - began > READY_S:
-                raise NotMeasuredError(f"it did not answer: {(folder / 'server.log').read_text()[-300:]}")
-            pause.wait(POLL_S)
-        yield time.perf_counter() - began
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        process.wait()
-        end(marked(mark))
-
-
-def answers(url: str) -> bool:
-    """Say whether an address answers 200."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
-
-
 def give_token(home: Path) -> None:
-    """Have a home take the token that is known here."""
     home.mkdir(parents=True, exist_ok=True)
     token_file(home).write_text(TOKEN)
 
 
 @contextmanager
-def ours(python: Path, folder: Path, mark: str) -> Iterator[str]:
-    """Run our server on the home ``folder/scanflow``; gives its address."""
+def ours(python: Path, folder: Path) -> Iterator[str]:
     port = free_port()
     give_token(folder / "scanflow")
     command: list[str | Path] = [python, "-m", "scanflow_server", "--home", folder / "scanflow", "--port", str(port)]
-    url = f"http://127.0.0.1:{port}"
-    with running(command, folder, url=f"{url}/readyz", mark=mark):
-        yield url
+    with started(command, folder, port=port, probe=Probe(path="/readyz")) as server:
+        yield server.url("")
 
 
 def fill(home: Path, count: int) -> list[str]:
-    """Put runs that have ended into an empty home and its server's store, with their events and intents.
-
-    Returns:
-        The names of the runs.
-    """
+    """Put runs that have ended into an empty home and its server's store, with their events and intents."""
     home.mkdir(parents=True)
     (home / "app.py").write_text(APP)
     (home / "agent.py").write_text(AGENT)
@@ -214,11 +161,7 @@ def _stored(number: int) -> intents.ActionRow:
 def asked(
     url: str, path: str, body: Any = None, *, method: str | None = None, rate: float, seconds: float
 ) -> dict[str, float]:
-    """Ask at a steady rate, answered or not, and return ``p50`` and ``p99`` in milliseconds from when each was due.
-
-    Raises:
-        NotMeasuredError: a request failed.
-    """
+    """Ask at a steady rate, answered or not, and return ``p50`` and ``p99`` in milliseconds from when each was due."""
     text = None if body is None else json.dumps(body)
     load_of = partial(steady_load, connections=16, requests=max(1, round(rate * seconds)), rate=rate, method=method)
     try:
@@ -233,7 +176,6 @@ def asked(
 
 
 def ask(url: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
-    """Ask once, and return the answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         f"{url}{path}", data, {"content-type": "application/json", **bearer(TOKEN), **headers}, method=method
@@ -243,7 +185,7 @@ def ask(url: str, method: str, path: str, body: Any = None, **headers: str) -> A
 
 
 @contextmanager
-def acting_agent(python: Path, folder: Path, mark: str) -> Iterator[tuple[str, str]]:
+def acting_agent(python: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Run a server and an agent that acts when it is called or told; gives the addresses of both."""
     home = folder / "scanflow"
     home.mkdir()
@@ -251,7 +193,7 @@ def acting_agent(python: Path, folder: Path, mark: str) -> Iterator[tuple[str, s
     (home / "agent.py").write_text(AGENT)
     app, source, _ = load_application(str(home / "app.py"))
     body = {"application": json.loads(dump_json(app)), "source": str(source)}
-    with ours(python, folder, mark) as url:
+    with ours(python, folder) as url:
         place = f"{API}/agents/bench/quick"
         ask(url, "PUT", place, body)
         until(lambda: ask(url, "GET", place)["state"] == "running", "the agent is there")

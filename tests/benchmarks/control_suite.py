@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.agents_lag import measure, percentiles
-from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of, running
+from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Sampler, Section, run, wall_s
 from tests.benchmarks.places import Places
-from tests.benchmarks.servers import free_port
+from tests.benchmarks.servers import Probe, free_port, started
 from tests.waiting import until
 
 API_SECTION = Section(
@@ -35,8 +34,6 @@ AGENT_SECTION = Section(
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much of each is measured."""
-
     runs: int = 10_000
     rate: float = 100.0
     seconds: float = 10.0
@@ -54,7 +51,6 @@ QUICK = Sizes(runs=30, rate=20.0, seconds=0.5, samples=3, strategies=20, lag_sec
 
 
 def control(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
-    """Return the benchmarks of the control plane and of agents."""
     return [_api(places, sizes), _up(places), _action(places, sizes), _lag(sizes)]
 
 
@@ -82,7 +78,7 @@ def _api(places: Places, sizes: Sizes) -> Benchmark:
     def sample(folder: Path) -> Mapping[str, float]:
         names = fill(folder / "scanflow", sizes.runs)
         found: dict[str, float] = {}
-        with ours(places.python, folder, uuid.uuid4().hex) as url:
+        with ours(places.python, folder) as url:
 
             def note(key: str, path: str, body: Any = None) -> None:
                 asked(url, path, body, rate=sizes.rate, seconds=min(1.0, sizes.seconds))  # so that it is warm
@@ -97,10 +93,7 @@ def _api(places: Places, sizes: Sizes) -> Benchmark:
 
     metrics = []
     for key, (what, *_) in {**_READS, **_WRITES}.items():
-        metrics += [
-            Metric(key=f"{key}_p99", what=f"{what}: p99", unit="ms", bar=50),
-            Metric(key=f"{key}_p50", what="the same: p50", unit="ms"),
-        ]
+        metrics += [Metric(f"{key}_p99", f"{what}: p99", "ms", bar=50), Metric(f"{key}_p50", "the same: p50", "ms")]
     return Benchmark(
         name="api",
         section=API_SECTION,
@@ -126,22 +119,14 @@ def _up(places: Places) -> Benchmark:
 
     def prefect(folder: Path) -> Mapping[str, float]:
         port = free_port()
-        command: list[str | Path] = [
-            places.peers / "prefect",
-            "server",
-            "start",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
-        with running(command, folder, url=f"http://127.0.0.1:{port}/api/health", mark=uuid.uuid4().hex) as ready_s:
-            return {"ready_s": ready_s}
+        command: list[str | Path] = [places.peers / "prefect", *f"server start --host 127.0.0.1 --port {port}".split()]
+        with started(command, folder, port=port, probe=Probe(path="/api/health")) as server:
+            return {"ready_s": server.ready_s}
 
     return Benchmark(
         name="up",
         section=UP_SECTION,
-        metrics=[Metric(key="ready_s", what="from the command until the server is ready", unit="s", bar=3)],
+        metrics=[Metric("ready_s", "from the command until the server is ready", "s", bar=3)],
         contenders={"Scanflow": scanflow, "Prefect": prefect},
         how=(
             "an empty home folder; `scanflow up`, which returns when the server is ready, while MLflow's still comes "
@@ -153,7 +138,7 @@ def _up(places: Places) -> Benchmark:
 
 def _action(places: Places, sizes: Sizes) -> Benchmark:
     def sample(folder: Path) -> Mapping[str, float]:
-        with acting_agent(places.python, folder, uuid.uuid4().hex) as (server, agent):
+        with acting_agent(places.python, folder) as (server, agent):
             called = _took(server, agent, "called", sizes)
             heard = _took(server, agent, "heard", sizes)
         return {**called, **heard}
@@ -161,10 +146,10 @@ def _action(places: Places, sizes: Sizes) -> Benchmark:
     metrics = []
     for key, what in (("called", "a call of a sensor"), ("heard", "an event told to the server")):
         metrics += [
-            Metric(key=f"{key}_p50", what=f"{what}, until the action begins: median", unit="ms", bar=50),
-            Metric(key=f"{key}_p99", what="the same: p99", unit="ms", bar=50),
-            Metric(key=f"{key}_worst", what="the same: the longest", unit="ms"),
-            Metric(key=f"{key}_over", what="the same, until the action is over: median", unit="ms"),
+            Metric(f"{key}_p50", f"{what}, until the action begins: median", "ms", bar=50),
+            Metric(f"{key}_p99", "the same: p99", "ms", bar=50),
+            Metric(f"{key}_worst", "the same: the longest", "ms"),
+            Metric(f"{key}_over", "the same, until the action is over: median", "ms"),
         ]
     return Benchmark(
         name="action",
@@ -235,17 +220,12 @@ def _lag(sizes: Sizes) -> Benchmark:
         name="lag",
         section=AGENT_SECTION,
         metrics=[
-            Metric(
-                key="lag_p99",
-                what=f"{sizes.strategies:,} strategies at 1 s in one agent: p99 of the lag",
-                unit="ms",
-                bar=250,
-            ),
-            Metric(key="lag_p50", what="the same: median", unit="ms"),
-            Metric(key="lag_worst", what="the same: the longest", unit="ms"),
-            Metric(key="missed", what="the same: missed, and counted as such", unit=""),
-            Metric(key="fired", what="the same: fired", unit=""),
-            Metric(key="cpu", what="the same: of a core, by the agent", unit="×"),
+            Metric("lag_p99", f"{sizes.strategies:,} strategies at 1 s in one agent: p99 of the lag", "ms", bar=250),
+            Metric("lag_p50", "the same: median", "ms"),
+            Metric("lag_worst", "the same: the longest", "ms"),
+            Metric("missed", "the same: missed, and counted as such", ""),
+            Metric("fired", "the same: fired", ""),
+            Metric("cpu", "the same: of a core, by the agent", "×"),
         ],
         contenders={"Scanflow": with_plain(0), "Scanflow, plain functions": with_plain(sizes.strategies)},
         how=(

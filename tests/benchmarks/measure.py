@@ -27,10 +27,8 @@ class NotMeasuredError(Exception):
     """A contender could not be measured; the text has its last lines."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
-    """One figure of a benchmark. ``bar`` is the most that Scanflow may take, in ``unit``."""
-
     key: str
     what: str
     unit: str
@@ -44,8 +42,6 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Benchmarks whose figures make one table."""
-
     group: str
     """Sections of a group are written together; ``--only`` knows its name."""
 
@@ -59,8 +55,6 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What is measured, by whom, how often, and how a reader repeats it."""
-
     name: str
     section: Section
     metrics: Sequence[Metric]
@@ -73,18 +67,14 @@ class Benchmark:
 
 @dataclass(kw_only=True)
 class Results:
-    """All samples of one benchmark; ``samples[contender][round][metric key]``."""
-
     benchmark: Benchmark
     samples: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
     def values(self, contender: str, key: str) -> list[float]:
-        """Return the samples of one figure, in the order of the rounds."""
         return [sample[key] for sample in self.samples.get(contender, []) if key in sample]
 
     def median(self, contender: str, key: str) -> float | None:
-        """Return the median of one figure, or None where it was not measured."""
         values = self.values(contender, key)
         return statistics.median(values) if values else None
 
@@ -143,11 +133,6 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
 def run(
     command: Sequence[str | Path], folder: Path, *, timeout_s: float = 600, extra: Mapping[str, str] | None = None
 ) -> str:
-    """Run to the end and return standard output.
-
-    Raises:
-        NotMeasuredError: it exited with another code than 0, could not start, or took longer than ``timeout_s``.
-    """
     words = [str(word) for word in command]
     try:
         done = subprocess.run(

@@ -8,8 +8,6 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where the contenders are installed, and this checkout."""
-
     ours: Path
     peers: Path
     """Metaflow, Prefect and a bare web application."""
@@ -21,10 +19,8 @@ class Places:
 
     @property
     def python(self) -> Path:
-        """Our interpreter."""
         return self.ours / "python"
 
     @property
     def peer_python(self) -> Path:
-        """The interpreter with Metaflow and Prefect."""
         return self.peers / "python"

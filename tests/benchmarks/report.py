@@ -35,20 +35,17 @@ programs are in `tests/benchmarks/programs.py` and `tests/benchmarks/serving/`. 
 
 
 def page(blocks: dict[str, str]) -> str:
-    """Return ``docs/benchmarks.md`` with the blocks of all groups."""
     whole = [f"<!-- begin {group} -->\n{text}\n<!-- end {group} -->" for group, text in blocks.items()]
     return PAGE.format(blocks="\n\n".join(whole))
 
 
 def with_blocks(text: str, blocks: dict[str, str]) -> str:
-    """Return a page with the blocks of some groups in the place of what it had."""
     had = dict(re.findall(r"<!-- begin (\w+) -->\n(.*?)\n<!-- end \1 -->", text, flags=re.DOTALL))
     known = {group: blocks.get(group, had.get(group)) for group in GROUPS}
     return page({group: one for group, one in known.items() if one is not None})
 
 
 def block(group: str, results: Sequence[Results], *, described: str) -> str:
-    """Return what the page says of one group."""
     parts = [f"## {GROUPS[group]}", described]
     sections = list(dict.fromkeys(result.benchmark.section for result in results))
     for section in sections:
@@ -61,7 +58,6 @@ def block(group: str, results: Sequence[Results], *, described: str) -> str:
 
 
 def table(section: Section, results: Sequence[Results]) -> str:
-    """Return the figures of a section as a Markdown table."""
     first, *others = section.columns
     bars = any(metric.bar is not None for result in results for metric in result.benchmark.metrics)
     head = ["what", *(["bar"] if bars else []), first, *others]
@@ -77,7 +73,6 @@ def table(section: Section, results: Sequence[Results]) -> str:
 
 
 def machine(places: Places) -> str:
-    """Return one line on the machine and the versions, without a name or a path."""
     memory = psutil.virtual_memory().total / 1024**3
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     busy = f"{os.getloadavg()[0]:.1f}"

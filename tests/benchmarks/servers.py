@@ -14,8 +14,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -28,17 +29,13 @@ MB = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A request whose answer shows that a server is ready."""
-
     path: str
-    body: bytes
-    headers: Mapping[str, str]
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server that answered once."""
-
     port: int
     ready_s: float
     """From the start of the command to the first right answer, in seconds."""
@@ -47,7 +44,6 @@ class Server:
     """What runs for it now."""
 
     def url(self, path: str) -> str:
-        """Return the address of a path."""
         return f"http://127.0.0.1:{self.port}{path}"
 
     def memory_mb(self, word: str = "") -> float:
@@ -70,34 +66,39 @@ def free_port() -> int:
 
 
 def pinned(command: Sequence[str | Path], cpus: Sequence[int]) -> list[str]:
-    """Return a command that runs another one on these CPUs only."""
     code = f"import os, sys; os.sched_setaffinity(0, {set(cpus)!r}); os.execvp(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", code, *map(str, command)]
 
 
+def _spawn(
+    command: Sequence[str | Path], folder: Path, variables: Mapping[str, str], log: Path, **options: Any
+) -> subprocess.Popen[bytes]:
+    words = [str(word) for word in command]
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            words, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, **options
+        )
+
+
 @contextmanager
 def started(
-    command: Sequence[str | Path], folder: Path, *, port: int, probe: Probe, extra: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    folder: Path,
+    *,
+    port: int,
+    probe: Probe,
+    extra: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Iterator[Server]:
-    """Run a server in the foreground of a session of its own, for as long as the context.
-
-    Raises:
-        NotMeasuredError: it ended, or gave no right answer within ``READY_S``.
-    """
+    """Run a server in the foreground of a session of its own, for as long as the context."""
     mark = uuid.uuid4().hex
     log = folder / "server.log"
     own = environment(folder, {**(extra or {}), "SCANFLOW_BENCH_MARK": mark})
     began = time.perf_counter()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            cwd=folder,
-            env=own,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    try:
+        process = _spawn(command, folder, own, log, start_new_session=True, pass_fds=pass_fds)
+    except OSError as error:
+        raise NotMeasuredError(str(error)) from error
     try:
         until_ready(port, probe, alive=lambda: process.poll() is None, log=log)
         ready_s = time.perf_counter() - began
@@ -116,11 +117,7 @@ def started(
 def deployed(
     scanflow: Path, workflow: str, options: Sequence[str], folder: Path, *, probe: Probe, cpus: Sequence[int] = ()
 ) -> Iterator[Server]:
-    """Deploy ``app.py:workflow`` in ``folder`` by the command, as a user does, and delete it in the end.
-
-    Raises:
-        NotMeasuredError: a command failed, or the service gave no right answer within ``READY_S``.
-    """
+    """Deploy ``app.py:workflow`` in ``folder`` by the command, as a user does, and delete it in the end."""
     mark, port = uuid.uuid4().hex, free_port()
     own = environment(folder, {"SCANFLOW_BENCH_MARK": mark})
     deploy = [str(scanflow), "deploy", f"app.py:{workflow}", "--port", str(port), *options]
@@ -136,15 +133,7 @@ def deployed(
     log = folder / "deploy.log"
     began = time.perf_counter()
     try:
-        with log.open("wb") as output:
-            command = subprocess.Popen(
-                pinned(deploy, cpus) if cpus else deploy,
-                cwd=folder,
-                env=own,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        command = _spawn(pinned(deploy, cpus) if cpus else deploy, folder, own, log)
         until_ready(port, probe, alive=lambda: command.poll() in {None, 0}, log=log)
         ready_s = time.perf_counter() - began
         if command.wait(READY_S) != 0:
@@ -156,11 +145,7 @@ def deployed(
 
 
 def until_ready(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> None:
-    """Return when the server gave the first right answer.
-
-    Raises:
-        NotMeasuredError: it is not alive any more, or gave none within ``READY_S``; with the end of its log.
-    """
+    """Return when the server gave the first right answer."""
     until, pause, seen = time.monotonic() + READY_S, threading.Event(), "no connection"
     while time.monotonic() < until:
         try:
@@ -187,7 +172,7 @@ def ask(port: int, probe: Probe, *, timeout_s: float = 60) -> tuple[int, bytes]:
     """Send one request on a connection of its own; return the status and the body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
-        connection.request("POST", probe.path, probe.body, dict(probe.headers))
+        connection.request("POST" if probe.body else "GET", probe.path, probe.body or None, dict(probe.headers))
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -195,7 +180,6 @@ def ask(port: int, probe: Probe, *, timeout_s: float = 60) -> tuple[int, bytes]:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Return the processes that have a mark in their environment."""
     return [process for process in psutil.process_iter() if _mark(process) == mark]
 
 
@@ -214,7 +198,6 @@ def _command_line(process: psutil.Process) -> list[str]:
 
 
 def end(processes: Sequence[psutil.Process]) -> None:
-    """Kill processes, and wait until they are gone."""
     for process in processes:
         try:
             process.send_signal(signal.SIGKILL)

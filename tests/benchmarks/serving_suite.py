@@ -50,8 +50,6 @@ CUT = Section(
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How long each is measured."""
-
     seconds: float = 3.0
     image_seconds: float = 10.0
     bytes_seconds: float = 1.0
@@ -69,7 +67,6 @@ CALLERS = (1, 2, 4)
 
 
 def serving(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
-    """Return the benchmarks of online inference."""
     return [
         _noop(places, sizes),
         _alone(places),
@@ -106,17 +103,17 @@ def _noop(places: Places, sizes: Sizes) -> Benchmark:
         name="noop",
         section=COST,
         metrics=[
-            Metric(key="p50_us", what="no-op inference: median latency", unit="µs", bar=1.25, against="Starlette"),
+            Metric("p50_us", "no-op inference: median latency", "µs", bar=1.25, against="Starlette"),
             Metric(
-                key="requests_s",
-                what="the same: requests a second, 8 connections",
-                unit="/s",
+                "requests_s",
+                "the same: requests a second, 8 connections",
+                "/s",
                 bar=0.8,
                 at_least=True,
                 against="Starlette",
             ),
-            Metric(key="ready_s", what="the same: start of the command to the first answer", unit="s"),
-            Metric(key="memory_mb", what="the same: memory of all its processes, idle", unit="MB"),
+            Metric("ready_s", "the same: start of the command to the first answer", "s"),
+            Metric("memory_mb", "the same: memory of all its processes, idle", "MB"),
         ],
         contenders={
             "Scanflow": asked(ours(places, "noop", [], oip_probe, cpus=cores()[0]), oip_probe),
@@ -145,8 +142,8 @@ def _alone(places: Places) -> Benchmark:
         name="instance",
         section=COST,
         metrics=[
-            Metric(key="ready_s", what="one no-op instance: start of its process until it answers", unit="s", bar=2),
-            Metric(key="memory_mb", what="the same: its memory, idle", unit="MB", bar=64),
+            Metric("ready_s", "one no-op instance: start of its process until it answers", "s", bar=2),
+            Metric("memory_mb", "the same: its memory, idle", "MB", bar=64),
         ],
         contenders={"Scanflow": sample},
         how=(
@@ -179,9 +176,9 @@ def _bytes(places: Places, sizes: Sizes) -> Benchmark:
         section=COST,
         metrics=[
             Metric(
-                key=f"{name}, {clients}",
-                what=f"bytes reversed, {name} a body, {clients} client{'' if clients == 1 else 's'}",
-                unit=_unit(size)[1],
+                f"{name}, {clients}",
+                f"bytes reversed, {name} a body, {clients} client{'' if clients == 1 else 's'}",
+                _unit(size)[1],
                 bar=400 if size == 16 * MIB else 0.8 if size <= 1024 else None,
                 at_least=True,
                 against="Starlette" if size <= 1024 else None,
@@ -236,12 +233,7 @@ def _images(places: Places, sizes: Sizes) -> Benchmark:
         section=COST,
         metrics=[
             Metric(
-                key="images_s",
-                what="images of 3 MiB transformed, 2 cores",
-                unit="/s",
-                bar=0.95,
-                at_least=True,
-                against="bare metal",
+                "images_s", "images of 3 MiB transformed, 2 cores", "/s", bar=0.95, at_least=True, against="bare metal"
             )
         ],
         contenders={"Scanflow": served, "bare metal": bare},
@@ -270,10 +262,10 @@ def _changes(places: Places, sizes: Sizes) -> Benchmark:
     metrics = []
     for key, what in CHANGES.items():
         metrics += [
-            Metric(key=f"{key}_failed", what=f"{what}: failed of {sizes.requests:,} requests and more", unit="", bar=0),
-            Metric(key=f"{key}_ratio", what="the same: p99 during, over p99 before", unit="×", bar=2),
-            Metric(key=f"{key}_before_ms", what="the same: p99 before", unit="ms"),
-            Metric(key=f"{key}_during_ms", what="the same: p99 during", unit="ms"),
+            Metric(f"{key}_failed", f"{what}: failed of {sizes.requests:,} requests and more", "", bar=0),
+            Metric(f"{key}_ratio", "the same: p99 during, over p99 before", "×", bar=2),
+            Metric(f"{key}_before_ms", "the same: p99 before", "ms"),
+            Metric(f"{key}_during_ms", "the same: p99 during", "ms"),
         ]
     return Benchmark(
         name="changes",
@@ -318,7 +310,7 @@ def _resnet(places: Places, sizes: Sizes) -> Benchmark:
         name="resnet",
         section=CUT,
         metrics=[
-            Metric(key=f"{key}_{count}", what=f"{count} caller{'' if count == 1 else 's'}: {what}", unit=unit)
+            Metric(f"{key}_{count}", f"{count} caller{'' if count == 1 else 's'}: {what}", unit)
             for count in CALLERS
             for key, (what, unit) in said.items()
         ],

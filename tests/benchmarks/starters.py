@@ -71,8 +71,6 @@ def mlserver(places: Places, probe: Probe) -> Starter:
 
 
 def mlflow(places: Places, probe: Probe) -> Starter:
-    """Return how ``mlflow models serve`` is started with such a model."""
-
     @contextmanager
     def start(folder: Path) -> Iterator[Server]:
         run([places.servers / "python", PROGRAMS / "peers" / "mlflow_model.py", folder / "model"], folder)

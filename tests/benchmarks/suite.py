@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.benchmarks import programs
@@ -28,25 +29,7 @@ WORK = Section(
 )
 
 
-def suite(places: Places) -> list[Benchmark]:
-    """Return the benchmarks of batch workflows, quick ones first."""
-    return [
-        _help(places),
-        _imports(places),
-        _in_use(places),
-        _hello(places),
-        _subprocess_steps(places),
-        _in_process(places),
-        _fan_out(places),
-        _fan_out_processes(places),
-        _large(places),
-        _demo(places),
-    ]
-
-
 def _wall(command: Command, program: str | None = None) -> Sampler:
-    """Measure one run of a command; ``program`` is written to ``flow.py`` first."""
-
     def sample(folder: Path) -> Mapping[str, float]:
         if program is not None:
             (folder / "flow.py").write_text(program)
@@ -56,8 +39,6 @@ def _wall(command: Command, program: str | None = None) -> Sampler:
 
 
 def _own(python: Path, program: str) -> Sampler:
-    """Run a program that prints its own figures."""
-
     def sample(folder: Path) -> Mapping[str, float]:
         (folder / "nothing.py").write_text("pass\n")
         (folder / "flow.py").write_text(program)
@@ -87,159 +68,129 @@ def _bare_s(bare: Command | None, folder: Path) -> float:
     return sum(wall_s(bare, folder) for _ in range(STEPS)) / STEPS
 
 
-def _help(places: Places) -> Benchmark:
-    return Benchmark(
-        section=WORK,
-        name="help",
-        metrics=[Metric(key="wall_s", what="the command's `--help`", unit="s", bar=0.3)],
-        contenders={
-            "Scanflow": _wall([places.ours / "scanflow", "--help"]),
-            "Metaflow": _wall([places.peer_python, "flow.py", "--help"], programs.metaflow_chain(3)),
-            "Prefect": _wall([places.peers / "prefect", "--help"]),
-            "bare Python": _wall([places.python, "-c", "pass"]),
-        },
-        how="`scanflow --help`; `python flow.py --help` (Metaflow); `prefect --help`; `python -c pass`",
-        rounds=11,
-    )
-
-
-def _imports(places: Places) -> Benchmark:
-    return Benchmark(
-        section=WORK,
-        name="import",
-        metrics=[Metric(key="wall_s", what="`import`, the whole process", unit="s", bar=0.15)],
-        contenders={
-            "Scanflow": _wall([places.python, "-c", "import scanflow"]),
-            "Metaflow": _wall([places.peer_python, "-c", "import metaflow"]),
-            "Prefect": _wall([places.peer_python, "-c", "import prefect"]),
-            "bare Python": _wall([places.python, "-c", "pass"]),
-        },
-        how="`python -c 'import scanflow'`, and likewise. Scanflow and Prefect load their parts at first use",
-        rounds=11,
-    )
-
-
-def _in_use(places: Places) -> Benchmark:
-    return Benchmark(
-        section=WORK,
-        name="import-in-use",
-        metrics=[Metric(key="wall_s", what="`import` of what a flow's file uses, the whole process", unit="s")],
-        contenders={
-            "Scanflow": _wall([places.python, "-c", "from scanflow import Application, Client, Workflow, step"]),
-            "Metaflow": _wall([places.peer_python, "-c", "from metaflow import FlowSpec, step"]),
-            "Prefect": _wall([places.peer_python, "-c", "from prefect import flow, task"]),
-        },
-        how=(
-            "`from scanflow import Application, Client, Workflow, step`; `from metaflow import FlowSpec, step`; "
-            "`from prefect import flow, task`"
-        ),
-        rounds=11,
-    )
-
-
-def _hello(places: Places) -> Benchmark:
-    return Benchmark(
-        section=WORK,
-        name="hello",
-        metrics=[Metric(key="wall_s", what="hello world: three steps, empty home folder", unit="s", bar=1.0)],
-        contenders={
-            "Scanflow": _wall([places.ours / "scanflow", "run", "flow.py"], programs.scanflow_hello()),
-            "Metaflow": _wall([places.peer_python, "flow.py", "run"], programs.metaflow_chain(3)),
-            "Prefect": _wall([places.peer_python, "flow.py"], programs.prefect_hello()),
-        },
-        how=(
-            "`scanflow run flow.py`, `python flow.py run` (Metaflow), `python flow.py` (Prefect, which starts a "
-            "temporary server). Scanflow's and Metaflow's steps are processes, Prefect's are function calls"
-        ),
-    )
-
-
-def _subprocess_steps(places: Places) -> Benchmark:
+def suite(places: Places) -> list[Benchmark]:
     bare: Command = [places.python, "-c", "pass"]
     scanflow: Command = [places.ours / "scanflow", "run", "flow.py"]
-    return Benchmark(
-        section=WORK,
-        name="subprocess-step",
-        metrics=[
-            Metric(
-                key="over_ms", what="one more step in a process of its own, over `python -c pass`", unit="ms", bar=15
-            )
-        ],
-        contenders={
-            "Scanflow": _marginal(scanflow, programs.scanflow_scripts, 1, bare),
-            "Scanflow, `@sf.step`": _marginal(scanflow, programs.scanflow_steps, 1, bare),
-            "Metaflow": _marginal([places.peer_python, "flow.py", "run"], programs.metaflow_chain, 3, bare),
-        },
-        how=(
-            f"a chain of steps, one {STEPS} longer, the difference divided by {STEPS}, less the mean of {STEPS} runs "
-            "of `python -c pass` in the same round. Scanflow's step is an executor with a script that does nothing; "
-            "`@sf.step` is a function that hands a number on, as Metaflow's step is"
-        ),
-    )
-
-
-def _in_process(places: Places) -> Benchmark:
-    return Benchmark(
-        section=WORK,
-        name="in-process-step",
-        metrics=[Metric(key="step_ms", what="one more step in the runner's process", unit="ms", bar=3)],
-        contenders={
-            "Scanflow": _own(places.python, programs.scanflow_chain(TASKS)),
-            "Prefect": _own(places.peer_python, programs.prefect_chain(TASKS)),
-        },
-        how=(
-            f"a chain of {TASKS} more `@sf.step(in_process=True)` steps, or of {TASKS} `@task` calls timed inside "
-            f"their flow; inside one process, after a first run, divided by {TASKS}"
-        ),
-        rounds=3,
-    )
-
-
-def _fan_out(places: Places) -> Benchmark:
-    return Benchmark(
-        section=WORK,
-        name="fan-out",
-        metrics=[Metric(key="fan_out_s", what=f"fan-out of in-process steps over {WIDE:,} items", unit="s", bar=10)],
-        contenders={
-            "Scanflow": _own(places.python, programs.scanflow_fan_out(WIDE)),
-            "Prefect": _own(places.peer_python, programs.prefect_fan_out(WIDE)),
-        },
-        how=f"`.map` over a list of {WIDE:,}, timed inside one process after a first run",
-        rounds=3,
-        warm_up=False,
-    )
-
-
-def _fan_out_processes(places: Places) -> Benchmark:
     metaflow: Command = [places.peer_python, "flow.py", "run", "--max-workers", "2"]
-    return Benchmark(
-        section=WORK,
-        name="fan-out-processes",
-        metrics=[Metric(key="wall_s", what=f"fan-out over {WIDE_PROCESSES} items, each a process", unit="s")],
-        contenders={
-            "Scanflow": _wall([places.ours / "scanflow", "run", "flow.py"], programs.scanflow_map(WIDE_PROCESSES)),
-            "Metaflow": _wall(metaflow, programs.metaflow_fan_out(WIDE_PROCESSES)),
-        },
-        how="`scanflow run flow.py` with `.map`; `python flow.py run --max-workers 2` with `foreach`; all of it",
-        rounds=3,
-        warm_up=False,
-    )
-
-
-def _large(places: Places) -> Benchmark:
-    return Benchmark(
-        section=WORK,
-        name="large",
-        metrics=[
-            Metric(key="plan_s", what="10,000 steps: build, validate and plan", unit="s", bar=2),
-            Metric(key="plan_mib", what="the same: highest memory of the process", unit="MiB", bar=150),
-        ],
-        contenders={
-            "Scanflow": _own(places.python, programs.scanflow_dag(100, 100)),
-            "Scanflow, one chain": _own(places.python, programs.scanflow_dag(10_000, 1)),
-        },
-        how="100 layers of 100 executors, each after two of the one before; a chain of 10,000. `sf.Client().plan(app)`",
-    )
+    work = partial(Benchmark, section=WORK)
+    return [
+        work(
+            name="help",
+            metrics=[Metric("wall_s", "the command's `--help`", "s", bar=0.3)],
+            contenders={
+                "Scanflow": _wall([places.ours / "scanflow", "--help"]),
+                "Metaflow": _wall([places.peer_python, "flow.py", "--help"], programs.metaflow_chain(3)),
+                "Prefect": _wall([places.peers / "prefect", "--help"]),
+                "bare Python": _wall([places.python, "-c", "pass"]),
+            },
+            how="`scanflow --help`; `python flow.py --help` (Metaflow); `prefect --help`; `python -c pass`",
+            rounds=11,
+        ),
+        work(
+            name="import",
+            metrics=[Metric("wall_s", "`import`, the whole process", "s", bar=0.15)],
+            contenders={
+                "Scanflow": _wall([places.python, "-c", "import scanflow"]),
+                "Metaflow": _wall([places.peer_python, "-c", "import metaflow"]),
+                "Prefect": _wall([places.peer_python, "-c", "import prefect"]),
+                "bare Python": _wall([places.python, "-c", "pass"]),
+            },
+            how="`python -c 'import scanflow'`, and likewise. Scanflow and Prefect load their parts at first use",
+            rounds=11,
+        ),
+        work(
+            name="import-in-use",
+            metrics=[Metric("wall_s", "`import` of what a flow's file uses, the whole process", "s")],
+            contenders={
+                "Scanflow": _wall([places.python, "-c", "from scanflow import Application, Client, Workflow, step"]),
+                "Metaflow": _wall([places.peer_python, "-c", "from metaflow import FlowSpec, step"]),
+                "Prefect": _wall([places.peer_python, "-c", "from prefect import flow, task"]),
+            },
+            how=(
+                "`from scanflow import Application, Client, Workflow, step`; `from metaflow import FlowSpec, step`; "
+                "`from prefect import flow, task`"
+            ),
+            rounds=11,
+        ),
+        work(
+            name="hello",
+            metrics=[Metric("wall_s", "hello world: three steps, empty home folder", "s", bar=1.0)],
+            contenders={
+                "Scanflow": _wall(scanflow, programs.scanflow_hello()),
+                "Metaflow": _wall([places.peer_python, "flow.py", "run"], programs.metaflow_chain(3)),
+                "Prefect": _wall([places.peer_python, "flow.py"], programs.prefect_hello()),
+            },
+            how=(
+                "`scanflow run flow.py`, `python flow.py run` (Metaflow), `python flow.py` (Prefect, which starts a "
+                "temporary server). Scanflow's and Metaflow's steps are processes, Prefect's are function calls"
+            ),
+        ),
+        work(
+            name="subprocess-step",
+            metrics=[Metric("over_ms", "one more step in a process of its own, over `python -c pass`", "ms", bar=15)],
+            contenders={
+                "Scanflow": _marginal(scanflow, programs.scanflow_scripts, 1, bare),
+                "Scanflow, `@sf.step`": _marginal(scanflow, programs.scanflow_steps, 1, bare),
+                "Metaflow": _marginal([places.peer_python, "flow.py", "run"], programs.metaflow_chain, 3, bare),
+            },
+            how=(
+                f"a chain of steps, one {STEPS} longer, the difference divided by {STEPS}, less the mean of {STEPS} "
+                "runs of `python -c pass` in the same round. Scanflow's step is an executor with a script that does "
+                "nothing; `@sf.step` is a function that hands a number on, as Metaflow's step is"
+            ),
+        ),
+        work(
+            name="in-process-step",
+            metrics=[Metric("step_ms", "one more step in the runner's process", "ms", bar=3)],
+            contenders={
+                "Scanflow": _own(places.python, programs.scanflow_chain(TASKS)),
+                "Prefect": _own(places.peer_python, programs.prefect_chain(TASKS)),
+            },
+            how=(
+                f"a chain of {TASKS} more `@sf.step(in_process=True)` steps, or of {TASKS} `@task` calls timed inside "
+                f"their flow; inside one process, after a first run, divided by {TASKS}"
+            ),
+            rounds=3,
+        ),
+        work(
+            name="fan-out",
+            metrics=[Metric("fan_out_s", f"fan-out of in-process steps over {WIDE:,} items", "s", bar=10)],
+            contenders={
+                "Scanflow": _own(places.python, programs.scanflow_fan_out(WIDE)),
+                "Prefect": _own(places.peer_python, programs.prefect_fan_out(WIDE)),
+            },
+            how=f"`.map` over a list of {WIDE:,}, timed inside one process after a first run",
+            rounds=3,
+            warm_up=False,
+        ),
+        work(
+            name="fan-out-processes",
+            metrics=[Metric("wall_s", f"fan-out over {WIDE_PROCESSES} items, each a process", "s")],
+            contenders={
+                "Scanflow": _wall(scanflow, programs.scanflow_map(WIDE_PROCESSES)),
+                "Metaflow": _wall(metaflow, programs.metaflow_fan_out(WIDE_PROCESSES)),
+            },
+            how="`scanflow run flow.py` with `.map`; `python flow.py run --max-workers 2` with `foreach`; all of it",
+            rounds=3,
+            warm_up=False,
+        ),
+        work(
+            name="large",
+            metrics=[
+                Metric("plan_s", "10,000 steps: build, validate and plan", "s", bar=2),
+                Metric("plan_mib", "the same: highest memory of the process", "MiB", bar=150),
+            ],
+            contenders={
+                "Scanflow": _own(places.python, programs.scanflow_dag(100, 100)),
+                "Scanflow, one chain": _own(places.python, programs.scanflow_dag(10_000, 1)),
+            },
+            how=(
+                "100 layers of 100 executors, each after two of the one before; a chain of 10,000. "
+                "`sf.Client().plan(app)`"
+            ),
+        ),
+        _demo(places),
+    ]
 
 
 def _demo(places: Places) -> Benchmark:
@@ -257,8 +208,8 @@ def _demo(places: Places) -> Benchmark:
         section=WORK,
         name="demo",
         metrics=[
-            Metric(key="seconds", what="`make demo` in a new clone, packages already downloaded", unit="s", bar=180),
-            Metric(key="mib", what="the same: highest memory of all its processes", unit="MiB", bar=3072),
+            Metric("seconds", "`make demo` in a new clone, packages already downloaded", "s", bar=180),
+            Metric("mib", "the same: highest memory of all its processes", "MiB", bar=3072),
         ],
         contenders={"Scanflow": sample},
         how="`make demo` in a copy of the tracked files, sampled every 0.2 s",

@@ -10,7 +10,6 @@ import pytest
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """What runs the coroutines among the tests."""
     return "asyncio"
 
 

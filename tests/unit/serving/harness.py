@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import textwrap
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from scanflow.wire import BatchingOptions, Desired, InstanceSpec, Limits, Node, Recording, Revision
 from scanflow_serving.messages import Request, Response
@@ -21,11 +23,18 @@ PATIENCE_S = 20.0
 
 
 def attempt(call: Callable[[], _T]) -> _T | ProblemError:
-    """Return what the call returns, or the problem that it raises."""
     try:
         return call()
     except ProblemError as problem:
         return problem
+
+
+@contextmanager
+def refused(words: str = "", status: int = 400) -> Iterator[None]:
+    """Expect a problem with these words in it."""
+    with pytest.raises(ProblemError) as caught:
+        yield
+    assert (caught.value.status, words in caught.value.detail) == (status, True), caught.value.detail
 
 
 async def until(true: Callable[[], object]) -> None:
@@ -36,7 +45,6 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def write_class(folder: Path, text: str, name: str = "user.py") -> Path:
-    """Write a user's file."""
     path = folder / name
     path.write_text(textwrap.dedent(text), encoding="utf-8")
     return path
@@ -54,8 +62,6 @@ def desired(*revisions: Revision | Sequence[Node], generation: int = 1) -> Desir
 
 
 class Asked:
-    """An answer, read."""
-
     def __init__(self, response: Response) -> None:
         self.status = response.status
         self.content_type = response.content_type
@@ -64,26 +70,21 @@ class Asked:
 
     @property
     def json(self) -> Any:
-        """The body, as JSON."""
         return json.loads(self.body)
 
     @property
     def outputs(self) -> list[Any]:
-        """The data of an inference's outputs."""
         assert self.status == 200, self.body
         return [one["data"] for one in self.json["outputs"]]
 
     @property
     def detail(self) -> str:
-        """The words of a problem document."""
         assert self.content_type == "application/problem+json", self.body
         assert self.json["status"] == self.status
         return str(self.json["detail"])
 
 
 class Instance:
-    """An application to ask."""
-
     def __init__(self, application: ServingApplication) -> None:
         self.application = application
 
@@ -95,7 +96,6 @@ class Instance:
         method: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> asyncio.Task[Asked]:
-        """Ask, and return what to wait for."""
         how = method or ("GET" if body is None else "POST")
         request = Request(how, path, "", dict(headers or {}), body or b"")
 
@@ -105,7 +105,6 @@ class Instance:
         return asyncio.get_running_loop().create_task(ask())
 
     async def ask(self, path: str, body: bytes | None = None, **options: Any) -> Asked:
-        """Ask and wait for the answer."""
         return await asyncio.wait_for(self.send(path, body, **options), PATIENCE_S)
 
     def infer(self, *rows: Sequence[float], model: str = "wf", **options: Any) -> asyncio.Task[Asked]:
@@ -153,5 +152,4 @@ async def instance(
 
 
 def batching(max_size: int, max_delay_s: float = 0.0) -> BatchingOptions:
-    """Return how requests are put together."""
     return BatchingOptions(max_size=max_size, max_delay_s=max_delay_s)

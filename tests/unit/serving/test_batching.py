@@ -134,8 +134,6 @@ def test_what_has_no_rows_goes_alone(value: Any) -> None:
 
 
 class Waiting:
-    """A node with batching, and requests for it."""
-
     def __init__(self, engine: Engine, call: Call, batching: BatchingOptions, *, is_async: bool) -> None:
         node = Node(name="n", implementation="a.py:A", batching=batching)
         component = Component(node, call, is_async=is_async)
@@ -163,8 +161,6 @@ async def waiting(
 
 
 class Gate:
-    """A component that can be held, and remembers what it was called with."""
-
     def __init__(self, answer: Callable[[Any], Any] = lambda value: value * 2) -> None:
         self.open = threading.Event()
         self.inside = threading.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnsupportedError
 from scanflow.wire import ModelFiles, Node, Revision
 from scanflow_serving.flavors import open_model
-from tests.unit.serving.harness import PATIENCE_S, desired, instance, node, write_class
+from tests.unit.serving.harness import desired, instance, node, write_class
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 
@@ -34,7 +33,6 @@ def opened(folder: Path, **parameters: Any) -> Any:
 
 
 def save(folder: Path, flavor: str, model: Any, example: Any, result: Any, **options: Any) -> Path:
-    """Save a model as a user would."""
     import mlflow
     from mlflow.models import infer_signature
 
@@ -124,7 +122,6 @@ def test_an_onnx_model_says_itself_what_it_takes(onnx_model: Path) -> None:
 
 
 def save_function(folder: Path, function: Callable[[Any], Any], example: Any) -> Path:
-    """Save a function, as only MLflow itself can load it."""
     from mlflow import pyfunc
     from mlflow.models import infer_signature
 
@@ -219,10 +216,6 @@ def ask(data: list[list[float]], shape: list[int] | None = None, datatype: str =
     flat = [one for row in data for one in row]
     described = {"name": "x", "datatype": datatype, "shape": shape or [len(data), len(data[0])], "data": flat}
     return json.dumps({"inputs": [described]}).encode()
-
-
-def run(main: Any) -> None:
-    asyncio.run(asyncio.wait_for(main, 6 * PATIENCE_S))
 
 
 async def test_a_model_is_served_with_its_version_and_its_signature(sklearn_model: Path, tmp_path: Path) -> None:

@@ -155,7 +155,6 @@ def test_a_router_below_a_router_decides_only_if_it_is_reached() -> None:
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[Node], dict[str, int]]:
-    """Routers and models in a tree, and what each router chooses."""
     names = [f"n{place}" for place in range(draw(st.integers(1, 8)))]
     parents = {name: names[draw(st.integers(0, place - 1))] for place, name in enumerate(names) if place}
     nodes, chosen = [], {}
@@ -189,7 +188,6 @@ def test_a_request_goes_one_way_through_a_tree_of_routers(tree: tuple[list[Node]
 
 @st.composite
 def layers(draw: st.DrawFn) -> list[Node]:
-    """Nodes that all lead to one answer."""
     nodes: list[Node] = [node("root")]
     for place in range(draw(st.integers(0, 6))):
         known = [one.name for one in nodes]

@@ -36,8 +36,6 @@ DOCUMENTS = {
 
 
 class Core:
-    """Gives back twice what it gets."""
-
     async def handle(self, request: Request) -> Response:
         found = DOCUMENTS.get(request.path)
         if found is None:
@@ -65,7 +63,6 @@ class Core:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The address of a gRPC server in a thread of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -91,7 +88,6 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address: str) -> Iterator[Any]:
-    """The official client."""
     found = triton.InferenceServerClient(address)
     yield found
     found.close()

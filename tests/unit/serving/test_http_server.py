@@ -30,8 +30,6 @@ T = TypeVar("T")
 
 
 class Served:
-    """What answers."""
-
     def __init__(self) -> None:
         self.came = threading.Semaphore(0)
         self.held: list[asyncio.Event] = []
@@ -58,8 +56,6 @@ class Served:
 
 
 class Server:
-    """An HTTP server on a loop of its own, in a thread."""
-
     def __init__(self, *, age_s: float = 300.0, **options: Any) -> None:
         self.loop = uvloop.new_event_loop()
         self.served = Served()
@@ -77,12 +73,9 @@ class Server:
         self.http = self.do(begin())
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on the loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def call(self, what: Callable[[], T]) -> T:
-        """Call something on the loop."""
-
         async def call() -> T:
             return what()
 
@@ -92,14 +85,12 @@ class Server:
         assert self.served.came.acquire(timeout=20)
 
     def release(self) -> None:
-        """Answer the oldest request that is held."""
         self.loop.call_soon_threadsafe(self.served.held.pop(0).set)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
 
     def exchange(self, request: bytes) -> tuple[int, bytes]:
-        """Return the status of the last response to these bytes, and all that came."""
         came = raw_exchange(self.port, request)
         return int((re.findall(rb"^HTTP/1.1 (\d+)", came, re.MULTILINE) or [b"0"])[-1]), came
 

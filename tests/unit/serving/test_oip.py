@@ -14,7 +14,7 @@ from scanflow_serving import oip
 from scanflow_serving.declared import NodeSignature, TensorSpec
 from scanflow_serving.messages import InferRequest, InferResponse, RequestedOutput, Response, Tensor
 from scanflow_serving.problems import ProblemError
-from tests.unit.serving.harness import attempt
+from tests.unit.serving.harness import attempt, refused
 
 
 def body(*, inputs: Any = None, **more: Any) -> bytes:
@@ -86,10 +86,8 @@ def test_a_request_is_read_with_all_that_it_says() -> None:
     ],
 )
 def test_what_is_wrong_with_a_body_is_said(content: bytes, words: str) -> None:
-    with pytest.raises(ProblemError) as caught:
+    with refused(words):
         decode(content)
-    assert caught.value.status == 400
-    assert words in caught.value.detail
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=6))
@@ -149,9 +147,8 @@ def test_tensors_follow_the_json_as_bytes() -> None:
 def test_bytes_that_do_not_add_up_are_refused(size: Any, rest: bytes, words: str) -> None:
     one = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": size}}
     content, headers = with_binary({"inputs": [one]}, rest)
-    with pytest.raises(ProblemError) as caught:
+    with refused(words):
         decode(content, headers)
-    assert words in caught.value.detail
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "99999", "1e3", "٣", ""])
@@ -195,9 +192,8 @@ def test_a_raw_body_is_the_one_input(declared: NodeSignature, content: bytes, sh
     ],
 )
 def test_a_raw_body_that_does_not_fit_is_refused(declared: NodeSignature, content: bytes, words: str) -> None:
-    with pytest.raises(ProblemError) as caught:
+    with refused(words):
         oip.decode_raw(content, declared, allow_nan=False)
-    assert words in caught.value.detail
 
 
 def answer(*tensors: Tensor) -> InferResponse:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow_serving.problems import PROBLEM_JSON, ProblemError, invalid, not_found
+from scanflow.problems import PROBLEM_JSON
+from scanflow_serving.problems import ProblemError, invalid, not_found
 
 
 def document(problem: ProblemError) -> dict[str, Any]:

@@ -29,7 +29,6 @@ ONE: tuple[str, list[Tensor], list[Tensor]] = ("r", [tensor("x", 1)], [])
 def record(
     folder: Path, *requests: tuple[str, Sequence[Tensor], Sequence[Tensor]], **changes: Any
 ) -> tuple[list[dict[str, np.ndarray]], Counter[str]]:
-    """Keep these requests; return the files and what was counted."""
     counts: Counter[str] = Counter()
 
     def count(name: str, rows: int) -> None:

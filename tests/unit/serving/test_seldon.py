@@ -17,7 +17,7 @@ from scanflow_serving.components import Component
 from scanflow_serving.graph import Graph, GraphStep, Outcome, Walk
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.seldon import Prediction
-from tests.unit.serving.harness import attempt
+from tests.unit.serving.harness import attempt, refused
 
 NODE = Node(name="n", implementation="a.py:A")
 
@@ -39,41 +39,30 @@ def test_an_array_comes_with_its_names_and_meta() -> None:
     assert (asked.names, asked.meta) == (["a", "b"], {"puid": "7"})
 
 
+ONE = {"dim": [{"size": 1}]}
+TF = {"dtype": "DT_INT64", "tensorShape": {"dim": [{"size": "1"}, {"size": "2"}]}, "int64Val": ["1", "2"]}
+
+
 @pytest.mark.parametrize(
     ("content", "value"),
     [
         ({"strData": "text"}, "text"),
         ({"binData": base64.b64encode(b"\xff\x00").decode()}, b"\xff\x00"),
         ({"jsonData": {"a": [1, None]}}, {"a": [1, None]}),
+        ({"data": {"tensor": {"shape": [2, 1], "values": [1, 2]}}}, [[1], [2]]),
+        ({"data": {"ndarray": [["a", 1]]}}, [["a", 1]]),
+        ({"data": {"tftensor": TF}}, [[1, 2]]),
+        (
+            {"data": {"tftensor": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": 2}]}, "float_val": [1.5]}}},
+            [1.5, 1.5],
+        ),
+        ({"data": {"tftensor": {"dtype": "DT_INT32", "tensorShape": ONE, "tensorContent": "AQAAAA=="}}}, [1]),
+        ({"data": {"tftensor": {"dtype": "DT_STRING", "tensorShape": ONE, "stringVal": ["YQ=="]}}}, [b"a"]),
     ],
 )
-def test_other_kinds_of_data_come_as_they_are(content: dict[str, Any], value: Any) -> None:
-    assert decode(content).value == value
-
-
-def test_a_tensor_has_a_shape() -> None:
-    asked = decode({"data": {"tensor": {"shape": [2, 1], "values": [1, 2]}}})
-    assert asked.value.tolist() == [[1], [2]]
-
-
-def test_texts_among_numbers_stay_what_they_are() -> None:
-    assert decode({"data": {"ndarray": [["a", 1]]}}).value.tolist() == [["a", 1]]
-
-
-TF = {"dtype": "DT_INT64", "tensorShape": {"dim": [{"size": "1"}, {"size": "2"}]}, "int64Val": ["1", "2"]}
-
-
-@pytest.mark.parametrize(
-    ("said", "value"),
-    [
-        (TF, [[1, 2]]),
-        ({"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": 2}]}, "float_val": [1.5]}, [1.5, 1.5]),
-        ({"dtype": "DT_INT32", "tensorShape": {"dim": [{"size": 1}]}, "tensorContent": "AQAAAA=="}, [1]),
-        ({"dtype": "DT_STRING", "tensorShape": {"dim": [{"size": 1}]}, "stringVal": ["YQ=="]}, [b"a"]),
-    ],
-)
-def test_a_tensorproto_is_an_array(said: Any, value: Any) -> None:
-    assert decode({"data": {"tftensor": said}}).value.tolist() == value
+def test_every_kind_of_data_comes_as_it_is(content: dict[str, Any], value: Any) -> None:
+    found = decode(content).value
+    assert (found.tolist() if isinstance(found, np.ndarray) else found) == value
 
 
 def test_a_tensorproto_is_answered_with_one() -> None:
@@ -92,19 +81,6 @@ def test_a_form_holds_a_message() -> None:
 def test_numbers_among_texts_come_back_as_they_were_sent() -> None:
     asked = decode({"data": {"ndarray": [["a", 1, 2.5]]}})
     assert encode(asked, asked.value)["data"]["ndarray"] == [["a", 1, 2.5]]
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ({"response": {"meta": {"routing": [1]}}, "reward": 1}, "'response.meta.routing' should be an object"),
-        ({"reward": int("9" * 400)}, "'reward' should be a number of 64 bits"),
-    ],
-)
-def test_feedback_that_is_wrong_is_a_bad_request(said: Any, words: str) -> None:
-    with pytest.raises(ProblemError) as caught:
-        seldon.decode_feedback(json.dumps(said).encode(), allow_nan=False)
-    assert (caught.value.status, words in caught.value.detail) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -144,18 +120,15 @@ def test_feedback_that_is_wrong_is_a_bad_request(said: Any, words: str) -> None:
     ],
 )
 def test_what_is_wrong_is_said(content: Any, words: str) -> None:
-    with pytest.raises(ProblemError) as caught:
+    with refused(words):
         decode(content)
-    assert caught.value.status == 400
-    assert words in caught.value.detail
 
 
 @given(st.binary(max_size=100))
 def test_no_bytes_are_more_than_a_bad_request(content: bytes) -> None:
     for read in (seldon.decode, seldon.decode_feedback):
-        with pytest.raises(ProblemError) as caught:
+        with refused():
             read(content, allow_nan=True)
-        assert caught.value.status == 400
 
 
 _json = st.recursive(
@@ -197,14 +170,11 @@ def test_an_answer_says_who_asked_and_who_answered() -> None:
 
 
 def test_what_no_message_can_hold_is_the_components_fault() -> None:
-    with pytest.raises(ProblemError) as caught:
+    with refused(status=500):
         encode(ASKED, {"a": object()})
-    assert caught.value.status == 500
 
 
 class Learner:
-    """Remembers what it was told."""
-
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
@@ -244,12 +214,13 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
     ("content", "words"),
     [
         ({}, "Feedback has a 'reward'"),
+        ({"response": {"meta": {"routing": [1]}}, "reward": 1}, "'response.meta.routing' should be an object"),
+        ({"reward": int("9" * 400)}, "'reward' should be a number of 64 bits"),
         ({"reward": "much"}, "should be a number"),
         ({"reward": 1, "request": 5}, "'request' should be"),
         ({"reward": 1, "truth": {"data": {}}}, "'truth'"),
     ],
 )
 def test_feedback_that_is_none_is_refused(content: dict[str, Any], words: str) -> None:
-    with pytest.raises(ProblemError) as caught:
+    with refused(words):
         seldon.decode_feedback(json.dumps(content).encode(), allow_nan=False)
-    assert words in caught.value.detail

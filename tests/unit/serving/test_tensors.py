@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.tensors import DATATYPES, datatype_of, from_binary, from_json, from_python, to_binary, to_list
-from tests.unit.serving.harness import attempt
+from tests.unit.serving.harness import attempt, refused
 
 WHERE = "The input 'x'"
 FLOATS = {"FP16", "FP32", "FP64", "BF16"}
@@ -35,7 +35,6 @@ def elements(datatype: str) -> st.SearchStrategy[Any]:
 
 @st.composite
 def tensors(draw: st.DrawFn) -> tuple[str, list[int], list[Any]]:
-    """A datatype, a shape and as many elements."""
     datatype = draw(st.sampled_from(sorted(DATATYPES)))
     shape = draw(st.lists(st.integers(0, 4), max_size=4))
     count = math.prod(shape)
@@ -138,10 +137,8 @@ def test_no_json_does_harm(datatype: str, shape: list[int], data: Any) -> None:
     ],
 )
 def test_what_is_wrong_in_json_is_said(datatype: str, shape: list[int], data: str, words: str) -> None:
-    with pytest.raises(ProblemError) as caught:
+    with refused(words):
         from_json("x", datatype, shape, data.encode(), where=WHERE)
-    assert caught.value.status == 400
-    assert words in caught.value.detail
 
 
 @pytest.mark.parametrize(
@@ -160,9 +157,8 @@ def test_what_is_wrong_in_json_is_said(datatype: str, shape: list[int], data: st
     ],
 )
 def test_what_is_wrong_in_bytes_is_said(datatype: str, shape: list[int], data: bytes, words: str) -> None:
-    with pytest.raises(ProblemError) as caught:
+    with refused(words):
         from_binary("x", datatype, shape, data, allow_nan=False, where=WHERE)
-    assert words in caught.value.detail
 
 
 def test_nan_may_come_where_it_is_allowed() -> None:
