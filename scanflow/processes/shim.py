@@ -9,9 +9,6 @@ folders from its request channel (one JSON text a line) and ends when the channe
 ``shim.py --warm PATH…``
     the same, with what function steps need imported first: such a step is a fork that calls its function rather than a
     new interpreter that imports all of it again, tens of milliseconds instead of hundreds.
-``shim.py --keep LOCK LOG COMMAND…``
-    keeps one program running, whose standard input is the request channel; it may hand over listening sockets, which
-    all that is started afterwards inherits. The program is restarted until it exits with 0.
 
 An attempt folder, and who writes what in it:
 
@@ -49,7 +46,6 @@ RECORD_BYTES = 1024  # reserved for the exit record, which is about 200 bytes
 
 ENCODING = "utf-8"
 
-_RESTART_S, _RESTART_MOST_S, _HEALTHY_S = 0.1, 30.0, 60.0
 _RESET = ("SIGTERM", "SIGHUP", "SIGINT", "SIGPIPE", "SIGCHLD", "SIGUSR1")
 
 
@@ -255,105 +251,6 @@ class Shim:
             self.child_ended(pid, status, used)
 
 
-class Restarter(Shim):
-    """A shim that keeps one program running, and holds sockets which all that it starts inherits.
-
-    A request is either a folder, or ``{"hold": N}`` with a socket beside it (SCM_RIGHTS): whatever is started from now
-    on finds it under the descriptor N. ``{"release": N}`` closes it.
-    """
-
-    def __init__(self, log: str, command: list[str]) -> None:
-        super().__init__(-1)
-        self.requests = None
-        self._log, self._command = log, command
-        self._pid: int | None = None
-        self._channel: Any = None
-        self._held: list[int] = []
-        self._began = 0.0
-        self._pause_s = 0.0
-        self._restart: float | None = 0.0
-        self._ending = False
-
-    @property
-    def busy(self) -> bool:
-        return self._pid is not None or self._restart is not None or bool(self._attempts)
-
-    def due(self) -> float | None:
-        return min((at for at in (super().due(), self._restart) if at is not None), default=None)
-
-    def receive(self) -> bytes:
-        import socket
-
-        try:
-            came, fds, _, _ = socket.recv_fds(self._channel, 65536, 8)
-        except ConnectionError:
-            return b""
-        self._held += fds
-        return came
-
-    def closed(self) -> None:
-        super().closed()
-        self._channel.close()
-
-    def requested(self, what: Any) -> str | None:
-        if isinstance(what, dict):
-            if "hold" in what and self._held:
-                held = self._held.pop(0)
-                os.dup2(held, what["hold"], inheritable=True)
-                os.close(held)
-            elif "release" in what:
-                os.closerange(what["release"], what["release"] + 1)
-            return None
-        return super().requested(what)
-
-    def child_ended(self, pid: int, status: int, used: Any) -> None:
-        if pid != self._pid:
-            super().child_ended(pid, status, used)
-            return
-        self._pid = None
-        if status == 0 or self._ending:
-            return
-        now = time.monotonic()
-        if now - self._began >= _HEALTHY_S:
-            self._pause_s = 0.0
-        self._restart = now + self._pause_s
-        self._pause_s = min(max(_RESTART_S, 2 * self._pause_s), _RESTART_MOST_S)
-
-    def _act(self, now: float) -> None:
-        if self._stop:  # all is to end: the program first, so that it replaces nothing
-            self._restart, self._ending = None, True
-            if self._pid is not None:
-                os.kill(self._pid, signal.SIGKILL)
-        super()._act(now)
-        if self._restart is not None and now >= self._restart and self.requests is None:
-            self._restart = None
-            try:
-                self._run(now)
-            except OSError:  # no process or file to be had now
-                self._restart = now + 1.0
-
-    def _run(self, now: float) -> None:
-        import socket
-
-        self._unread = b""
-        ours, theirs = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.setsid()
-                _default_signals()
-                log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                os.dup2(theirs.fileno(), 0)
-                os.dup2(log, 1)
-                os.dup2(log, 2)
-                os.execv(self._command[0], self._command)
-            finally:
-                os._exit(127)
-        theirs.close()
-        self._channel, self.requests = ours, ours.fileno()
-        self._pid, self._began = pid, now
-
-
 def claim(folder: str) -> bool:
     """Say whether this call is the one that decides what becomes of the attempt; every other one gets False."""
     try:
@@ -384,7 +281,7 @@ def _become_step(folder: str, spec: dict[str, Any], gate: int) -> str:
     """Become the step, once the shim has written down that it exists. Returns only for a function step: its request."""
     try:
         os.setsid()
-        _default_signals()
+        default_signals()
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         for name, target in (("stdout.log", 1), ("stderr.log", 2)):
             log = spec.get("log") or f"{folder}/{name}"
@@ -402,7 +299,7 @@ def _become_step(folder: str, spec: dict[str, Any], gate: int) -> str:
     os._exit(127)
 
 
-def _default_signals() -> None:
+def default_signals() -> None:
     signal.set_wakeup_fd(-1)
     for name in _RESET:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -425,7 +322,7 @@ def _write_error(folder: str, error: BaseException) -> None:
         pass
 
 
-def _detach(*targets: int) -> None:
+def detach(*targets: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for target in targets:
         os.dup2(null, target)
@@ -446,26 +343,12 @@ def _warm_up(module: str, path: list[str]) -> Callable[[str], None]:
 def _main(arguments: list[str]) -> None:
     if os.fork():  # so that it is nobody's child: it may outlive its runner, and be outlived
         os._exit(0)
-    if arguments[:1] == ["--keep"]:
-        _keep(arguments[1], arguments[2], arguments[3:])
-        return
     run = _warm_up(arguments[1], arguments[2:]) if arguments[:1] == ["--warm"] else None
     requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
-    _detach(0, 2)  # its standard output stays: the runner sees by its end that the shim is gone
+    detach(0, 2)  # its standard output stays: the runner sees by its end that the shim is gone
     request = Shim(requests).serve()
     if request is not None and run is not None:
         _call(run, request)
-
-
-def _keep(lock: str, log: str, command: list[str]) -> None:
-    """Keep a program running, unless another shim does."""
-    try:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return
-    _detach(0, 1, 2)
-    Restarter(log, command).serve()
 
 
 def _call(run: Callable[[str], None], request: str) -> None:

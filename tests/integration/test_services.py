@@ -100,7 +100,7 @@ def processes(home: Path) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE and any(str(home) in word for word in process.cmdline()):
                 found |= {process, *process.children()}
                 parent = process.parent()
-                if parent is not None and any(word.endswith("shim.py") for word in parent.cmdline()):
+                if parent is not None and any(word.endswith("restarter.py") for word in parent.cmdline()):
                     found.add(parent)
         except psutil.Error:
             continue
@@ -274,7 +274,7 @@ def test_a_service_of_one_instance_is_three_processes(services: Services, home: 
 def test_everything_but_the_shim_ends_at_once_and_comes_back_without_a_command(services: Services, home: Path) -> None:
     url = services.deploy(instances=2).url
     for process in processes(home):
-        if not any(word.endswith("shim.py") for word in process.cmdline()):
+        if not any(word.endswith("restarter.py") for word in process.cmdline()):
             process.send_signal(random.choice([signal.SIGTERM, signal.SIGKILL]))
     assert ask(url)["instance"] in {"1", "2", "3"}  # it waited in the queue
     eventually(services, lambda found: states(found) == ["ready", "ready"], "both are back")
@@ -285,7 +285,7 @@ def test_a_killed_shim_is_replaced_without_a_command_and_no_connection_is_refuse
 ) -> None:
     url = services.deploy(instances=2).url
     pids = {one.pid for one in services.local.service("w").instances}
-    (shim,) = (one for one in processes(home) if any(word.endswith("shim.py") for word in one.cmdline()))
+    (shim,) = (one for one in processes(home) if any(word.endswith("restarter.py") for word in one.cmdline()))
     shim.kill()
     until(lambda: answering(url) not in {None, *pids}, "other instances answer")
     record = eventually(services, lambda found: states(found) == ["ready", "ready"], "both are back")
@@ -295,7 +295,7 @@ def test_a_killed_shim_is_replaced_without_a_command_and_no_connection_is_refuse
 
 def test_a_shim_that_is_asked_to_end_ends_the_whole_service(services: Services, home: Path) -> None:
     url = services.deploy(instances=2).url
-    (shim,) = (one for one in processes(home) if any(word.endswith("shim.py") for word in one.cmdline()))
+    (shim,) = (one for one in processes(home) if any(word.endswith("restarter.py") for word in one.cmdline()))
     shim.terminate()
     until(lambda: not mine(home), "all of it has ended")
     assert services.local.services()[0].state == "unsupervised"

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 import scanflow as sf
-from scanflow.backends.memory import Memory
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError
 from scanflow.settings import Settings
@@ -47,23 +46,35 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("package")
 def test_a_workflow_runs_on_the_backend_of_another_package(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCANFLOW_BACKEND", "toy")
-    for client in (sf.Client(progress=False), sf.Client(backend=Memory(), progress=False)):
-        assert client.run(app, parameters={"name": "toy"}).state == "succeeded"
+    client = sf.Client(progress=False)
     assert client.run(app, parameters={"name": "toy"}).state == "succeeded"
     assert client.output("hello") == "hello, toy"
     assert not (home / "journal.db").exists()
 
 
 @pytest.mark.usefixtures("package")
-def test_a_command_names_the_backend(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCANFLOW_BACKEND", "local")  # restored afterwards
+@pytest.mark.parametrize(
+    ("option", "variable", "own", "used"),
+    [
+        ("toy", "local", "local", "toy"),
+        (None, "toy", "local", "toy"),
+        (None, "local", "toy", "local"),
+        (None, "", "toy", "toy"),
+        (None, "", None, "local"),
+    ],
+)
+def test_a_command_then_a_variable_then_the_application_names_the_backend(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, variable: str, own: str, used: str
+) -> None:
+    monkeypatch.setenv("SCANFLOW_BACKEND", variable)  # restored afterwards, also what the option sets
     (tmp_path / "app.py").write_text(
         "import scanflow as sf\n\n@sf.step\ndef hello():\n    return 1\n\n"
-        "app = sf.Application(name='shop', workflows=[sf.Workflow(name='greet', nodes=[hello.bind()])])\n"
+        f"app = sf.Application(name='shop', backend={own!r}, workflows=[sf.Workflow(name='w', nodes=[hello.bind()])])\n"
     )
-    done = CliRunner().invoke(commands, ["--backend", "toy", "run", str(tmp_path / "app.py"), "--json"])
+    chosen = [] if option is None else ["--backend", option]
+    done = CliRunner().invoke(commands, [*chosen, "run", str(tmp_path / "app.py"), "--json"])
     assert (done.exit_code, json.loads(done.output)["state"]) == (0, "succeeded"), done.output
-    assert not (home / "journal.db").exists()
+    assert (home / "journal.db").exists() == (used == "local")
 
 
 @pytest.mark.usefixtures("package")

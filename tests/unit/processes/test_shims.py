@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scanflow.processes import shim
+from scanflow.processes import restarter, shim
 from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, read_exit, stop_attempt
 
 PATIENCE_S = 20.0
@@ -243,7 +243,7 @@ def keep(folder: Path, program: str) -> Path:
     """Start a shim that keeps a program running; return its log."""
     (folder / "program.py").write_text(program)
     log = folder / "kept.log"
-    command = [sys.executable, "-IS", shim.__file__, "--keep", str(folder / "lock"), str(log)]
+    command = [sys.executable, "-IS", restarter.__file__, str(folder / "lock"), str(log)]
     subprocess.run([*command, sys.executable, str(folder / "program.py")], check=True, cwd=folder)
     return log
 

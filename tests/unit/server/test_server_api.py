@@ -93,6 +93,12 @@ def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(api: Api, body: 
     assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
 
 
+def test_an_application_of_another_backend_is_refused(api: Api, body: dict[str, Any]) -> None:
+    other = {**body, "application": {**body["application"], "backend": "kubernetes"}}
+    for path in ("/runs", "/runs/plan", "/services"):
+        assert "scanflow --backend kubernetes up" in problem(api.post(path, json=other))[2], path
+
+
 def test_a_run_asked_for_twice_with_one_key_is_one_run(api: Api, body: dict[str, Any]) -> None:
     def ask(_: int) -> str:
         name: str = api.post("/runs", json=body, headers={"Idempotency-Key": "once"}).json()["name"]

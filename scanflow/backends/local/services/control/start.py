@@ -11,7 +11,7 @@ from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.observed import is_supervised
 from scanflow.errors import UnavailableError
 from scanflow.private import private_folder
-from scanflow.processes import seqpacket, shim
+from scanflow.processes import restarter, seqpacket
 
 _PATIENCE_S = 20.0
 _AGAIN_S = 1.0
@@ -27,7 +27,7 @@ def start_supervisor(folder: ServiceFolder, *, inherit: Sequence[int] = ()) -> N
         UnavailableError: no process can be started.
     """
     supervisor = [sys.executable, "-m", "scanflow.backends.local.services.supervisor", str(folder.path)]
-    command = [sys.executable, "-IS", shim.__file__, "--keep", str(folder.shim), str(folder.log), *supervisor]
+    command = [sys.executable, "-IS", restarter.__file__, str(folder.shim), str(folder.log), *supervisor]
     try:
         private_folder(folder.path)
         subprocess.run(
