@@ -64,7 +64,13 @@ def test_a_workflow_runs_on_the_backend_of_another_package(home: Path, monkeypat
     ],
 )
 def test_a_command_then_a_variable_then_the_application_names_the_backend(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, variable: str, own: str, used: str
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str | None,
+    variable: str,
+    own: str | None,
+    used: str,
 ) -> None:
     monkeypatch.setenv("SCANFLOW_BACKEND", variable)  # restored afterwards, also what the option sets
     (tmp_path / "app.py").write_text(
