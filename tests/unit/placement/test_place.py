@@ -130,25 +130,44 @@ def test_tables(machine: Topology, count: int, cores: float, mode: AffinityMode,
     assert shown(place(machine, count, cores, mode)) == cpus
 
 
-def test_in_a_virtual_machine_whose_cpus_are_sockets_the_node_is_what_counts() -> None:
-    machine = uniform(8, 1).replace(nodes=(NumaNode(cpus=tuple(range(8)), memory_bytes=2**33),))
-    assert shown(place(machine, 2, 2, "cpumem")) == ["0-1", "2-3"]
+VIRTUAL = uniform(8, 1).replace(nodes=(NumaNode(cpus=tuple(range(8)), memory_bytes=2**33),))
+WIDE_NODES = uniform(4, 6).replace(
+    nodes=[NumaNode(id=place, cpus=tuple(range(12 * place, 12 * place + 12)), memory_bytes=1) for place in (0, 1)]
+)
+HALF = place(THESIS, 1, 0.5, "cpumem")
+TWO, SIX = uniform(1, 2), uniform(1, 6)
 
 
-def test_instances_are_spread_over_nodes_of_several_sockets_too() -> None:
-    machine = uniform(4, 6)
-    nodes = (NumaNode(cpus=tuple(range(12)), memory_bytes=1), NumaNode(id=1, cpus=tuple(range(12, 24)), memory_bytes=1))
-    assert shown(place(machine.replace(nodes=nodes), 2, 2, "cpumem")) == ["0-1", "12-13"]
+@pytest.mark.parametrize(
+    ("machine", "count", "cores", "options", "cpus"),
+    [
+        (THESIS, 0, 4, {}, []),
+        (VIRTUAL, 2, 2, {}, ["0-1", "2-3"]),
+        (WIDE_NODES, 2, 2, {}, ["0-1", "12-13"]),
+        (uniform(2, 18, 2).replace(allowed=tuple(range(2, 36))), 2, 16, {}, ["2-17", "18-33"]),
+        (THESIS, 2, 4, {"taken": set(range(12))}, ["18-21", "22-25"]),
+        # Siblings of an instance's own cores come first: sharing a core with another instance harms both.
+        (uniform(1, 4, 2), 2, 1, {"taken": {4, 5}}, ["2", "3"]),
+        (uniform(1, 4, 2), 1, 4, {"taken": {4, 5}}, ["2-3,6-7"]),
+        (uniform(1, 4, 2), 1, 5, {"taken": {4, 5}}, ["0,2-3,6-7"]),
+        # A fraction joins a CPU that is shared already.
+        (THESIS, 2, 0.5, {"beside": HALF}, ["0", "18"]),
+        (THESIS, 1, 0.75, {"beside": HALF}, ["18"]),
+        # A service is cut anew: the new instances overlap the old ones only where they must.
+        (TWO, 1, 2, {"beside": place(TWO, 2, 1, "cpumem"), "oversubscribe": True}, ["0-1"]),
+        (SIX, 2, 2, {"beside": place(SIX, 3, 1, "cpumem"), "oversubscribe": True}, ["0,5", "3-4"]),
+    ],
+)
+def test_what_is_taken_and_what_is_there_decide(
+    machine: Topology, count: int, cores: float, options: dict[str, Any], cpus: list[str]
+) -> None:
+    assert shown(place(machine, count, cores, "cpumem", **options)) == cpus
 
 
 def test_without_a_number_any_is_the_whole_machine_and_the_others_are_a_core() -> None:
     machine = uniform(1, 4).replace(allowed=(1, 2, 3))
     assert place(machine, 1, None, "any") == (Grant((1, 2, 3), (0,), cores=3.0),)
     assert shown(place(machine, 2, None, "cpumem")) == ["1", "2"]
-
-
-def test_no_instances_get_nothing() -> None:
-    assert place(THESIS, 0, 4, "cpumem") == ()
 
 
 # What is always so
@@ -217,43 +236,6 @@ def test_one_by_one_they_get_cores_of_their_own_too(count: int, cores: int, mode
         grants += place(uniform(2, 16, 2), 1, cores, mode, beside=grants)
     used = [uniform(2, 16, 2).core_of[cpu].cpus for grant in grants for cpu in grant.cpus]
     assert len(set(used)) == len(used) or cores == 3  # what 16 cores leave over of threes is siblings
-
-
-def test_free_sockets_are_preferred() -> None:
-    assert shown(place(THESIS, 2, 4, "cpumem", taken=set(range(12)))) == ["18-21", "22-25"]
-    assert shown(place(THESIS, 2, 4, "cpu", taken=set(range(17)))) == ["17-20", "21-24"]
-
-
-def test_cores_whose_siblings_are_busy_are_taken_last() -> None:
-    """Siblings of an instance's own cores come first: sharing a core with another instance harms both."""
-    machine = uniform(1, 4, 2)
-    assert shown(place(machine, 2, 1, "cpumem", taken={4, 5})) == ["2", "3"]
-    assert shown(place(machine, 1, 4, "cpumem", taken={4, 5})) == ["2-3,6-7"]
-    assert shown(place(machine, 1, 5, "cpumem", taken={4, 5})) == ["0,2-3,6-7"]
-
-
-def test_a_fraction_joins_a_cpu_that_is_shared_already() -> None:
-    half = place(THESIS, 1, 0.5, "cpumem")
-    assert half[0].cpus == (0,)
-    assert shown(place(THESIS, 2, 0.5, "cpumem", beside=half)) == ["0", "18"]
-    assert shown(place(THESIS, 1, 0.75, "cpumem", beside=half)) == ["18"]
-
-
-def test_a_new_cut_overlaps_the_old_only_where_it_must() -> None:
-    """2 x 1 -> 1 x 2 -> 4 x 1 cores, each new instance beside the old ones."""
-    small = uniform(1, 2)
-    old = place(small, 2, 1, "cpumem")
-    with pytest.raises(InvalidError, match="0 cores of them are left"):
-        place(small, 1, 2, "cpumem", beside=old)
-    assert shown(place(small, 1, 2, "cpumem", beside=old, oversubscribe=True)) == ["0-1"]
-    large = uniform(1, 6)
-    old = place(large, 3, 1, "cpumem")
-    assert shown(place(large, 2, 2, "cpumem", beside=old, oversubscribe=True)) == ["0,5", "3-4"]
-
-
-def test_siblings_that_may_not_be_used_are_not() -> None:
-    machine = uniform(2, 18, 2).replace(allowed=tuple(range(2, 36)))
-    assert shown(place(machine, 2, 16, "cpumem")) == ["2-17", "18-33"]
 
 
 def test_memory_of_a_node_without_any_comes_from_the_nearest() -> None:
@@ -330,6 +312,13 @@ def refused(call: Callable[[], Any]) -> str:
             (
                 "3 instances of 0.6 cores do not fit: what is left of the CPUs is in parts too small. "
                 "Write a whole number of cores, or 0.5, of which two share a CPU."
+            ),
+        ),
+        (
+            lambda: place(TWO, 1, 2, "cpumem", beside=place(TWO, 2, 1, "cpumem")),
+            (
+                "1 instance of 2 cores needs 2 cores: this machine has 2 CPUs, and 0 cores of them are left beside "
+                "others. Scale another service down, or write affinity='any' without a number of cores."
             ),
         ),
         (lambda: place(THESIS, -1, 1, "any"), "There cannot be -1 instances. Write a whole number, 0 or more."),
