@@ -163,32 +163,24 @@ def test_down_stops_the_agents_and_the_server_and_says_what_goes_on(standin: Set
     assert status_screen(control_plane.look(standin)) == ["Nothing is up. Start it: scanflow up"]
 
 
-def test_a_server_that_does_not_end_is_made_to(standin: Settings) -> None:
+def test_a_taken_port_is_refused_if_asked_for_and_else_passed_over(
+    standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_mood(standin.home, "stubborn")
-    raised = control_plane.up(standin, tracker=False)
-    control_plane.down(standin)
-    assert not raised.up.server.is_alive()
-
-
-def test_a_port_that_was_asked_for_and_is_taken_is_said_and_no_other_is_used(standin: Settings) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
+        monkeypatch.setattr(control_plane, "PORT", taken := other.getsockname()[1])
         with pytest.raises(UsageError, match="is taken by another program"):
-            control_plane.up(standin, port=other.getsockname()[1], tracker=False)
-    assert read_up(standin.home) is None
-
-
-def test_the_usual_port_is_passed_over_when_taken(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        monkeypatch.setattr(control_plane, "PORT", other.getsockname()[1])
+            control_plane.up(standin, port=taken, tracker=False)
+        assert read_up(standin.home) is None
         raised = control_plane.up(standin, tracker=False)
-    assert raised.up.server.port != control_plane.PORT
-    assert raised.notes == [
-        f"Port {control_plane.PORT} is taken by another program, so it listens on {raised.up.server.port}."
-    ]
+    port = raised.up.server.port
+    assert raised.notes == [f"Port {taken} is taken by another program, so it listens on {port}."]
+    control_plane.down(standin)
+    assert not raised.up.server.is_alive(), "a server that does not end is made to"
+    assert control_plane.free_port(tmp_path / "other", port) == port, "what is down leaves its port to other homes"
+    forget_ports(tmp_path / "other")
 
 
 def test_a_server_that_ends_at_once_is_told_with_the_end_of_its_log(standin: Settings) -> None:
@@ -252,13 +244,6 @@ def test_homes_that_are_put_up_at_one_time_do_not_choose_one_port(standin: Setti
     forget_ports(one)
     assert control_plane.free_port(other, first) == first
     forget_ports(other)
-
-
-def test_a_port_is_another_home_s_to_choose_as_soon_as_it_is_down(standin: Settings, tmp_path: Path) -> None:
-    port = control_plane.up(standin, tracker=False).up.server.port
-    control_plane.down(standin)
-    assert control_plane.free_port(tmp_path / "other", port) == port
-    forget_ports(tmp_path / "other")
 
 
 # Agents that take their time, or do not end

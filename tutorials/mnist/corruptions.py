@@ -74,15 +74,10 @@ def motion_blur(x: Pictures, generator: np.random.Generator) -> Pictures:
 
 def translate(x: Pictures, generator: np.random.Generator) -> Pictures:
     """Moved along a diagonal, to any of the four corners."""
-    down, right = either(generator, len(x)), either(generator, len(x))
-    moved = np.zeros_like(x)
-    here, there = slice(MOVED_PX, None), slice(None, -MOVED_PX)
-    for sign_down in (-1, 1):
-        for sign_right in (-1, 1):
-            these = (down == sign_down) & (right == sign_right)
-            to_down, from_down = (here, there) if sign_down > 0 else (there, here)
-            to_right, from_right = (here, there) if sign_right > 0 else (there, here)
-            moved[these, to_down, to_right] = x[these, from_down, from_right]
+    down, right = either(generator, len(x))[:, None], either(generator, len(x))[:, None]
+    padded = np.pad(x, ((0, 0), (MOVED_PX, MOVED_PX), (MOVED_PX, MOVED_PX)))
+    rows, columns = (MOVED_PX * (1 - sign) + np.arange(SIDE) for sign in (down, right))
+    moved: Pictures = padded[np.arange(len(x))[:, None, None], rows[:, :, None], columns[:, None, :]]
     return moved
 
 
