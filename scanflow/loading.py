@@ -24,7 +24,6 @@ DEFAULT_FILES = ("app.py", "scanflow.yaml", "scanflow.yml")
 
 
 def find_file(name: str, folders: Iterable[Path]) -> Path:
-    """Return the first of ``folders`` / ``name`` that is a file."""
     tried = list(dict.fromkeys(folder / name for folder in folders))
     for path in tried:
         if path.is_file():

@@ -27,7 +27,6 @@ def plugin_names(group: Group) -> tuple[str, ...]:
 
 
 def load_plugin(group: Group, name: str) -> Any:
-    """Import and return the object that is installed under a name, which one package offers."""
     found = [point for point in _installed(group, tuple(sys.path)) if point.name == name]
     what = f"{group.removesuffix('s')} {name!r}"
     if not found:

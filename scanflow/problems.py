@@ -61,7 +61,6 @@ def problem_of(error: Exception) -> tuple[int, dict[str, Any]]:
 
 
 def problem_document(status: int, detail: str, *, title: str, type: str = "about:blank", **more: Any) -> dict[str, Any]:
-    """Return a problem document; ``about:blank``: HTTP's own words say all that its type would."""
     return {"type": type, "title": title, "status": status, "detail": detail, **more}
 
 

@@ -33,7 +33,6 @@ class Tail:
         self._files.clear()
 
     def read(self, path: Path) -> bytes:
-        """Return the next block of a file, of at most 64 KiB; nothing where there is none yet."""
         file = self._files.get(path)
         if file is not None and (block := file.read(BLOCK)):
             return block

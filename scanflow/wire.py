@@ -39,8 +39,6 @@ class Node:
     """The nodes whose result it takes, in the order of the workflow's nodes; none: the request itself."""
 
     implementation: str | None = None
-    """``file.py:Class`` or ``package.module:Class``."""
-
     file: str | None = None
     """The absolute path of ``file.py``, where the implementation is in a file."""
 
@@ -93,8 +91,6 @@ class Recording:
     """Of the predictions, from 0 to 1."""
 
     flush_s: float = 5.0
-    """Longest that a prediction waits in memory."""
-
     rows: int = 1000
     max_bytes: int = 256 * 1024 * 1024
     """Most that may wait in the folder; later predictions are dropped, and counted."""
@@ -140,8 +136,6 @@ class InstanceSpec:
     """CPUMEMPIN: each thread that computes is pinned to one CPU."""
 
     threads: dict[str, str] = field(default_factory=dict)
-    """Environment variables that bound thread pools, set before anything is imported."""
-
     cores: float = 1.0
     limits: Limits = field(default_factory=Limits)
     recording: Recording | None = None

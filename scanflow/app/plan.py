@@ -43,7 +43,6 @@ class PlannedInstance(BaseModel):
     """NUMA nodes to take memory from."""
 
     threads: int
-    """The size of each pool."""
 
 
 class Plan(BaseModel):

@@ -32,8 +32,6 @@ class Scaling(Model):
     """Below this instances are taken away. Unset: 0.8 of the target, so that the two never meet."""
 
     polling: Seconds = 15.0
-    """Seconds between two looks at the metric."""
-
     cool_down: Seconds = 60.0
     """Seconds after a change before instances are taken away."""
 

@@ -29,8 +29,6 @@ _CRON_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
 
 
 class Interval(Model):
-    """Fires every ``seconds``."""
-
     kind: Literal["interval"] = "interval"
     seconds: Seconds
     jitter: Number = Field(default=0.0, ge=0)
@@ -45,8 +43,6 @@ class Interval(Model):
 
 
 class Date(Model):
-    """Fires once."""
-
     kind: Literal["date"] = "date"
     when: datetime
 
@@ -150,15 +146,11 @@ def _depth(triggers: Sequence[Trigger]) -> int:
 
 
 class AllOf(Model):
-    """Fires once each of its triggers has fired since it last did."""
-
     kind: Literal["all_of"] = "all_of"
     triggers: Annotated[Sequence[Trigger], AfterValidator(_checked), Field(min_length=1)]
 
 
 class AnyOf(Model):
-    """Fires when one of its triggers does."""
-
     kind: Literal["any_of"] = "any_of"
     triggers: Annotated[Sequence[Trigger], AfterValidator(_checked), Field(min_length=1)]
 

@@ -42,7 +42,6 @@ class Machine:
 
     @property
     def cores(self) -> int:
-        """Cores to plan with: the CPUs, at most the quota rounded up."""
         return max(1, min(len(self.cpus), math.ceil(self.quota)) if self.quota else len(self.cpus))
 
 
@@ -85,7 +84,6 @@ class _Groups:
                 self._first[name] = path
 
     def quota(self) -> float | None:
-        """Return the smallest CPU limit, in cores."""
         found = [limit for folder in self._second() if (limit := _second_quota(folder)) is not None]
         found += [limit for folder in self._of("cpu") if (limit := _first_quota(folder)) is not None]
         return min(found, default=None)

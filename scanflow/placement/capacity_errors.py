@@ -75,7 +75,6 @@ def too_fragmented(demand: Demand) -> str:
 
 
 def no_socket_fits(occupancy: Occupancy, trial: Occupancy, demand: Demand, placed: int, oversubscribe: bool) -> str:
-    """Return the error for an instance with near memory: it is too large, or there are too few CPUs or memory."""
     topology = occupancy.topology
     places = [area for area, _ in areas(topology)]
     widest = max(map(len, places))

@@ -50,7 +50,6 @@ def pick(topology: Topology, cores: Sequence[Core], count: int, order: Order) ->
 
 
 def _best(groups: Sequence[list[Core]], wanted: int, order: Order) -> list[Core]:
-    """Return the L3 group to take cores of: one that has enough, else the largest."""
     enough = [group for group in groups if len(group) >= wanted]
     if not enough:
         return max(groups, key=len)
@@ -91,7 +90,6 @@ def _by_tier(cores: Iterable[Core]) -> list[list[Core]]:
 
 
 def _arranged(topology: Topology, order: Order) -> list[Core]:
-    """Return all cores as single threads should take them, the fastest kind first."""
     found: list[Core] = []
     for tier in _by_tier(topology.ordered_cores):
         if order == "numbered":

@@ -182,7 +182,6 @@ class _Tree:
         return _memory(self._proc / "meminfo")
 
     def caches(self) -> tuple[Cache, ...]:
-        """Return the caches for data, once each, the smallest first."""
         found: dict[tuple[int, tuple[int, ...]], Cache] = {}
         online = set(self.online)
         for cpu in self.online:

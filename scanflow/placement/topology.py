@@ -40,8 +40,6 @@ _MaybeCpus = Annotated[
 
 
 class Cache(Model):
-    """A cache for data, and the CPUs that share it."""
-
     level: Whole = Field(ge=1, le=9)
     cpus: Cpus = Field(min_length=1)
     size_bytes: Whole | None = Field(default=None, ge=0)
@@ -111,7 +109,6 @@ class Topology(Model):
 
     @cached_property
     def effective_cpus(self) -> tuple[int, ...]:
-        """The CPUs that this process may really use."""
         return self.cpus if self.allowed is None else tuple(cpu for cpu in self.cpus if cpu in set(self.allowed))
 
     @property
@@ -216,7 +213,6 @@ def uniform(
         return tuple(number * smt + thread if adjacent else number + thread * total for thread in range(smt))
 
     def spanning(size: int) -> Iterable[tuple[int, ...]]:
-        """Runs of so many cores, the last of a node being shorter where they do not divide it."""
         for node in range(sockets * nodes_per_socket):
             for first in range(node * share, (node + 1) * share, size):
                 numbers = range(first, min(first + size, (node + 1) * share))

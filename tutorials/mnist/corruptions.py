@@ -184,7 +184,6 @@ def sky(generator: np.random.Generator) -> Floats:
 
 
 def blurred(x: Floats) -> Floats:
-    """Return the pictures behind a Gaussian blur; black outside."""
     reach = int(4 * EDGE_SIGMA_PX)
     weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * EDGE_SIGMA_PX**2))
     weights /= weights.sum()
@@ -206,7 +205,6 @@ def steepest(steepness: Floats, right: Floats, down: Floats) -> NDArray[np.bool_
 
 
 def spread(found: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return what was found and its eight neighbours."""
     padded = np.pad(found, ((0, 0), (1, 1), (1, 1)))
     wide = padded[:, :-2] | padded[:, 1:-1] | padded[:, 2:]
     grown: NDArray[np.bool_] = wide[:, :, :-2] | wide[:, :, 1:-1] | wide[:, :, 2:]

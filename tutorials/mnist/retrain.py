@@ -154,8 +154,6 @@ def freeze(model: Any, trained: int) -> list[str]:
 
 
 def accuracies(model: Any, clean: Pictures, drifted: Pictures) -> dict[str, float]:
-    """Return the share that is read right: of the clean ones, of the drifted ones, and the mean of both."""
-
     def right(pictures: Pictures) -> float:
         guesses = model.predict(pictures.x, batch_size=256, verbose=0).argmax(axis=1)
         return float((guesses == pictures.y).mean())
