@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from scanflow.agent.primitive_context import PrimitiveResult
@@ -31,9 +32,19 @@ class World:
         self.kill: str | None = None
         self.fail: Exception | None = None
 
-    def engine(self, **changes: Any) -> ArbiterEngine:
-        """Return an engine on this world's store, as a server that starts makes one."""
-        return ArbiterEngine(
+    def do(self, *wanted: Intent) -> None:
+        """Decide on intents, and do all that is due."""
+        for one in wanted:
+            self.engine.submit(one)
+        self.engine.settle()
+
+    @cached_property
+    def engine(self) -> ArbiterEngine:
+        return self.restarted()
+
+    def restarted(self, **changes: Any) -> ArbiterEngine:
+        """Return another engine on this world's store, as a server that starts makes one."""
+        self.engine = ArbiterEngine(
             self.store,
             self.perform,
             look=self.look,
@@ -42,6 +53,7 @@ class World:
             clock=lambda: self.now,
             **changes,
         )
+        return self.engine
 
     def look(self, intent: Intent) -> dict[str, Any]:
         name = intent.target.partition("/")[2]

@@ -6,7 +6,6 @@ import pytest
 
 from scanflow.agent.records import Action, Guard, Intent
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.why import why
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
@@ -24,13 +23,6 @@ def wanted(id: str, instances: int = 4, **changes: Any) -> Intent:
     )
 
 
-def act(engine: ArbiterEngine, wanted: Intent) -> ArbiterEngine:
-    """Decide on an intent, and do all that is due."""
-    engine.submit(wanted)
-    engine.settle()
-    return engine
-
-
 def action(world: World, id: str) -> Action:
     return known_by(world.store, kept.get, id).action
 
@@ -46,9 +38,8 @@ def told(world: World) -> list[str]:
 
 
 def test_what_is_decided_is_done_and_written_down(world: World) -> None:
-    engine = world.engine()
-    assert engine.submit(wanted("i1")).verdict == "act"
-    engine.settle()
+    assert world.engine.submit(wanted("i1")).verdict == "act"
+    world.engine.settle()
     done = action(world, "i1")
     assert (done.state, done.result, world.replicas["serve"]) == ("succeeded", {"instances": 4}, 4)
     assert done.inverse is not None
@@ -58,100 +49,96 @@ def test_what_is_decided_is_done_and_written_down(world: World) -> None:
 
 
 def test_a_key_is_acted_on_once(world: World) -> None:
-    engine = act(world.engine(), wanted("i1", key="k"))
-    again = engine.submit(wanted("i2", 7, key="k"))
-    engine.settle()
+    world.do(wanted("i1", key="k"))
+    again = world.engine.submit(wanted("i2", 7, key="k"))
+    world.engine.settle()
     assert (again.verdict, again.winner, world.replicas["serve"]) == ("duplicate", "i1", 4)
 
 
 def test_two_strategies_do_not_fight_over_replicas(world: World) -> None:
-    engine = act(world.engine(), wanted("i1"))
-    lost = engine.submit(wanted("i2", 1, strategy="save"))
-    engine.settle()
+    world.do(wanted("i1"))
+    lost = world.engine.submit(wanted("i2", 1, strategy="save"))
+    world.engine.settle()
     assert (lost.verdict, lost.winner, world.replicas["serve"]) == ("refuse", "i1", 4)
     assert action(world, "i2").state == "refused"
     world.now += 900
-    assert engine.submit(wanted("i3", 1, strategy="save")).verdict == "act"
+    assert world.engine.submit(wanted("i3", 1, strategy="save")).verdict == "act"
 
 
 def test_a_strategy_whose_agent_lives_keeps_its_field_and_a_higher_priority_takes_it(world: World) -> None:
-    engine = world.engine()
     world.living.add("planner")
-    act(engine, wanted("i1"))
+    world.do(wanted("i1"))
     world.now += 10_000
-    assert engine.submit(wanted("i2", 1, strategy="save")).verdict == "refuse"
-    assert engine.submit(wanted("i3", 1, strategy="save", priority=1)).verdict == "act"
-    engine.settle()
+    assert world.engine.submit(wanted("i2", 1, strategy="save")).verdict == "refuse"
+    assert world.engine.submit(wanted("i3", 1, strategy="save", priority=1)).verdict == "act"
+    world.engine.settle()
     assert world.replicas["serve"] == 1
-    assert engine.submit(wanted("i4", 5)).winner == "i3"
+    assert world.engine.submit(wanted("i4", 5)).winner == "i3"
 
 
 @pytest.mark.parametrize("order", [("low", "high"), ("high", "low")])
 def test_of_two_that_wait_the_better_is_done_in_either_order(world: World, order: tuple[str, str]) -> None:
     both = {"low": wanted("low", 3, strategy="a"), "high": wanted("high", 5, strategy="b", priority=1)}
-    engine = world.engine()
     for name in order:
-        engine.submit(both[name])
-    engine.settle()
+        world.engine.submit(both[name])
+    world.engine.settle()
     assert (world.replicas["serve"], action(world, "low").decision.winner) == (5, "high")
     assert [action(world, name).state for name in ("low", "high")] == ["refused", "succeeded"]
 
 
 def test_somebody_elses_value_is_left_alone_until_a_person_says_yes(world: World) -> None:
-    engine = act(world.engine(), wanted("i1"))
+    world.do(wanted("i1"))
     world.replicas["serve"] = 9
-    assert "it is 9, and 4 was written here last" in engine.submit(wanted("i2", 5)).reason
-    engine.settle()
+    assert "it is 9, and 4 was written here last" in world.engine.submit(wanted("i2", 5)).reason
+    world.engine.settle()
     assert world.replicas["serve"] == 9
-    approved = engine.approve("i2", by="ann")
+    approved = world.engine.approve("i2", by="ann")
     assert (approved.decision.verdict, approved.state) == ("act", "pending")
-    engine.settle()
+    world.engine.settle()
     assert world.replicas["serve"] == 5
     assert "ann approved it." in trail(world, "i2")
 
 
 def test_somebody_elses_value_is_overwritten_after_a_while_and_the_while_begins_anew_with_another(world: World) -> None:
-    engine = world.engine(foreign_s=100)
-    act(engine, wanted("i1"))
+    world.restarted(foreign_s=100)
+    world.do(wanted("i1"))
     world.replicas["serve"] = 9
-    assert engine.submit(wanted("i2", 5)).retry_at == 1100
+    assert world.engine.submit(wanted("i2", 5)).retry_at == 1100
     world.now, world.replicas["serve"] = 1090, 8
-    assert engine.submit(wanted("i3", 5)).retry_at == 1190
+    assert world.engine.submit(wanted("i3", 5)).retry_at == 1190
     world.now = 1190
-    assert engine.submit(wanted("i4", 5)).verdict == "act"
+    assert world.engine.submit(wanted("i4", 5)).verdict == "act"
 
 
 def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(world: World) -> None:
-    engine = world.engine()
-    assert engine.submit(wanted("i1", autonomy="approve")).verdict == "approve"
-    act(engine, wanted("i2", 7, autonomy="suggest", service="other"))
+    assert world.engine.submit(wanted("i1", autonomy="approve")).verdict == "approve"
+    world.do(wanted("i2", 7, autonomy="suggest", service="other"))
     assert world.done == []
-    refused = engine.intents.refuse("i2", by="bob", reason="too many")
+    refused = world.engine.intents.refuse("i2", by="bob", reason="too many")
     assert (refused.state, refused.decision.reason) == ("refused", "bob refused it: too many")
-    assert engine.submit(wanted("i5", 7, autonomy="observe", service="third")).verdict == "observe"
+    assert world.engine.submit(wanted("i5", 7, autonomy="observe", service="third")).verdict == "observe"
     assert action(world, "i5").state == "observed"
-    engine.approve("i1", by="ann", reason="go")
-    engine.settle()
+    world.engine.approve("i1", by="ann", reason="go")
+    world.engine.settle()
     assert world.replicas == {"serve": 4, "other": 1}
     with pytest.raises(UsageError, match="needs no approval: it is succeeded"):
-        engine.approve("i1", by="ann")
+        world.engine.approve("i1", by="ann")
     with pytest.raises(UsageError, match="cannot be refused: it is succeeded"):
-        engine.intents.refuse("i1", by="bob")
+        world.engine.intents.refuse("i1", by="bob")
     with pytest.raises(NotFoundError, match="no intent 'i9'"):
-        engine.intents.refuse("i9", by="bob")
+        world.engine.intents.refuse("i9", by="bob")
 
 
 @pytest.mark.parametrize("instant", ["decided", "before", "noted", "after"])
 def test_a_kill_at_any_instant_neither_loses_nor_repeats_an_action(world: World, instant: str) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1"))
+    world.engine.submit(wanted("i1"))
     if instant != "decided":
         world.kill = instant
         with pytest.raises(KilledError):
-            engine.settle()
+            world.engine.settle()
         assert action(world, "i1").state == "running"
     world.kill = None
-    world.engine().settle()
+    world.restarted().settle()
     done = action(world, "i1")
     assert (done.state, len(world.done), world.replicas["serve"]) == ("succeeded", 1, 4)
     assert done.inverse is not None
@@ -159,32 +146,30 @@ def test_a_kill_at_any_instant_neither_loses_nor_repeats_an_action(world: World,
 
 
 def test_what_is_cut_off_again_and_again_is_given_up_and_said_so(world: World) -> None:
-    engine = world.engine()
-    engine.submit(wanted("i1"))
+    world.engine.submit(wanted("i1"))
     world.kill = "before"
     for _ in range(5):
         with pytest.raises(KilledError):
-            world.engine().settle()
-    world.engine().settle()
+            world.restarted().settle()
+    world.restarted().settle()
     assert action(world, "i1").state == "lost"
     assert "cut off 5 times" in str(action(world, "i1").error)
 
 
 def test_what_does_not_answer_is_tried_again_and_not_for_ever(world: World) -> None:
-    engine = world.engine()
     world.does_not_answer()
-    act(engine, wanted("i1"))
+    world.do(wanted("i1"))
     assert (action(world, "i1").state, action(world, "i1").error is not None) == ("pending", True)
     world.fail = None
-    engine.settle()
+    world.engine.settle()
     assert world.done == []  # not before its time
     world.now += 1
-    engine.settle()
+    world.engine.settle()
     assert (action(world, "i1").state, action(world, "i1").error) == ("succeeded", None)
     world.does_not_answer()
-    engine.submit(wanted("i2", 7))
+    world.engine.submit(wanted("i2", 7))
     for _ in range(9):
-        engine.settle()
+        world.engine.settle()
         world.now += 60
     assert (action(world, "i2").state, world.replicas["serve"]) == ("lost", 4)
     assert "It was tried 5 times (The tracker does not answer. Try again.)" in str(action(world, "i2").error)
@@ -192,9 +177,8 @@ def test_what_does_not_answer_is_tried_again_and_not_for_ever(world: World) -> N
 
 @pytest.mark.parametrize("error", [UsageError("It does not fit."), ZeroDivisionError("a defect")])
 def test_what_cannot_be_done_has_failed_and_says_why(world: World, error: Exception) -> None:
-    engine = world.engine()
     world.fail = error
-    act(engine, wanted("i1"))
+    world.do(wanted("i1"))
     assert (action(world, "i1").state, str(error) in str(action(world, "i1").error)) == ("failed", True)
     assert told(world) == ["intent", "action.failed"]
 
@@ -217,13 +201,13 @@ def test_an_action_is_taken_back_when_its_guard_regresses(
     worse = said.startswith("went")
     if before is not None:
         world.metrics["service.serve.p95_s"] = before
-    engine = act(world.engine(), wanted("i1", guard=GUARD))
+    world.do(wanted("i1", guard=GUARD))
     world.metrics["service.serve.p95_s"] = after
     world.now += later_s
-    engine.settle()
+    world.engine.settle()
     if later_s:  # it watches for its time only
         world.metrics["service.serve.p95_s"] = 9.0
-        engine.settle()
+        world.engine.settle()
     back = action(world, "i1")
     expected = ("reverted", "the guard", 2) if worse else ("succeeded", None, 4)
     assert (back.state, back.reverted_by, world.replicas["serve"]) == expected
@@ -232,50 +216,48 @@ def test_an_action_is_taken_back_when_its_guard_regresses(
 
 
 def test_a_kill_while_something_is_taken_back_is_gone_on_with(world: World) -> None:
-    engine = act(world.engine(), wanted("i1"))
+    world.do(wanted("i1"))
     world.kill = "before"
     with pytest.raises(KilledError):
-        engine.revert("i1", by="ann")
+        world.engine.revert("i1", by="ann")
     world.kill = None
-    world.engine().settle()
+    world.restarted().settle()
     assert (action(world, "i1").state, action(world, "i1").reverted_by) == ("reverted", "ann")
     assert world.replicas["serve"] == 2
 
 
 def test_a_person_takes_back_what_nobody_has_written_over_since(world: World) -> None:
-    engine = act(world.engine(), wanted("i1"))
-    act(engine, wanted("i2", 6))
+    world.do(wanted("i1"))
+    world.do(wanted("i2", 6))
     with pytest.raises(UsageError, match="'i2' has written 'replicas'"):
-        engine.revert("i1", by="ann")
-    assert engine.revert("i2", by="ann").state == "reverted"
+        world.engine.revert("i1", by="ann")
+    assert world.engine.revert("i2", by="ann").state == "reverted"
     assert world.replicas["serve"] == 4
     with pytest.raises(UsageError, match="it is reverted"):
-        engine.revert("i2", by="ann")
-    assert engine.submit(wanted("i3", 5)).verdict == "act"  # what it took back is no foreign writer's
+        world.engine.revert("i2", by="ann")
+    assert world.engine.submit(wanted("i3", 5)).verdict == "act"  # what it took back is no foreign writer's
 
 
 def test_an_intent_whose_parts_do_not_fit_is_refused_at_the_door(world: World) -> None:
-    engine = world.engine()
     with pytest.raises(NotFoundError, match="no primitive"):
-        engine.submit(wanted("i1", primitive="update_workflow_replicas"))
+        world.engine.submit(wanted("i1", primitive="update_workflow_replicas"))
     with pytest.raises(InvalidError, match="is about 'service/serve'"):
-        engine.submit(wanted("i1", target="service/other"))
+        world.engine.submit(wanted("i1", target="service/other"))
     with pytest.raises(InvalidError, match="does not say that it writes 'replicas'"):
-        engine.submit(wanted("i1", fields=("traffic",)))
+        world.engine.submit(wanted("i1", fields=("traffic",)))
 
 
 def test_a_hundred_alarms_in_a_row_spend_the_budget_and_no_more(world: World) -> None:
-    engine = world.engine()
     verdicts = []
     for number in range(100):
         world.now += 1
-        verdicts.append(engine.submit(wanted(f"i{number}", 3 + number, budget=3)).verdict)
-        engine.settle()
+        verdicts.append(world.engine.submit(wanted(f"i{number}", 3 + number, budget=3)).verdict)
+        world.engine.settle()
     assert (verdicts.count("act"), verdicts.count("refuse"), len(world.done)) == (3, 97, 3)
 
 
 def test_actions_are_carried_out_in_threads_of_its_own(world: World) -> None:
-    with world.engine() as engine:
+    with world.restarted() as engine:
         engine.submit(wanted("i1", 3))
         engine.submit(wanted("i2", 3, service="other"))
         until(lambda: [action(world, id).state for id in ("i1", "i2")] == ["succeeded"] * 2, "both actions are over")
@@ -284,26 +266,24 @@ def test_actions_are_carried_out_in_threads_of_its_own(world: World) -> None:
 
 
 def test_what_waits_for_its_turn_is_done_when_it_comes(world: World) -> None:
-    engine = world.engine()
     decisions: list[str] = []
     first = world.perform
 
     def perform(*given: Any) -> Any:
         if not decisions:
-            decisions.append(engine.submit(wanted("i2", 6)).verdict)
+            decisions.append(world.engine.submit(wanted("i2", 6)).verdict)
         return first(*given)
 
     world.perform = perform  # type: ignore[method-assign,assignment]
-    engine = act(world.engine(), wanted("i1", 4))
+    world.do(wanted("i1", 4))
     world.now += 1
-    engine.settle()
+    world.engine.settle()
     assert (decisions, world.replicas["serve"]) == (["queue"], 6)
 
 
 def test_why_tells_the_whole_story(world: World) -> None:
-    engine: ArbiterEngine = world.engine()
     sample = {"id": "s1", "agent": "planner", "sensor": "load", "at": 999.0, "value": 31, "cause": "interval:16:39"}
-    act(engine, wanted("i1", sample=sample, rule="load 31 > 20"))
+    world.do(wanted("i1", sample=sample, rule="load 31 > 20"))
     with world.store.read() as connection:
         lines = why(action(world, "i1"), kept.said(connection, "i1"))
     heads = [line.split()[0] for line in lines if not line.startswith(" ")]
