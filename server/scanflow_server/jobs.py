@@ -42,7 +42,7 @@ class Job:
     def prepare(self, order: Mapping[str, Any]) -> None:
         if not (self.path / "job.json").exists():
             private_folder(self.path)
-            _write(self.path / "job.json", order)
+            write_whole(self.path / "job.json", json.dumps(order))
 
     @property
     def order(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Job:
         return False
 
     def end(self, result: Mapping[str, Any]) -> None:
-        _write(self.path / "ended.json", result)
+        write_whole(self.path / "ended.json", json.dumps(result))
 
     def end_unheld(self, result: Mapping[str, Any]) -> bool:
         """Write down how it ended where no process works on it, nor will; return whether that was so."""
@@ -165,9 +165,10 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _write(path: Path, document: Mapping[str, Any]) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a reader finds as it was, or as it is."""
     unfinished = path.with_suffix(f".{os.getpid()}")
-    write_private(unfinished, json.dumps(document))
+    write_private(unfinished, text)
     unfinished.replace(path)
 
 

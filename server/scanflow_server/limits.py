@@ -48,13 +48,11 @@ class LimitedStream(StreamingResponse):
         headers: dict[str, str] | None = None,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """Stream ``blocks``."""
         slots.take()
         super().__init__(blocks, media_type=media_type, headers=headers)
         self._slots, self._stalled_s = slots, stalled_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-
         async def sent(message: Message) -> None:
             async with asyncio.timeout(self._stalled_s):
                 await send(message)

@@ -19,6 +19,8 @@ from scanflow_server.arbiter.acting import Actor, Measure, Perform
 from scanflow_server.arbiter.identity import place_of
 from scanflow_server.arbiter.intent_service import IntentService, Look
 from scanflow_server.arbiter.objections import FOREIGN_S
+from scanflow_server.change_notifier import ChangeNotifier
+from scanflow_server.control.loop import Loop
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
@@ -68,12 +70,10 @@ class ArbiterEngine:
         self._store, self._clock, self._measured = store, clock, measure
         self.intents = IntentService(store, look=look, clock=clock, alive=alive, foreign_s=foreign_s)
         self._actor = Actor(store, perform, look=look, measure=self._measure, clock=clock)
-        self._changed = threading.Condition()
-        self._news = 0
+        self._changes, self._lock = ChangeNotifier(), threading.Lock()
+        self._loop: Loop | None = None
         self._busy: dict[str, str] = {}
         self._stumbled: dict[str, tuple[int, float]] = {}
-        self._stopping = False
-        self._thread: threading.Thread | None = None
 
     def submit(self, intent: Intent) -> Decision:
         decision = self.intents.submit(intent)
@@ -89,29 +89,23 @@ class ArbiterEngine:
         """Take an action back, and return it as it then is; after ``timeout_s`` it may still be on its way."""
         self._actor.ask_back(id, by=by, reason=reason)
         self.wake()
-        if self._thread is None:
+        if self._loop is None:
             self.settle()
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self.intents.get(id).reverting is None, timeout_s)
+        self._wait(lambda: self._loop is None or self.intents.get(id).reverting is None, timeout_s)
         return self.intents.get(id).action
 
     def start(self) -> None:
         """Act from now on, in threads of its own; first of all on what an earlier one was killed over."""
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="scanflow-engine", daemon=True)
-        self._thread.start()
+        self._loop = Loop([self], self._changes)
+        self._loop.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Begin nothing more, and return when what has begun is done. What is not by then is gone on with at the next
         start, as after a kill."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            self._thread = None
-        with self._changed:
-            self._changed.wait_for(lambda: not self._busy, timeout_s)
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop(timeout_s)
+        self._wait(lambda: not self._busy, timeout_s)
 
     def __enter__(self) -> Self:
         self.start()
@@ -126,20 +120,21 @@ class ArbiterEngine:
             for id, job in jobs:
                 self._do(id, job)
 
-    def _run(self) -> None:
-        while not self._stopping:
-            with self._changed:
-                news = self._news
-            try:
-                for id, job in self._jobs():
-                    self._begin(id, job)
-            except ScanflowError as error:  # the database does not answer: it may again
-                _log.warning("%s", error)
-            except Exception:  # noqa: BLE001  a defect must not end the engine, and is to be seen
-                _log.exception("The engine could not look for what is to be done")
-            with self._changed:
-                if self._news == news and not self._stopping:
-                    self._changed.wait(LOOK_S)
+    @property
+    def period_s(self) -> float:
+        return LOOK_S
+
+    def tick(self) -> None:
+        for id, job in self._jobs():
+            self._begin(id, job)
+
+    def _wait(self, so: Callable[[], bool], timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        while True:
+            since, left_s = self._changes.changes, until - time.monotonic()
+            if so() or left_s <= 0:
+                return
+            self._changes.wait(since, left_s)
 
     def _begin(self, id: str, job: Callable[[], None]) -> None:
         # A thread for each, which the end of the process ends: an executor's would hold that up.
@@ -149,7 +144,7 @@ class ArbiterEngine:
         except RuntimeError as error:  # there are too many threads: there may be fewer soon
             _log.warning("The engine could not go on with %s: %s", id, error)
             self._stumbles(id)
-            with self._changed:
+            with self._lock:
                 self._busy.pop(id, None)
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
@@ -159,7 +154,7 @@ class ArbiterEngine:
         jobs: list[tuple[str, Callable[[], None]]] = []
         for stored in sorted(found, key=lambda one: one.action.state != "running"):
             place = place_of(stored.intent)
-            with self._changed:
+            with self._lock:
                 if now < self._stumbled.get(stored.id, (0, 0.0))[1]:
                     continue
                 if len(self._busy) >= WORKERS:
@@ -168,7 +163,7 @@ class ArbiterEngine:
                     continue
             job = self._job(stored, now)
             if job is not None:
-                with self._changed:
+                with self._lock:
                     self._busy[stored.id] = place
                 jobs.append((stored.id, job))
         return jobs
@@ -220,13 +215,13 @@ class ArbiterEngine:
         else:
             self._stumbled.pop(id, None)
         finally:
-            with self._changed:
+            with self._lock:
                 self._busy.pop(id, None)
             self.wake()
 
     def _stumbles(self, id: str) -> None:
         """Leave an action alone for a while that cannot be gone on with, and each time for longer."""
-        with self._changed:
+        with self._lock:
             times = self._stumbled.get(id, (0, 0.0))[0] + 1
             pause_s = min(LOOK_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
             self._stumbled[id] = times, self._clock() + pause_s
@@ -239,6 +234,4 @@ class ArbiterEngine:
             return None
 
     def wake(self) -> None:
-        with self._changed:
-            self._news += 1
-            self._changed.notify_all()
+        self._changes.notify()

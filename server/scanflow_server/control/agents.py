@@ -13,12 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scanflow.private import private_folder, write_private
+from scanflow.private import private_folder
 from scanflow_server.bodies import AgentView
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.control.processes import Processes
-from scanflow_server.jobs import GRACE_S, Job
+from scanflow_server.jobs import GRACE_S, Job, write_whole
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 
@@ -103,14 +103,11 @@ def view_of(context: ServerContext, one: AgentRow) -> AgentView:
         state = "silent"
     return AgentView.model_validate(
         {
-            "name": one.name,
-            "app": one.app,
-            "team": one.team,
+            **one.model_dump(include={"name", "app", "team", "restarts"}),
             "state": state,
             "url": one.url if there else None,
             "pid": pid if alive else None,
             "started": one.started if there else None,
-            "restarts": one.restarts,
             "error": _error(job, alive=alive, there=there) if ours and one.wanted else None,
         }
     )
@@ -159,7 +156,7 @@ def _hand_over(one: AgentRow, job: Job) -> None:
     if not job.path.exists() and _other_team_path(job, one.team).exists():
         _other_team_path(job, one.team).rename(job.path)
     private_folder(job.path)
-    _write(whose, one.team)
+    write_whole(whose, one.team)
 
 
 def _other_team_path(job: Job, team: str) -> Path:
@@ -184,7 +181,7 @@ def _prepare(context: ServerContext, one: AgentRow, job: Job) -> None:
     }
     (_folder(job) / "failure.json").unlink(missing_ok=True)  # of what it was told before
     for path, text in texts.items():
-        _write(path, text)
+        write_whole(path, text)
 
 
 def code_of(document: Mapping[str, Any], source: str | None, agent: str) -> str:
@@ -212,12 +209,6 @@ def _is_as_wanted(context: ServerContext, one: AgentRow, job: Job) -> bool:
         return (job.path / "told").read_text(encoding="utf-8") == _mark(context, one)
     except FileNotFoundError:
         return False
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_suffix(".part")
-    write_private(draft, text)
-    draft.replace(path)
 
 
 def _mark(context: ServerContext, one: AgentRow) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, and_, insert, select, update
 
 from scanflow.agent.records import JSON
 from scanflow.errors import NotFoundError, UsageError
+from scanflow_server.store.base import Row
 from scanflow_server.store.tables import labels
 
 LabelState = Literal["wanted", "given"]
@@ -32,7 +33,7 @@ class Wanted(BaseModel):
     """How critical it is; the highest are asked for first."""
 
 
-class Label(Wanted):
+class Label(Wanted, Row):
     """Something to be labelled, and its label once there is one."""
 
     app: str
@@ -46,9 +47,7 @@ class Label(Wanted):
     given: float | None = None
 
 
-class LabelChange(NamedTuple):
-    before: Label
-    after: Label
+_COLUMNS = [column for column in labels.c if column.name != "number"]
 
 
 def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float, team: str = "") -> list[Label]:
@@ -75,13 +74,13 @@ def listed(
     first: they are never forgotten, and new ones are not to be cut off."""
     critical = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
     newest = (labels.c.given.desc(), labels.c.number.desc())
-    query = select(labels).order_by(*(newest if state == "given" else critical)).limit(limit).offset(offset)
+    query = select(*_COLUMNS).order_by(*(newest if state == "given" else critical)).limit(limit).offset(offset)
     for column, value in ((labels.c.app, app), (labels.c.state, state)):
         if value is not None:
             query = query.where(column == value)
     if team is not None:
         query = query.where(labels.c.team.in_((team, "")))
-    return [_label(row) for row in connection.execute(query).mappings()]
+    return Label.all(connection, query)
 
 
 def give(
@@ -94,10 +93,9 @@ def give(
     app: str | None = None,
     team: str | None = None,
     replace: bool = False,
-) -> LabelChange:
-    """Label something. The same label given again changes nothing; another one replaces it only where that is said."""
-    query = select(labels).where(labels.c.id == id)
-    rows = [_label(row) for row in connection.execute(query).mappings()]
+) -> tuple[Label, Label]:
+    """Label something, and return it as it was and as it is; another label than before only where that is said."""
+    rows = Label.all(connection, select(*_COLUMNS).where(labels.c.id == id))
     rows = [one for one in rows if app in {None, one.app} and (team is None or one.team in {team, ""})]
     rows = [one for one in rows if team and one.team == team] or rows
     if not rows:
@@ -107,7 +105,7 @@ def give(
     known = rows[0]
     if known.state == "given":
         if _same(known.label, label):
-            return LabelChange(known, known)
+            return known, known
         if not replace:
             raise UsageError(
                 f"{id!r} is labelled {known.label!r} already, by {known.by!r}. Replace that: "
@@ -117,7 +115,7 @@ def give(
     is_it = and_(labels.c.app == known.app, labels.c.team == known.team, labels.c.id == id)
     values = after.model_dump(mode="json", include={"state", "label", "by", "given"})
     connection.execute(update(labels).where(is_it).values(values))
-    return LabelChange(known, after)
+    return known, after
 
 
 def _same(one: JSON, other: JSON) -> bool:
@@ -151,10 +149,5 @@ def _reads_as_json(text: str) -> bool:
 
 def _get(connection: Connection, app: str, team: str, id: str) -> Label | None:
     of_team = labels.c.team.in_((team, ""))
-    query = select(labels).where(labels.c.app == app, of_team, labels.c.id == id).order_by(labels.c.team.desc())
-    row = connection.execute(query).mappings().first()
-    return None if row is None else _label(row)
-
-
-def _label(row: object) -> Label:
-    return Label.model_validate({name: value for name, value in dict(row).items() if name != "number"})  # type: ignore[call-overload]
+    query = select(*_COLUMNS).where(labels.c.app == app, of_team, labels.c.id == id).order_by(labels.c.team.desc())
+    return Label.first(connection, query)
