@@ -12,12 +12,12 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UnavailableError, UsageError
 from scanflow_server import requests
 from scanflow_server.arbiter.arbitrate import QUEUE_S
-from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.make import make_engine
 from scanflow_server.arbiter.why import why
 from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext
 from scanflow_server.store import intents, operations
+from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.operations import Kind, OperationRow
 from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.making import intent
@@ -26,30 +26,45 @@ from tests.unit.server.keeping import known_by
 DEPLOY = {"application": {"name": "mnist", "team": "ml"}, "source": None, "sizing": None, "port": None}
 
 
+class Desk:
+    """Where commands come in; its clock goes on, and its engine begins nothing by itself."""
+
+    def __init__(self, context: ServerContext) -> None:
+        seconds = itertools.count(1_800_000_000)
+        context.clock = lambda: float(next(seconds))
+        self.context, self.engine = context, make_engine(context)
+
+    def request(self, kind: Kind, /, by: str = "ada", **wanted: Any) -> str:
+        given = DEPLOY if kind == "deploy" else wanted
+        about: dict[str, Any] = {"of": lambda: ("mnist", "ml"), "request": given, "by": by}
+        return requests.request_operation(self.context, self.engine, kind, "digits", **about)
+
+    def known(self, id: str) -> OperationRow:
+        return known_by(self.context.store, operations.get, id)
+
+    def wanted(self, id: str) -> ActionRow:
+        return known_by(self.context.store, intents.get, id)
+
+    def begin(self, id: str) -> None:
+        """Have a command under way: its operation runs, and its end is not known."""
+        with self.context.store.write() as connection:
+            begun = self.wanted(id).changed(action={"state": "running", "began": 1.0}, tries=1)
+            intents.put(connection, begun)
+            operations.release(connection, id)
+
+    def end(self, id: str, problem: dict[str, Any] | None = None) -> None:
+        with self.context.store.write() as connection:
+            operations.end(connection, id, at=2.0, progress=[], problem=problem)
+
+    @property
+    def due(self) -> dict[str, str]:
+        with self.context.store.read() as connection:
+            return {one.id: one.action.decision.verdict for one in intents.due(connection)}
+
+
 @pytest.fixture
-def engine(context: ServerContext) -> ArbiterEngine:
-    """An engine whose clock goes on, and which begins nothing by itself."""
-    seconds = itertools.count(1_800_000_000)
-    context.clock = lambda: float(next(seconds))
-    return make_engine(context)
-
-
-def request(context: ServerContext, engine: ArbiterEngine, kind: Kind, /, by: str = "ada", **wanted: Any) -> str:
-    given = DEPLOY if kind == "deploy" else wanted
-    return requests.request_operation(context, engine, kind, "digits", of=lambda: ("mnist", "ml"), request=given, by=by)
-
-
-def known(context: ServerContext, id: str) -> OperationRow:
-    return known_by(context.store, operations.get, id)
-
-
-def begin(context: ServerContext, id: str) -> None:
-    """Have a command under way: its operation runs, and its end is not known."""
-    with context.store.write() as connection:
-        stored = intents.get(connection, id)
-        assert stored is not None
-        intents.put(connection, stored.changed(action={"state": "running", "began": 1.0}, tries=1))
-        operations.release(connection, id)
+def desk(context: ServerContext) -> Desk:
+    return Desk(context)
 
 
 def wanted_by_agent(id: str, **changes: Any) -> Any:
@@ -58,55 +73,47 @@ def wanted_by_agent(id: str, **changes: Any) -> Any:
     return intent(id, app="mnist", team="ml", fields=("replicas",), key=f"planner/{id}", **(given | changes))
 
 
-def test_of_fifty_conflicting_deployments_the_newest_is_made(context: ServerContext, engine: ArbiterEngine) -> None:
-    ids = [request(context, engine, "deploy", by=f"user-{number}") for number in range(50)]
-    states = [known(context, id).state for id in ids]
+def test_of_fifty_conflicting_deployments_the_newest_is_made(desk: Desk) -> None:
+    ids = [desk.request("deploy", by=f"user-{number}") for number in range(50)]
+    states = [desk.known(id).state for id in ids]
     assert states == ["failed"] * 49 + ["queued"]
-    told = known(context, ids[0]).problem
+    told = desk.known(ids[0]).problem
     assert told is not None
     assert told["detail"].startswith(f"Superseded: user-1 requested deploy ({ids[1]})")
-    with context.store.read() as connection:
-        assert [one.id for one in intents.due(connection)] == ids[-1:]
+    assert list(desk.due) == ids[-1:]
 
 
-def test_what_is_under_way_ends_and_of_what_waits_the_newest_follows(
-    context: ServerContext, engine: ArbiterEngine
-) -> None:
-    first = request(context, engine, "deploy")
-    begin(context, first)
-    second, third = request(context, engine, "deploy"), request(context, engine, "delete")
-    assert [known(context, id).state for id in (first, second, third)] == ["running", "failed", "queued"]
-    waiting = known_by(context.store, intents.get, third)
+def test_what_is_under_way_ends_and_of_what_waits_the_newest_follows(desk: Desk) -> None:
+    first = desk.request("deploy")
+    desk.begin(first)
+    second, third = desk.request("deploy"), desk.request("delete")
+    assert [desk.known(id).state for id in (first, second, third)] == ["running", "failed", "queued"]
+    waiting = desk.wanted(third)
     assert (waiting.action.decision.verdict, waiting.action.decision.winner) == ("queue", first)
 
 
-def test_commands_that_write_other_things_are_all_made_in_their_order(
-    context: ServerContext, engine: ArbiterEngine
-) -> None:
+def test_commands_that_write_other_things_are_all_made_in_their_order(desk: Desk) -> None:
     ids = [
-        request(context, engine, "deploy"),
-        request(context, engine, "change", instances=2),
-        request(context, engine, "change", promote=True),
-        request(context, engine, "change", instances=3),
+        desk.request("deploy"),
+        desk.request("change", instances=2),
+        desk.request("change", promote=True),
+        desk.request("change", instances=3),
     ]
-    assert [known(context, id).state for id in ids] == ["queued", "failed", "queued", "queued"]
-    with context.store.read() as connection:
-        verdicts = {one.id: one.action.decision.verdict for one in intents.due(connection)}
-    assert verdicts == {ids[0]: "act", ids[2]: "queue", ids[3]: "queue"}
+    assert [desk.known(id).state for id in ids] == ["queued", "failed", "queued", "queued"]
+    assert desk.due == {ids[0]: "act", ids[2]: "queue", ids[3]: "queue"}
 
 
-def test_people_and_agents_change_a_service_one_after_the_other(context: ServerContext, engine: ArbiterEngine) -> None:
-    command = request(context, engine, "change", instances=2)
-    begin(context, command)
-    decision = engine.submit(wanted_by_agent("i1"))
+def test_people_and_agents_change_a_service_one_after_the_other(desk: Desk) -> None:
+    command = desk.request("change", instances=2)
+    desk.begin(command)
+    decision = desk.engine.submit(wanted_by_agent("i1"))
     assert (decision.verdict, decision.winner) == ("queue", command)
-    with context.store.write() as connection:
-        operations.end(connection, command, at=2.0, progress=[], result=None)
-    engine.settle()
-    stored = known_by(context.store, intents.get, "i1")
+    desk.end(command)
+    desk.engine.settle()
+    stored = desk.wanted("i1")
     assert stored.action.state == "failed", "its turn came, and there is no such service"
-    other = request(context, engine, "change", instances=4)
-    assert engine.submit(wanted_by_agent("i2")).winner == other
+    other = desk.request("change", instances=4)
+    assert desk.engine.submit(wanted_by_agent("i2")).winner == other
 
 
 def test_an_action_of_an_agent_is_an_operation_and_asked_for_again_the_same(
@@ -129,9 +136,9 @@ def test_an_action_of_an_agent_is_an_operation_and_asked_for_again_the_same(
     assert act().id != first.id, "what failed is tried again"
 
 
-def test_a_command_is_explained(context: ServerContext, engine: ArbiterEngine) -> None:
-    id = request(context, engine, "change", instances=2)
-    with context.store.read() as connection:
+def test_a_command_is_explained(desk: Desk) -> None:
+    id = desk.request("change", instances=2)
+    with desk.context.store.read() as connection:
         stored = intents.get(connection, id)
         said = intents.said(connection, id)
     assert stored is not None
@@ -141,26 +148,25 @@ def test_a_command_is_explained(context: ServerContext, engine: ArbiterEngine) -
     assert not any(line.startswith(("sample", "rule")) for line in lines)
 
 
-def test_how_a_command_failed_is_told_and_it_is_not_tried_again(context: ServerContext, engine: ArbiterEngine) -> None:
-    id = request(context, engine, "change", instances=2)
-    with context.store.write() as connection:
-        operations.end(connection, id, at=2.0, progress=[], problem={"status": 503, "detail": "no room"})
+def test_how_a_command_failed_is_told_and_it_is_not_tried_again(desk: Desk) -> None:
+    id = desk.request("change", instances=2)
+    desk.end(id, {"status": 503, "detail": "no room"})
     with pytest.raises(UsageError, match="no room"):
-        carry_out(context, id)
-    engine.settle()
-    stored = known_by(context.store, intents.get, id)
+        carry_out(desk.context, id)
+    desk.engine.settle()
+    stored = desk.wanted(id)
     assert (stored.action.state, stored.action.error, stored.tries) == ("failed", "no room", 1)
 
 
-def test_a_command_waits_for_its_turn_only_for_so_long(context: ServerContext, engine: ArbiterEngine) -> None:
-    begin(context, request(context, engine, "deploy"))
-    id = request(context, engine, "change", instances=2)
-    now = context.clock() + QUEUE_S
-    context.clock = lambda: now
-    late = make_engine(context)
-    stored = known_by(context.store, intents.get, id)
+def test_a_command_waits_for_its_turn_only_for_so_long(desk: Desk) -> None:
+    desk.begin(desk.request("deploy"))
+    id = desk.request("change", instances=2)
+    now = desk.context.clock() + QUEUE_S
+    desk.context.clock = lambda: now
+    late = make_engine(desk.context)
+    stored = desk.wanted(id)
     late.intents.decide_again(stored.intent)
-    problem = known(context, id).problem
+    problem = desk.known(id).problem
     assert problem is not None
     assert "Request it again" in problem["detail"]
 

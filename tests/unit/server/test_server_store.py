@@ -224,14 +224,6 @@ def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:
     assert (found.started, found.seen, found.wanted, found.restarts) == (5.0, 9.0, False, 1)
 
 
-def test_an_agent_that_nobody_asked_for_may_say_where_it_is(store: Store) -> None:
-    with store.write() as connection:
-        assert agents.here(connection, app="a", name="own", url="http://127.0.0.1:1", pid=7, at=5.0)
-        assert [(one.name, one.url, one.document) for one in agents.listed(connection)] == [
-            ("own", "http://127.0.0.1:1", None)
-        ]
-
-
 @pytest.mark.parametrize(
     ("address", "shown"),
     [

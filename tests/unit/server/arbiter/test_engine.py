@@ -247,15 +247,6 @@ def test_an_intent_whose_parts_do_not_fit_is_refused_at_the_door(world: World) -
         world.engine.submit(wanted("i1", fields=("traffic",)))
 
 
-def test_a_hundred_alarms_in_a_row_spend_the_budget_and_no_more(world: World) -> None:
-    verdicts = []
-    for number in range(100):
-        world.now += 1
-        verdicts.append(world.engine.submit(wanted(f"i{number}", 3 + number, budget=3)).verdict)
-        world.engine.settle()
-    assert (verdicts.count("act"), verdicts.count("refuse"), len(world.done)) == (3, 97, 3)
-
-
 def test_actions_are_carried_out_in_threads_of_its_own(world: World) -> None:
     with world.restarted() as engine:
         engine.submit(wanted("i1", 3))
