@@ -6,24 +6,16 @@ import json
 
 from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
-from scanflow.agent.records import JSON, Sample
 from scanflow_agents.host.control_loop import Strategies
+from tests.unit.agent.agents_made import sample
 
 
-def sample(number: int, value: JSON, *, error: str | None = None) -> Sample:
-    return Sample(
-        id=f"s{number}",
-        agent="tracker",
-        sensor="count",
-        at=1000.0 + number,
-        value=value,
-        cause=f"c{number}",
-        error=error,
-    )
+def made(strategies: list[Strategy]) -> Strategies:
+    return Strategies(strategies, app="mnist", team="data", parameters={"many": 100})
 
 
-def strategies(least: int, **parameters: JSON) -> Strategies:
-    return Strategies(
+def strategies(least: int) -> Strategies:
+    return made(
         [
             Strategy(name="enough", when="count", if_=lambda n: n >= least, then=call("checker", "look", 3)),
             Strategy(
@@ -33,15 +25,12 @@ def strategies(least: int, **parameters: JSON) -> Strategies:
                 then=[do.run_workflow("training"), call("planner", "plan")],
             ),
             Strategy(name="elsewhere", when="other", then=do.run_workflow("training")),
-        ],
-        app="mnist",
-        team="data",
-        parameters={"many": 100, **parameters},
+        ]
     )
 
 
 def test_what_strategies_want_becomes_letters_in_their_order() -> None:
-    decided = strategies(10).decide(sample(3, 500))
+    decided = strategies(10).decide(sample(500, cause="c3"))
     assert [(one.queue, one.kind, one.key) for one in decided.deliveries] == [
         ("enough", "call", "tracker/enough/c3"),
         ("many", "intent", "tracker/many/c3"),
@@ -52,14 +41,11 @@ def test_what_strategies_want_becomes_letters_in_their_order() -> None:
 
 
 def test_a_rule_that_breaks_is_told_and_stops_no_other() -> None:
-    decided = strategies(10).decide(sample(4, "five"))
+    decided = strategies(10).decide(sample("five"))
     assert set(decided.errors) == {"enough", "many"}
     assert decided.deliveries == ()
-    assert strategies(10).decide(sample(5, None, error="it hung")).errors == {}, "the sensor's error is told once"
-
-
-def test_a_sample_of_no_strategy_wants_nothing() -> None:
-    assert strategies(10).decide(sample(1, 1).model_copy(update={"sensor": "nobody"})).deliveries == ()
+    assert strategies(10).decide(sample(1, sensor="nobody")).deliveries == ()
+    assert strategies(10).decide(sample(None, error="it hung")).errors == {}, "the sensor's error is told once"
 
 
 class MuteError(Exception):
@@ -74,17 +60,14 @@ def test_an_error_that_cannot_say_what_is_wrong_stops_no_other_strategy() -> Non
     def half(n: int) -> bool:
         raise ValueError("half a character: \ud83d")
 
-    two = Strategies(
+    two = made(
         [
             Strategy(name="mute", when="count", if_=mute, then=do.run_workflow("training")),
             Strategy(name="half", when="count", if_=half, then=do.run_workflow("training")),
             Strategy(name="sane", when="count", then=do.run_workflow("training")),
-        ],
-        app="mnist",
-        team="data",
-        parameters={},
+        ]
     )
-    decided = two.decide(sample(1, 1))
+    decided = two.decide(sample(1))
     assert decided.errors == {
         "mute": "Strategy 'mute': MuteError",
         "half": "Strategy 'half': ValueError: half a character: \\ud83d",
