@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -208,20 +209,33 @@ class Hosted:
         return found
 
 
-@pytest.fixture
-def server() -> Iterator[StandInServer]:
+@contextmanager
+def standing_in() -> Iterator[StandInServer]:
     made = StandInServer()
     made.start()
     yield made
     made.stop()
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[StandInServer]:
+    with standing_in() as made:
+        yield made
+
+
 @pytest.fixture
-def agent(tmp_path: Path, server: StandInServer) -> Iterator[Hosted]:
-    made = Hosted(tmp_path / "tracker", server).start()
+def own_server() -> Iterator[StandInServer]:
+    """For agents of one test."""
+    with standing_in() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory, server: StandInServer) -> Iterator[Hosted]:
+    """One agent for all tests that leave it at work."""
+    made = Hosted(tmp_path_factory.mktemp("tracker"), server).start()
     yield made
-    if made.process is not None and made.process.poll() is None:
-        made.kill()
+    made.kill()
 
 
 def test_it_tells_the_server_where_it_is_and_proposes_what_its_strategies_want(
@@ -267,6 +281,10 @@ def test_bad_requests_are_told_what_is_wrong(agent: Hosted) -> None:
     assert agent.refusal("GET", "/nowhere")["status"] == 404
 
 
+def wanted_by_retrain(agent: Hosted) -> list[str]:
+    return [entry["body"]["key"] for entry in agent.journal("intent") if entry["subject"] == "retrain"]
+
+
 def test_what_a_server_that_is_down_cannot_take_is_acted_on_once_when_it_is_back(
     agent: Hosted, server: StandInServer
 ) -> None:
@@ -274,13 +292,13 @@ def test_what_a_server_that_is_down_cannot_take_is_acted_on_once_when_it_is_back
     server.down = True
     waiting = agent.ask("GET", "/healthz")["undelivered"]
     until(lambda: agent.ask("GET", "/healthz")["undelivered"] >= waiting + 5, "intents wait")
-    last = [entry["body"]["key"] for entry in agent.journal("intent")][-1]
+    last = wanted_by_retrain(agent)[-1]
     server.down = False
     until(lambda: last in server.keys("retrain"), "what waited came")
     keys = server.keys("retrain")
     unique = list(dict.fromkeys(keys))
     assert unique == sorted(unique), "in order"
-    wanted = [entry["body"]["key"] for entry in agent.journal("intent")]
+    wanted = wanted_by_retrain(agent)
     assert set(wanted[: wanted.index(last) + 1]) <= set(keys)
     assert set(server.acted.values()) == {1}
 
@@ -292,11 +310,6 @@ def test_an_answer_that_was_lost_makes_it_ask_again_with_the_same_key(agent: Hos
     known = len(server.acted)
     until(lambda: len(server.acted) > known + 2, "it goes on")
     assert set(server.acted.values()) == {1}
-
-
-def test_it_ends_when_it_is_told_to_whatever_hangs(agent: Hosted) -> None:
-    agent.ask("POST", "/sensors/hang", {})
-    assert agent.end() == 0
 
 
 def test_a_second_process_over_the_same_folder_is_refused(agent: Hosted) -> None:
@@ -316,9 +329,9 @@ def test_a_second_process_over_the_same_folder_is_refused(agent: Hosted) -> None
     ],
 )
 def test_what_cannot_be_hosted_says_why_and_is_not_to_be_tried_again(
-    tmp_path: Path, server: StandInServer, change: Callable[[Path], object], words: str
+    tmp_path: Path, own_server: StandInServer, change: Callable[[Path], object], words: str
 ) -> None:
-    made = Hosted(tmp_path / "tracker", server)
+    made = Hosted(tmp_path / "tracker", own_server)
     change(made.folder)
     assert made.launch().wait(60) == 78
     assert words in json.loads((made.folder / "failure.json").read_text())["error"]
@@ -326,18 +339,18 @@ def test_what_cannot_be_hosted_says_why_and_is_not_to_be_tried_again(
 
 @pytest.mark.endurance
 def test_killed_at_random_moments_it_loses_no_due_time_and_nothing_is_acted_on_twice(
-    tmp_path: Path, server: StandInServer
+    tmp_path: Path, own_server: StandInServer
 ) -> None:
     chance = random.Random(7)
-    agent = Hosted(tmp_path / "tracker", server)
+    agent = Hosted(tmp_path / "tracker", own_server)
     calls = 0
     for _ in range(6):
         agent.start()
-        enough = len(server.keys("retrain")) + chance.randrange(1, 6)
+        enough = len(own_server.keys("retrain")) + chance.randrange(1, 6)
         for _ in range(3):
             agent.ask("POST", "/sensors/check", {"args": [calls]}, **{"idempotency-key": f"call-{calls}"})
             calls += 1
-        _until_intents(server, enough)
+        _until_intents(own_server, enough)
         agent.kill()
         ledger = agent.kept()["tick"]
         leaf = ledger.leaves[""]
@@ -351,29 +364,31 @@ def test_killed_at_random_moments_it_loses_no_due_time_and_nothing_is_acted_on_t
     assert len(samples) == len(set(samples))
     assert {f"call:call-{n}" for n in range(calls)} <= set(samples), "a call that was accepted leaves its sample"
     assert agent.end() == 0
-    kept = {entry for entry in server.acted if entry.startswith("tracker/retrain/")}
-    assert len(wanted - set(server.acted)) <= 1
-    assert set(server.acted.values()) == {1}
+    kept = {entry for entry in own_server.acted if entry.startswith("tracker/retrain/")}
+    assert len(wanted - set(own_server.acted)) <= 1
+    assert set(own_server.acted.values()) == {1}
     assert kept
-    assert {key for key, _ in server.calls} == {f"tracker/passed_on/call:call-{n}" for n in range(calls)}
+    assert {key for key, _ in own_server.calls} == {f"tracker/passed_on/call:call-{n}" for n in range(calls)}
 
 
-def test_a_sensor_that_hangs_is_given_up_and_the_others_go_on(tmp_path: Path, server: StandInServer) -> None:
-    agent = Hosted(tmp_path / "tracker", server, sensor_limit_s=0.3).start()
+def test_a_sensor_that_hangs_is_given_up_and_keeps_neither_the_others_nor_the_end(
+    tmp_path: Path, own_server: StandInServer
+) -> None:
+    agent = Hosted(tmp_path / "tracker", own_server, sensor_limit_s=0.3).start()
     try:
         agent.ask("POST", "/sensors/hang", {})
         until(lambda: [one for one in agent.journal("sample") if one["subject"] == "hang"], "it was given up")
         (sample,) = [one["body"] for one in agent.journal("sample") if one["subject"] == "hang"]
         assert sample["error"] == "It took longer than its limit of 0.3 s, and was given up."
-        fired = len(server.keys("retrain"))
-        until(lambda: len(server.keys("retrain")) > fired + 2, "the others go on")
+        fired = len(own_server.keys("retrain"))
+        until(lambda: len(own_server.keys("retrain")) > fired + 2, "the others go on")
     finally:
-        agent.kill()
+        assert agent.end() == 0
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # the warnings are MLflow's
-def test_a_sensor_looks_at_each_run_of_the_knowledge_base_once(tmp_path: Path, server: StandInServer) -> None:
+def test_a_sensor_looks_at_each_run_of_the_knowledge_base_once(tmp_path: Path, own_server: StandInServer) -> None:
     home = tmp_path / "tracker" / "home"
     tracker = open_knowledge(home)
     for count in (400, 700):
@@ -390,7 +405,7 @@ def count(runs):
 
 Strategy(name="enough", when=count, if_=lambda n: n >= 1000, then=do.run_workflow("training"))
 """
-    agent = Hosted(tmp_path / "tracker", server, code=code).start()
+    agent = Hosted(tmp_path / "tracker", own_server, code=code).start()
     try:
         counts: list[float] = []
         while sum(counts) < 1100:  # a run counts from a second after its end on
@@ -404,8 +419,8 @@ Strategy(name="enough", when=count, if_=lambda n: n >= 1000, then=do.run_workflo
         agent.kill()
 
 
-def _until_intents(server: StandInServer, count: int) -> None:
-    until(lambda: len(server.keys("retrain")) >= count, f"{count} intents came")
+def _until_intents(own_server: StandInServer, count: int) -> None:
+    until(lambda: len(own_server.keys("retrain")) >= count, f"{count} intents came")
 
 
 def _until_samples(agent: Hosted, count: int) -> None:
