@@ -34,17 +34,11 @@ def check_environment(app: str, team: str) -> str:
 
 
 def check_artifact_name(name: str) -> str:
-    if _is_printable(name):
-        return name
-    raise InvalidError(f"Artifacts cannot be saved as {name!r:.80}: write 1 to {MAX_KEY} printable characters.")
+    return _printable(name, "Artifacts cannot be saved as", ".")
 
 
 def check_run_name(name: str) -> str:
-    if _is_printable(name):
-        return name
-    raise InvalidError(
-        f"A run cannot be called {name!r:.80}: write 1 to {MAX_KEY} printable characters, or leave it out."
-    )
+    return _printable(name, "A run cannot be called", ", or leave it out.")
 
 
 def check_model_name(name: str) -> str:
@@ -150,8 +144,10 @@ def unknown_path(run_id: str, path: str, known: Iterable[str]) -> NotFoundError:
     return NotFoundError(f"The run {run_id!r} has no artifact {path!r}.{did_you_mean(path, set(known))}")
 
 
-def _is_printable(name: str) -> bool:
-    return 1 <= len(name) <= MAX_KEY and name.isprintable()
+def _printable(name: str, refused: str, otherwise: str) -> str:
+    if 1 <= len(name) <= MAX_KEY and name.isprintable():
+        return name
+    raise InvalidError(f"{refused} {name!r:.80}: write 1 to {MAX_KEY} printable characters{otherwise}")
 
 
 def _check_length(key: str, what: str, text: str, most: int) -> None:

@@ -112,9 +112,7 @@ def predictions(context: Context, *, filter_string: str, nodes: Sequence[str], a
     return sorted(found, key=lambda run: (time_of(run), run.run_id))
 
 
-def oldest(
-    runs: Sequence[Run], most: int, *, least: float = 0, size: Callable[[Run], float] = lambda _: 1
-) -> list[Run]:
+def oldest(runs: Sequence[Run], most: int, *, least: float, size: Callable[[Run], float]) -> list[Run]:
     """Return about the ``most`` oldest of runs in order, and more where those do not hold ``least`` together; never a
     part of those that ended at one moment: what comes next is told from them by its time alone."""
     held = accumulate(size(run) for run in runs)
@@ -163,9 +161,8 @@ def learnt_labels(context: Context, run: str) -> str | None:
 def read_json(tracker: KnowledgeBase, run_id: str, name: str) -> list[dict[str, Any]]:
     """Return the list that a file of a tracked run holds."""
     with tempfile.TemporaryDirectory() as folder:
-        root = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name)
-        file = root if root.is_file() else next((one for one in root.rglob(Path(name).name) if one.is_file()), None)
-        if file is None:
+        file = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name) / Path(name).name
+        if not file.is_file():
             raise NotFoundError(f"The tracked run {run_id!r} has no file {name!r}.")
         try:
             found = json.loads(file.read_bytes())

@@ -80,7 +80,7 @@ def declare(app: Application, agent: Agent) -> None:
             wanted = model.tag(context, wanted.version, {PROMOTION: AGAIN})
         address = address_of(model.name, wanted.version)
         actions = acted_on(context, STRATEGY)  # before the service: it shows what came of those that have ended
-        record = _record(context, service.name)
+        ended, record = model_changes.settled(actions), _record(context, service.name)
         why = rejected(wanted.tags)
         if record is None:
             stands: str | None = f"the service {service.name!r} is not deployed"
@@ -89,11 +89,11 @@ def declare(app: Application, agent: Agent) -> None:
         elif why is not None:
             stands = f"it was rejected: {why}"
         else:
-            stands = model_changes.not_noted_yet(actions, context, wanted) or model_changes.on_its_way(
+            stands = model_changes.not_noted_yet(ended, wanted) or model_changes.on_its_way(
                 actions, context, address, watched_s=options.guard_s + options.settle_s
             )
             if stands is None:
-                out = model_changes.taken_out(actions, context, address, record, node)
+                out = model_changes.taken_out(ended, address, record, node)
                 stands = _out_of_use(context, model, wanted, out, again=again)
         return {"version": wanted.version, "model": address, "run": run, "stands": stands}
 
@@ -129,7 +129,7 @@ def _declare_watching(
     @sensor(sf.any_of(*told, sf.every(seconds=options.interval_s)))
     def model_changed(context: Context) -> dict[str, Any]:
         """Note in the registry what became of the newest changes."""
-        actions = model_changes.settled(acted_on(context, STRATEGY), context)
+        actions = model_changes.settled(acted_on(context, STRATEGY))
         made: list[dict[str, Any]] = []
         record = _record(context, service) if actions else None
         now_served = None if record is None else served(record, node)

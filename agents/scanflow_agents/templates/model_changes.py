@@ -1,6 +1,6 @@
 """What became of the executor's changes of a service's model: which stand, which went wrong, what is to be noted.
 
-All of it is pure.
+All of it is pure. Actions are those of the one executor's strategy.
 """
 
 from __future__ import annotations
@@ -24,16 +24,11 @@ def served(record: ServiceRecord, node: str) -> str | None:
     return None if record.current is None else record.current.models.get(node)
 
 
-def settled(actions: Iterable[Action], context: Context) -> list[Action]:
-    """Return the actions of this executor that have come to an end, the last begun first: what was wanted earlier may
-    have been approved later."""
-    ended = (
-        action
-        for action in actions
-        if is_mine(action, context)
-        and action.state in {"succeeded", "failed", "reverted", "lost"}
-        and action.began is not None
-    )
+def settled(actions: Iterable[Action]) -> list[Action]:
+    """Return the actions that have come to an end, the last begun first: what was wanted earlier may have been approved
+    later."""
+    states = {"succeeded", "failed", "reverted", "lost"}
+    ended = (action for action in actions if action.state in states and action.began is not None)
     return sorted(ended, key=lambda action: action.began or 0.0, reverse=True)
 
 
@@ -62,18 +57,15 @@ def took_effect(action: Action, now_served: str | None) -> bool:
     return action.state in {"succeeded", "lost"} and version_address(action) == now_served
 
 
-def taken_out(
-    actions: Iterable[Action], context: Context, address: str, record: ServiceRecord, node: str
-) -> Action | None:
+def taken_out(ended: Sequence[Action], address: str, record: ServiceRecord, node: str) -> Action | None:
     """Return the change to a version that another client has undone since.
 
-    ``actions`` are the newest first, as read before the service was. A service that was deleted and deployed since the
+    ``ended`` are the settled actions, as read before the service was. A service that was deleted and deployed since the
     change lost the version without anybody's wish; who has another version deployed over it took it out of use.
     """
     now_served = served(record, node)
     if now_served in {None, address}:
         return None
-    ended = settled(actions, context)
     last = next((one for one in ended if took_effect(one, now_served)), None)
     own = next((one for one in ended if version_address(one) == address and one.state != "lost"), None)
     if last is None or last is not own:  # another took its place, or its own last try went wrong
@@ -81,9 +73,9 @@ def taken_out(
     return None if last.ended is not None and record.created > last.ended else last
 
 
-def not_noted_yet(actions: Iterable[Action], context: Context, version: ModelVersion) -> str | None:
+def not_noted_yet(ended: Sequence[Action], version: ModelVersion) -> str | None:
     """Say that the last try of a version went wrong, where the registry does not say so yet."""
-    last = next((one for one in settled(actions, context) if version_address(one) == version.uri), None)
+    last = next((one for one in ended if version_address(one) == version.uri), None)
     if last is None or went_wrong(last) is None or is_noted(last, version):
         return None
     return f"its last try went wrong, which is about to be noted: {last.id}"
@@ -95,8 +87,6 @@ def on_its_way(actions: Iterable[Action], context: Context, address: str, *, wat
     for intent in context.wanted():
         return _under_way(intent, address)
     for action in actions:
-        if not is_mine(action, context) or action.decision.verdict in {"suggest", "observe"}:
-            continue
         if action.state in {"pending", "running"}:
             return _under_way(action.intent, address)
         same = version_address(action) == address
@@ -108,11 +98,6 @@ def on_its_way(actions: Iterable[Action], context: Context, address: str, *, wat
 def _under_way(intent: Intent, address: str) -> str:
     own = _address(intent)
     return f"it is on its way: {intent.id}" if own == address else f"another is on its way: {own}"
-
-
-def is_mine(action: Action, context: Context) -> bool:
-    one = action.intent
-    return (one.app, one.team, one.agent, one.strategy) == (context.app, context.team, context.agent, STRATEGY)
 
 
 def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool, is_served: bool) -> Verdict:

@@ -130,7 +130,7 @@ def arrays_of(tracker: KnowledgeBase, run_id: str, *, name: str | None = None) -
     """Return the arrays of a tracked run's ``.npz`` file: the one named, or the only one."""
     with tempfile.TemporaryDirectory() as folder:
         root = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name or "")
-        found = [root] if root.is_file() else sorted(root.rglob(name or "*.npz"))
+        found = sorted(root.rglob(name or "*.npz"))
         if len(found) != 1:
             raise NotFoundError(f"The tracked run {run_id!r} has {len(found)} files {name or '*.npz'}; one is needed.")
         try:

@@ -28,10 +28,6 @@ def batch(seed: int = 0, count: int = 40) -> dict[str, Any]:
     }
 
 
-def changed(given_: dict[str, Any], **values: Any) -> dict[str, Any]:
-    return {**given_, **values}
-
-
 def shuffled(given_: dict[str, Any], order: Any) -> dict[str, Any]:
     back = np.argsort(order)
     other: dict[str, Any] = {key: [given_[key][at] for at in order] for key in ("ids", "runs", "guesses")}
@@ -41,7 +37,7 @@ def shuffled(given_: dict[str, Any], order: Any) -> dict[str, Any]:
 
 @given(st.integers(0, 10_000), st.integers(0, 60))
 def test_only_outliers_and_doubtful_ones_are_picked_none_twice_and_no_more_than_wanted(seed: int, most: int) -> None:
-    given_ = changed(batch(seed), most=most)
+    given_ = batch(seed) | {"most": most}
 
     found = pick(**given_)
 
@@ -49,9 +45,8 @@ def test_only_outliers_and_doubtful_ones_are_picked_none_twice_and_no_more_than_
     assert {point.index for point in found} <= eligible
     assert len({point.id for point in found}) == len(found) == min(most, len(eligible))
     for point in found:
-        assert point.id == given_["ids"][point.index]
-        assert point.run == given_["runs"][point.index]
-        assert point.guess == given_["guesses"][point.index]
+        of = [given_[name][point.index] for name in ("ids", "runs", "guesses")]
+        assert [point.id, point.run, point.guess] == of
         assert 0 <= point.score <= 1
 
 
@@ -67,17 +62,16 @@ def test_the_order_of_samples_does_not_matter(seed: int) -> None:
 
 
 def test_the_best_score_comes_first() -> None:
-    given_ = changed(batch(), strangeness=np.arange(40.0), uncertainty=np.full(40, 0.6))
+    given_ = batch() | {"strangeness": np.arange(40.0), "uncertainty": np.full(40, 0.6)}
 
-    assert pick(**given_)[0] == CriticalPoint(
-        id="id-039", run="run-0", index=39, guess=given_["guesses"][39], score=0.8
-    )
+    guess = given_["guesses"][39]
+    assert pick(**given_)[0] == CriticalPoint(id="id-039", run="run-0", index=39, guess=guess, score=0.8)
 
 
 def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
     features = np.repeat([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]], [30, 5, 5], axis=0)
     features += np.random.default_rng(0).normal(scale=0.01, size=features.shape)
-    given_ = changed(batch(), features=features, uncertainty=np.full(40, 0.9), most=3)
+    given_ = batch() | {"features": features, "uncertainty": np.full(40, 0.9), "most": 3}
 
     groups = {0 if point.index < 30 else 1 if point.index < 35 else 2 for point in pick(**given_)}
 
@@ -85,21 +79,17 @@ def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
 
 
 def test_samples_that_are_all_the_same_are_picked_by_score() -> None:
-    given_ = changed(batch(), features=np.zeros((40, 2)), uncertainty=np.full(40, 0.9), most=5)
+    given_ = batch() | {"features": np.zeros((40, 2)), "uncertainty": np.full(40, 0.9), "most": 5}
 
     found = pick(**given_)
 
     assert [point.index for point in found] == np.argsort(-given_["strangeness"])[:5].tolist()
 
 
-def test_no_samples_give_no_points() -> None:
+def test_no_samples_give_no_points_and_one_is_picked_when_it_is_doubtful() -> None:
     empty = {key: value[:0] if hasattr(value, "__getitem__") else value for key, value in batch().items()}
-
     assert pick(**empty) == []
-
-
-def test_one_sample_is_picked_when_it_is_doubtful() -> None:
-    assert [point.id for point in pick(**changed(batch(count=1), uncertainty=np.ones(1)))] == ["id-000"]
+    assert [point.id for point in pick(**(batch(count=1) | {"uncertainty": np.ones(1)}))] == ["id-000"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +103,7 @@ def test_one_sample_is_picked_when_it_is_doubtful() -> None:
 )
 def test_what_cannot_be_picked_from_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidError, match=words):
-        pick(**changed(batch(), **change))
+        pick(**(batch() | change))
 
 
 def test_a_model_that_gives_one_class_all_is_sure_and_one_that_halves_is_not() -> None:
