@@ -44,9 +44,7 @@ class Sensor(Model):
     filter_string: str | None = None
     """Which of those runs, in MLflow's filter language."""
 
-    function: Annotated[
-        str | None, AfterValidator(lambda value: None if value is None else check_locator(value, "function"))
-    ] = None
+    function: Annotated[str, AfterValidator(lambda value: check_locator(value, "function"))] | None = None
     """``file.py:name`` or ``package.module:name``. Unset: the template's function of that name."""
 
     parameters: Parameters = Field(default_factory=Fixed)

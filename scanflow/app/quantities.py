@@ -89,9 +89,7 @@ def _seconds(value: Any, info: ValidationInfo) -> float:
 
 
 Seconds = Annotated[float | str | timedelta, BeforeValidator(_seconds)]
-Duration = Annotated[
-    float | str | None, BeforeValidator(lambda value, info: None if value is None else _seconds(value, info))
-]
+Duration = Annotated[float | str, BeforeValidator(_seconds)] | None
 """None: without limit."""
 
 

@@ -19,14 +19,10 @@ AffinityMode = Literal["any", "cpu", "cpumem", "cpumempin"]
 class Resources(Model):
     """What one copy of a node is granted. Unset means: not limited, and one core is counted for planning."""
 
-    cpu: Annotated[float | str | None, BeforeValidator(lambda value: None if value is None else parse_cpu(value))] = (
-        None
-    )
+    cpu: Annotated[float | str, BeforeValidator(parse_cpu)] | None = None
     """Cores, as ``2``, ``0.5`` or ``"500m"``. Thread pools are sized to it, rounded up."""
 
-    memory: Annotated[
-        str | int | None, BeforeValidator(lambda value: None if value is None else format_memory(parse_memory(value)))
-    ] = None
+    memory: Annotated[str | int, BeforeValidator(lambda value: format_memory(parse_memory(value)))] | None = None
     """Bytes, as ``"512Mi"``, ``"4Gi"`` or a number."""
 
     gpu: Whole = Field(default=0, ge=0)

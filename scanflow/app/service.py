@@ -30,9 +30,7 @@ class Service(Linkable):
     role: ServiceRole = "MODEL"
     """What the node does with a request, in Seldon's terms."""
 
-    implementation: Annotated[
-        str | None, AfterValidator(lambda value: None if value is None else check_locator(value, "implementation"))
-    ] = None
+    implementation: Annotated[str, AfterValidator(lambda value: check_locator(value, "implementation"))] | None = None
     """A class as ``file.py:Class`` or ``package.module:Class``."""
 
     model: str | None = None

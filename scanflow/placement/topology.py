@@ -32,12 +32,6 @@ def _as_cpus(value: Any) -> Any:
 Cpus = Annotated[tuple[int, ...], BeforeValidator(_as_cpus), PlainSerializer(format_cpus, return_type=str)]
 """Numbers of CPUs or nodes, in order and once each; written as ``"0-3,8"``."""
 
-_MaybeCpus = Annotated[
-    tuple[int, ...] | None,
-    BeforeValidator(lambda value: None if value is None else _as_cpus(value)),
-    PlainSerializer(lambda cpus: None if cpus is None else format_cpus(cpus), return_type=str | None),
-]
-
 
 class Cache(Model):
     level: Whole = Field(ge=1, le=9)
@@ -72,13 +66,13 @@ class Topology(Model):
     nodes: Annotated[tuple[NumaNode, ...], BeforeValidator(as_tuple)]
     caches: Annotated[tuple[Cache, ...], BeforeValidator(as_tuple)] = ()
     offline: Cpus = ()
-    allowed: _MaybeCpus = None
+    allowed: Cpus | None = None
     """CPUs that this process may run on: affinity mask and cpuset. None: all."""
 
     quota: Number | None = Field(default=None, gt=0)
     """Cores' worth of time. None: no limit."""
 
-    allowed_nodes: _MaybeCpus = None
+    allowed_nodes: Cpus | None = None
     """Nodes whose memory this process may use. None: all."""
 
     memory_limit_bytes: Whole | None = Field(default=None, gt=0)
