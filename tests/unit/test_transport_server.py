@@ -65,11 +65,18 @@ def test_a_document_comes_back_and_the_token_goes_along() -> None:
     assert asked[0].headers["authorization"] == "Bearer abc"
 
 
-def test_what_the_server_raised_is_raised_here() -> None:
-    status, document = problem_of(NotFoundError("There is no run 'x'."))
-    handle, _ = scripted(httpx.Response(status, json=document))
-    with pytest.raises(NotFoundError, match=r"^There is no run 'x'\.$"):
-        server(handle).get(path_of("runs", "x"))
+@pytest.mark.parametrize(
+    ("answer", "error", "told"),
+    [
+        (httpx.Response(404, json=problem_of(NotFoundError("No run 'x'."))[1]), NotFoundError, r"^No run 'x'\.$"),
+        (httpx.Response(200, text="<html>"), UnavailableError, "is no scanflow server"),
+        (httpx.Response(500, text="oops"), InternalError, r"127\.0\.0\.1:46666 answered 500: oops"),
+    ],
+    ids=["ours", "another program", "a proxy"],
+)
+def test_what_the_server_raised_is_raised_here(answer: httpx.Response, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        server(scripted(answer)[0]).get(path_of("runs", "x"))
 
 
 def test_a_server_that_is_not_there_is_named_with_the_next_command_and_not_waited_for() -> None:
@@ -150,36 +157,18 @@ def test_a_stream_that_is_refused_says_why() -> None:
     assert len(asked) == 1
 
 
-def test_an_answer_that_is_not_json_is_said_to_come_from_another_program() -> None:
-    handle, _ = scripted(httpx.Response(200, text="<html>"))
-    with pytest.raises(UnavailableError, match="is no scanflow server"):
-        server(handle).get("/runs")
-
-
-def test_a_proxy_that_fails_is_not_taken_for_a_defect_of_the_request() -> None:
-    handle, _ = scripted(httpx.Response(500, text="oops"))
-    with pytest.raises(InternalError, match=r"127\.0\.0\.1:46666 answered 500: oops"):
-        server(handle).get("/runs")
-
-
 @pytest.mark.parametrize(
     "url", ["", "localhost:46666", "ftp://x", "http://", "http://x:99999", "http://x:0", "http://h?a=1"]
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidError, match="is no address of a server"):
         ServerClient(url)
-
-
-def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
     with pytest.raises(InvalidError, match="SCANFLOW_TOKEN") as error:
         ServerClient("http://me:secret@h:1")
     assert "secret" not in str(error.value)
-
-
-@pytest.mark.parametrize("token", ["", " a", "a\nb", "ä"])
-def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: str) -> None:
-    with pytest.raises(InvalidError, match="token cannot be sent"):
-        ServerClient(URL, token=token)
+    for token in ("", " a", "a\nb", "ä"):
+        with pytest.raises(InvalidError, match="token cannot be sent"):
+            ServerClient(URL, token=token)
 
 
 def test_a_name_cannot_become_another_path() -> None:
