@@ -301,11 +301,7 @@ def type_name(hint: Any) -> str:
 
 
 def installed_primitive(name: str) -> type[PrimitiveModel] | None:
-    """Return the primitive that a package adds under that name; None: none does.
-
-    Raises:
-        UsageError: what is installed is no primitive, or has another name.
-    """
+    """Return the primitive that a package adds under that name; None: none does."""
     if name not in plugin_names("primitives"):
         return None
     found = load_plugin("primitives", name)

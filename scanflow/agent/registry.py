@@ -58,16 +58,10 @@ def load_agent(app: Application, agent: Agent | str, *, template: Template | Non
     application sets the trigger, the nodes, the filter and the parameters of the function of its name, or brings its
     own function. Modules are found relative to ``app.app_dir`` and may import each other, also with a dot.
 
-    Args:
-        app: The application; its ``app_dir`` is a folder of this machine.
-        agent: One of its agents, or that one's name.
-        template: What declares the built-in agent that ``agent.template`` names.
-
     Raises:
         NotFoundError: a module, a function or the agent is not there.
         UsageError: a module cannot be loaded; the message has the line.
-        InvalidError: what is declared does not fit together.
-    """
+        InvalidError: what is declared does not fit together."""
     agent = _agent(app, agent)
     folder = Path(app.app_dir).resolve()
     loader = _Loader(f"_agent_{agent.name.replace('-', '_')}", folder)

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from scanflow.agent.decide import Evaluator
 from scanflow.agent.error_text import encodable, error_text
@@ -158,7 +158,6 @@ class ControlLoop:
         if firing.attempts < MOST_ATTEMPTS:
             self._begin(runner, replace(firing, attempts=firing.attempts + 1))
             return True
-        runner.state.interrupted += 1
         self._missed(runner, firing, "interrupted")
         self._state.call_done(runner.state.sensor, firing.cause)
         return False
@@ -244,9 +243,7 @@ class ControlLoop:
                 continue
             firing = FiringRequest(cause=f"event:{key}", at=self._clock(), event=event)
             if _hops(event) >= MOST_HOPS:
-                runner.state.looped += 1
                 self._missed(runner, firing, "looped")
-                self._state.changed(runner.state)
                 continue
             try:
                 count += self._admit(runner, firing, paths)
@@ -297,9 +294,7 @@ class ControlLoop:
         if self._state.knows_call(runner.state.sensor, firing.cause):
             return False
         if len(runner.waiting) >= runner.sensor.most_waiting:
-            runner.state.full += 1
             self._missed(runner, firing, "full")
-            self._state.changed(runner.state)
             raise UnavailableError(
                 f"{len(runner.waiting)} firings of the sensor {runner.state.sensor!r} wait already. Try again later."
             )
@@ -323,9 +318,7 @@ class ControlLoop:
         if runner.task is None:
             self._begin(runner, firing)
         else:
-            runner.state.running += 1
             self._missed(runner, firing, "running")
-            self._state.changed(runner.state)
 
     # -- a firing
 
@@ -384,14 +377,14 @@ class ControlLoop:
         sample, text = self._sample(runner.state.sensor, firing, now, value, error, max(0.0, now - began))
         runner.state.in_progress = None
         runner.state.errors += sample.error is not None
-        self._note_text("sample", runner.state.sensor, now, text)
+        self._state.note("sample", runner.state.sensor, now, text)
         decided = self._decided(sample)
         wrong = "; ".join(f"strategy {strategy!r}: {why}" for strategy, why in decided.errors.items())
         runner.state.ended(sample.error or wrong or None, now)
         for strategy, why in decided.errors.items():
             self._note("error", strategy, now, {"strategy": strategy, "sample": sample.id, "error": why})
         for delivery in decided.deliveries:
-            self._note_text(delivery.kind, delivery.queue, now, delivery.body)
+            self._state.note(delivery.kind, delivery.queue, now, delivery.body)
         self._send(decided.deliveries)
         self._state.call_done(runner.state.sensor, firing.cause)
         self._state.changed(runner.state)
@@ -426,14 +419,16 @@ class ControlLoop:
 
     # -- the journal
 
-    def _missed(self, runner: _Runner, firing: FiringRequest, reason: str) -> None:
+    def _missed(
+        self, runner: _Runner, firing: FiringRequest, reason: Literal["interrupted", "looped", "full", "running"]
+    ) -> None:
+        """Count a firing that is not made, and say why in the journal."""
+        setattr(runner.state, reason, getattr(runner.state, reason) + 1)
         self._note("missed", runner.state.sensor, self._clock(), {"reason": reason, "cause": firing.cause, "count": 1})
+        self._state.changed(runner.state)
 
     def _note(self, kind: str, subject: str, at: float, body: Mapping[str, Any]) -> None:
-        self._note_text(kind, subject, at, json.dumps(body))
-
-    def _note_text(self, kind: str, subject: str, at: float, body: str) -> None:
-        self._state.note(kind, subject, at, body)
+        self._state.note(kind, subject, at, json.dumps(body))
 
 
 def sample_id(agent: str, sensor: str, cause: str) -> str:

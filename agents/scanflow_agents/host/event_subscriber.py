@@ -136,7 +136,7 @@ class EventSubscriber:
         position = self._state.position
         if position is None or not position.listens:
             newest = await self._source.newest()
-            self._keep(_at(newest, 0 if position is None else position.generation))
+            self._state.set_position(_at(newest, 0 if position is None else position.generation))
             return
         if position.number == 0:
             return
@@ -151,7 +151,7 @@ class EventSubscriber:
                 now.number,
             )
             self._note("hearing", {"began_anew": True, "was": position.number, "now": now.number})
-            self._keep(now)
+            self._state.set_position(now)
 
     async def _listen(self) -> None:
         position = self._state.position
@@ -186,10 +186,9 @@ class EventSubscriber:
         assert position is not None
         if event.id > position.number:
             # A forgotten event cannot be looked at again, so how it was is not kept.
-            self._keep(replace(position, number=event.id, mark="" if event.type == GONE else _mark(event)))
-
-    def _keep(self, position: EventPosition) -> None:
-        self._state.set_position(position)
+            self._state.set_position(
+                replace(position, number=event.id, mark="" if event.type == GONE else _mark(event))
+            )
 
     def _lost(self, number: int, event: Event) -> None:
         count = event.id - number

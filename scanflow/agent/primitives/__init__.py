@@ -45,15 +45,7 @@ CATALOGUE: tuple[Primitive, ...] = tuple(row for model in _BUILT_IN.values() for
 def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = False) -> Act:
     """Return the primitive of that name with these arguments, checked: what was sent or kept as JSON, read back.
 
-    Args:
-        primitive: Its name.
-        arguments: By their names, as JSON holds them.
-        inverse: Whether it undoes an action: some arguments only an inverse may have.
-
-    Raises:
-        NotFoundError: there is no such primitive.
-        InvalidError: an argument is wrong.
-    """
+    Some arguments only an ``inverse`` may have, which undoes an action."""
     model: Any = _BUILT_IN.get(primitive) or installed_primitive(primitive)
     if model is None:
         raise NotFoundError(

@@ -145,13 +145,10 @@ def summary_of(record: ServiceRecord) -> dict[str, Any]:
 def in_effect(
     deployer: Deployer, asked: ServiceRecord, still: Callable[[ServiceRecord], bool], *, patience_s: float = PATIENCE_S
 ) -> ServiceRecord:
-    """Return the service once what was wanted of it is wholly in effect.
+    """Return the service once what was wanted of it is wholly in effect, for which ``patience_s`` are waited.
 
-    Args:
-        deployer: Who serves.
-        asked: The service as it was found, with the change asked for.
-        still: Whether the change is still wanted of the service: one that cannot be is undone.
-        patience_s: Longest that it is waited for, in seconds."""
+    ``asked`` is the service as it was found, with the change asked for; ``still`` says whether that is still wanted of
+    it: a change that cannot be is undone."""
     give_up, record = time.monotonic() + patience_s, asked
     # A service of which nothing was in effect yet is being deployed; whoever does that waits for it.
     while asked.settled and record.settled < asked.generation and still(record):

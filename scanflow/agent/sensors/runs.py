@@ -62,20 +62,11 @@ def find_runs(
     until: float | None = None,
     limit: int = LIMIT,
 ) -> list[Run]:
-    """Return the runs that ended in ``after < end <= until`` and match, newest first; with neither, all.
+    """Return the runs that ended in ``after < end <= until`` (seconds since the epoch) and match, newest first.
 
-    Windows that join leave no run out and count none twice.
-
-    Args:
-        tracker: The knowledge base.
-        app: The application's name.
-        team: Its team.
-        nodes: Steps, or services, whose runs are meant. Empty: all.
-        filter_string: Which of those, in MLflow's filter language.
-        workflows: The application's. What a service answered is kept under its workflow's name.
-        after: Seconds since the epoch. None: from the beginning.
-        until: Seconds since the epoch. None: to the end.
-        limit: The most runs to look at for one node."""
+    Windows that join leave no run out and count none twice; without either bound, runs that go on are there too.
+    ``nodes`` are steps or services (empty: all), ``filter_string`` is in MLflow's filter language, and ``limit`` is the
+    most runs to look at for one node. What a service answered is kept under its workflow's name."""
     given = (filter_string or "").strip()
     clauses = [clause for node in nodes for clause in _clauses(node, workflows)] or [""]
     found: dict[str, Run] = {}

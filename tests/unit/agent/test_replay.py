@@ -16,18 +16,11 @@ from scanflow.agent.decide import Evaluator, Situation
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.replay import Moment, Trace, difference, replay, trace_of
 from scanflow.errors import InvalidError
+from tests.unit.agent.agents_made import sample as made
 
 
-def sample(number: int, value: JSON, *, error: str | None = None) -> Sample:
-    return Sample(
-        id=f"s{number}",
-        agent="tracker",
-        sensor="count",
-        at=1000.0 + number,
-        value=value,
-        cause=f"c{number}",
-        error=error,
-    )
+def sample(number: int, value: JSON, **fields: Any) -> Sample:
+    return made(value, id=f"s{number}", at=1000.0 + number, cause=f"c{number}", **fields)
 
 
 def strategies(least: int = 10, *, autonomy: Any = "auto", often: int = 3, many: JSON = 100) -> Evaluator:
