@@ -12,6 +12,7 @@ import pytest
 
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.settings import Settings
+from scanflow_client.cli import main
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -48,5 +49,20 @@ def cli(home: Path, tmp_path: Path) -> Cli:
         return subprocess.run(
             [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
         )
+
+    return run
+
+
+@pytest.fixture
+def quick_cli(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Run the command line within this process, in ``tmp_path``: for commands that start nothing."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["scanflow", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, ended.value.code, out, err)  # type: ignore[arg-type]
 
     return run

@@ -15,6 +15,7 @@ from scanflow.backends.records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest, TaskLog
 from scanflow.deployer.remote_home import read_up
 from scanflow.home_token import ensure_home_token
+from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow.testing.deployer import DeployerContract
 from scanflow_client import control_plane
@@ -89,79 +90,68 @@ def remote(url: str, home: Path) -> RemoteDeployer:
 @pytest.fixture
 def gated(tmp_path: Path) -> tuple[Application, Path]:
     """An application whose second step waits for a file ``open`` beside it, and its file."""
-    from scanflow.loading import load_application
-
     path = tmp_path / "gated_app.py"
     path.write_text(GATED, encoding="utf-8")
     return load_application(str(path))[0], path
 
 
-def test_a_run_whose_server_is_killed_in_the_middle_is_watched_to_its_end_by_the_next(
+class Watched(threading.Thread):
+    """A run of the gated application, watched until it ends; made once its second step waits."""
+
+    def __init__(self, remote: RemoteDeployer, app: Application, source: Path) -> None:
+        super().__init__(daemon=True)
+        self.remote, self.app, self.source = remote, app, source
+        self.seen: list[Event] = []
+        self.state = ""
+        self.start()
+        until(lambda: any(isinstance(one, TaskStarted) and one.step == "second" for one in self.seen), "it waits")
+
+    def run(self) -> None:
+        self.state = self.remote.run(RunRequest(self.app, source=self.source), observe=self.seen.append).state
+
+
+def test_a_run_is_watched_to_its_end_by_the_next_server(
     remote: RemoteDeployer, url: str, home: Path, gated: tuple[Application, Path]
 ) -> None:
-    app, source = gated
-    seen: list[Event] = []
-    ended: list[str] = []
-
-    def run() -> None:
-        ended.append(remote.run(RunRequest(app, source=source), observe=seen.append).state)
-
-    watcher = threading.Thread(target=run, daemon=True)
-    watcher.start()
-    until(lambda: any(isinstance(one, TaskStarted) and one.step == "second" for one in seen), "the second step runs")
+    watched = Watched(remote, *gated)
+    folder = watched.source.parent
     up = read_up(home)
     assert up is not None
     os.kill(up.server.pid, signal.SIGKILL)
     until(lambda: not up.server.is_alive(), "the server is gone")
     again = control_plane.up(Settings(home=home), tracker=False)
     assert (again.server, again.up.server.url) == (True, url)
-    (source.parent / "open").touch()
-    watcher.join(timeout=60)
-    assert ended == ["succeeded"]
-    assert [one.record.task for one in seen if isinstance(one, TaskEnded)] == ["first", "second"]
-    assert (source.parent / "times").read_text() == "x"
+    (folder / "open").touch()
+    watched.join(timeout=60)
+    assert watched.state == "succeeded"
+    assert [one.record.task for one in watched.seen if isinstance(one, TaskEnded)] == ["first", "second"]
+    assert (folder / "times").read_text() == "x"
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_what_a_run_was_started_with_is_kept_when_it_is_gone_on_with(
-    remote: RemoteDeployer, tmp_path: Path, given: bool
-) -> None:
-    from scanflow.loading import load_application
-
+def test_what_a_run_was_started_with_is_kept_when_it_is_resumed(remote: RemoteDeployer, tmp_path: Path) -> None:
     source = tmp_path / "changed_app.py"
     source.write_text(CHANGED, encoding="utf-8")
     app = load_application(str(source))[0]
-    deployer = remote
-    failed = deployer.run(RunRequest(app, parameters={"plus": 5}, source=source))
+    failed = [remote.run(RunRequest(app, parameters={"plus": 5}, source=source)) for _ in range(2)]
     (tmp_path / "mended").touch()
-    assert deployer.run(RunRequest(app if given else None, run=failed.name)).state == "succeeded"
-    assert deployer.outputs(failed.name, "total") == {"result": 5}
+    for run, given in zip(failed, (app, None), strict=True):
+        assert remote.run(RunRequest(given, run=run.name)).state == "succeeded"
+        assert remote.outputs(run.name, "total") == {"result": 5}
 
 
-def test_a_log_is_followed_until_its_task_has_ended(remote: RemoteDeployer, gated: tuple[Application, Path]) -> None:
-    app, source = gated
-    deployer = remote
-    seen: list[Event] = []
-    watcher = threading.Thread(
-        target=lambda: deployer.run(RunRequest(app, source=source), observe=seen.append), daemon=True
-    )
-    watcher.start()
-    until(lambda: any(isinstance(one, TaskStarted) and one.step == "second" for one in seen), "the second step runs")
-    blocks = (part.data for part in deployer.logs(TaskLog("@latest", "second"), follow=True))
-    told = next(blocks)
-    assert told == b"waiting\n"
-    (source.parent / "open").touch()
-    assert told + b"".join(blocks) == b"waiting\ndone\n"
-    watcher.join(timeout=60)
-
-
-def test_what_the_server_did_is_seen_without_it_and_the_other_way_round(
+def test_a_log_is_followed_and_what_the_server_did_is_seen_without_it(
     remote: RemoteDeployer, home: Path, gated: tuple[Application, Path]
 ) -> None:
-    app, source = gated
-    (source.parent / "open").touch()
-    over_there = remote.run(RunRequest(app, source=source))
-    here = EmbeddedDeployer(Settings(home=home)).run(RunRequest(app, source=source))
-    for deployer in (remote, EmbeddedDeployer(Settings(home=home))):
+    watched = Watched(remote, *gated)
+    blocks = (part.data for part in remote.logs(TaskLog("@latest", "second"), follow=True))
+    told = next(blocks)
+    assert told == b"waiting\n"
+    (watched.source.parent / "open").touch()
+    assert told + b"".join(blocks) == b"waiting\ndone\n"
+    watched.join(timeout=60)
+    over_there = remote.show("@latest")
+    embedded = EmbeddedDeployer(Settings(home=home))
+    here = embedded.run(RunRequest(watched.app, source=watched.source))
+    for deployer in (remote, embedded):
         assert [one.name for one in deployer.runs()] == [here.name, over_there.name]
         assert deployer.show(over_there.name) == over_there

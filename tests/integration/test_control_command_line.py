@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import scanflow as sf
-from scanflow.deployer.remote_home import Up, read_up
+from scanflow.deployer.remote_home import Up, UpProcess, read_up
 from scanflow.errors import UnavailableError
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.identity import birth_of
@@ -44,20 +44,19 @@ app = sf.Application(
     workflows=[
         sf.Workflow(name="w", nodes=[load.bind()]), sf.Workflow(name="bad", nodes=[fail.bind(1)])
     ],
+    agents=[sf.Agent(name="watcher", modules=["watch.py"])],
 )
 """
 
 WATCH = """
+import time
 import scanflow as sf
 from scanflow.agent import sensor
 
-@sensor(sf.every(hours=1))
-def look():
-    return 1
-"""
-WATCHED = """
-import scanflow as sf
-app = sf.Application(name="shop", agents=[sf.Agent(name="watcher", modules=["watch.py"])])
+@sensor(sf.every(seconds=1))
+async def look():
+    open(BLOCKED, "w").close()
+    time.sleep(SECONDS)
 """
 
 
@@ -80,10 +79,10 @@ def up(cli: Cli, home: Path) -> Iterator[Up]:
     assert not found.server.is_alive()
 
 
-def test_a_story_from_up_to_down(cli: Cli, home: Path, app: Path) -> None:
-    assert "Nothing is up. Start it: scanflow up" in (nothing := cli("status")).stdout
+def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path) -> None:
+    assert "Nothing is up. Start it: scanflow up" in (nothing := quick_cli("status")).stdout
     assert nothing.returncode == 3
-    asked = cli("events")
+    asked = quick_cli("events")
     assert (asked.returncode, "Start it: scanflow up" in asked.stderr) == (3, True)
     raised = cli("up", "--no-tracker", "--port", str(unused_port()))
     assert raised.returncode == 0, raised.stderr
@@ -92,140 +91,116 @@ def test_a_story_from_up_to_down(cli: Cli, home: Path, app: Path) -> None:
     try:
         assert f"The server is up: {found.server.url}" in raised.stdout
         assert f"The server is up already: {found.server.url}" in cli("up", "--no-tracker").stdout
-        ran = cli("run", "app.py:w", "-p", "count=5")
-        assert ran.returncode == 0, ran.stderr
-        assert "✓ load" in ran.stdout
-        assert cli("logs").stdout == "loading 5\n"
-        happened = cli("events", "--type", "run.succeeded", "--json")
+        assert demo_s_advice() == ["up", "why", "events"]
+        assert [quick_cli(word).returncode for word in ("why", "events")] == [0, 0]
+        command = [*COMMAND, "events", "--follow", "--json", "--type", "run.succeeded"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+            try:
+                ran = cli("run", "app.py:w", "-p", "count=5")
+                assert watching.stdout is not None
+                told: dict[str, Any] = json.loads(watching.stdout.readline())
+            finally:
+                watching.kill()
+        assert (ran.returncode, "✓ load" in ran.stdout) == (0, True), ran.stderr
+        assert (told["type"], told["app"]) == ("run.succeeded", "demo")
+        assert quick_cli("logs").stdout == "loading 5\n"
+        happened = quick_cli("events", "--type", "run.succeeded", "--json")
         assert [json.loads(line)["type"] for line in happened.stdout.splitlines()] == ["run.succeeded"]
-        shown = cli("status")
+        shown = quick_cli("status")
         assert (shown.returncode, f"✓ server   {found.server.url}" in shown.stdout) == (0, True)
         failed = cli("run", "app.py:bad")
-        assert failed.returncode == 1
-        assert "ValueError: no such luck" in failed.stderr
+        assert (failed.returncode, "ValueError: no such luck" in failed.stderr) == (1, True)
     finally:
         ended = cli("down")
     assert f"Stopped the server at {found.server.url} (process {found.server.pid})." in ended.stdout
     assert not found.server.is_alive()
-    assert "Nothing was up." in cli("down").stdout
-    assert "loading 5" in cli("logs", cli("runs").stdout.splitlines()[-1].split()[0]).stdout  # without the server
+    assert "Nothing was up." in quick_cli("down").stdout
+    assert "loading 5" in quick_cli("logs", told["subject"].removeprefix("run/")).stdout  # without the server
+
+
+def demo_s_advice() -> list[str]:
+    """Return the commands that the demo advises where nothing was promoted in its time."""
+
+    def ignore(*_: object) -> None:
+        return
+
+    server: Any = SimpleNamespace(get=lambda _: {"counts": {}}, events=lambda *_, **__: iter(()))
+    traffic: Any = SimpleNamespace(send=ignore)
+    app = sf.Application(name="mnist")
+    with pytest.raises(UnavailableError) as advised:
+        run_loop(server, app, traffic, models=dict, tell=ignore, look=ignore, timeout_s=0.0)
+    return re.findall(r"scanflow (\w+)", str(advised.value))
 
 
 def test_commands_go_to_the_server_that_is_named(
-    cli: Cli, up: Up, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_cli: Cli, up: Up, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = cli("token", "show").stdout.strip()
+    token = quick_cli("token", "show").stdout.strip()
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path / "another"))
-    assert "There is no run yet" in cli("runs").stdout
+    assert "There is no run yet" in quick_cli("runs").stdout
     monkeypatch.setenv("SCANFLOW_URL", up.server.url)
-    refused = cli("runs")
+    refused = quick_cli("runs")
     assert (refused.returncode, "scanflow token show" in refused.stderr) == (2, True)
     monkeypatch.setenv("SCANFLOW_TOKEN", token)
-    made = cli("token", "make", "ada").stdout.strip()
-    assert cli("token", "make", "ada").returncode == 3
+    made = quick_cli("token", "make", "ada").stdout.strip()
+    assert quick_cli("token", "make", "ada").returncode == 3
     monkeypatch.setenv("SCANFLOW_TOKEN", made)
-    assert cli("run", "app.py:w").returncode == 0
-    assert len(json.loads(cli("runs", "--json").stdout)) == 1
+    assert quick_cli("run", "app.py:w").returncode == 0
+    assert len(json.loads(quick_cli("runs", "--json").stdout)) == 1
     monkeypatch.delenv("SCANFLOW_URL")
-    assert "There is no run yet" in cli("runs").stdout
+    assert "There is no run yet" in quick_cli("runs").stdout
     monkeypatch.setenv("SCANFLOW_URL", "http://127.0.0.1:1")
-    lost = cli("runs")
+    lost = quick_cli("runs")
     assert lost.returncode == 3
     assert "The server at http://127.0.0.1:1 cannot be reached" in lost.stderr
     assert "scanflow up" in lost.stderr
     monkeypatch.setenv("SCANFLOW_URL", "over there")
-    assert cli("runs").returncode == 2
+    assert quick_cli("runs").returncode == 2
 
 
-def test_commands_work_on_when_the_server_was_killed_and_up_brings_it_back(cli: Cli, up: Up, app: Path) -> None:
-    os.kill(up.server.pid, signal.SIGKILL)
-    until(lambda: not up.server.is_alive(), "it is gone")
-    assert cli("run", "app.py:w").returncode == 0
-    again = cli("up", "--no-tracker", "--json")
-    assert Up.model_validate_json(again.stdout).server.url == up.server.url
-    assert len(json.loads(cli("runs", "--json").stdout)) == 1
-
-
-def test_down_ends_the_agents_that_outlived_a_killed_server(cli: Cli, up: Up, home: Path, tmp_path: Path) -> None:
-    (tmp_path / "watch.py").write_text(WATCH)
-    (tmp_path / "app.py").write_text(WATCHED)
+def start_agent(cli: Cli, home: Path, folder: Path, *, seconds: float) -> Daemon:
+    """Start an agent whose sensor blocks for so long, and return its process once that was called."""
+    blocked = folder / "blocked"
+    (folder / "watch.py").write_text(WATCH.replace("BLOCKED", repr(str(blocked))).replace("SECONDS", str(seconds)))
     started = cli("agents", "--start", "app.py")
     assert started.returncode == 0, started.stderr
+    until(blocked.exists, "its sensor fires")
     (attempts,) = (home / "server" / "agents").glob("*/*/attempts")
-    agent = Daemon(attempts.parent)
-    until(lambda: agent.alive, "the agent lives")
-    os.kill(up.server.pid, signal.SIGKILL)
-    until(lambda: not up.server.is_alive(), "the server is gone")
-    assert agent.alive
-    ended = cli("down")
+    return Daemon(attempts.parent)
+
+
+def test_a_killed_server_ends_neither_commands_nor_agents(
+    quick_cli: Cli, up: Up, home: Path, app: Path, tmp_path: Path
+) -> None:
+    agent = start_agent(quick_cli, home, tmp_path, seconds=0.0)
+
+    def kill(server: UpProcess) -> None:
+        os.kill(server.pid, signal.SIGKILL)
+        until(lambda: not server.is_alive(), "the server is gone")
+        assert agent.alive
+
+    kill(up.server)
+    assert quick_cli("run", "app.py:w").returncode == 0
+    again = Up.model_validate_json(quick_cli("up", "--no-tracker", "--json").stdout)
+    assert again.server.url == up.server.url
+    assert len(json.loads(quick_cli("runs", "--json").stdout)) == 1
+    kill(again.server)
+    ended = quick_cli("down")
     assert ended.returncode == 0, ended.stderr
-    assert "Stopped the agent 'watcher' of shop." in ended.stdout
+    assert "Stopped the agent 'watcher' of demo." in ended.stdout
     assert not agent.alive
-
-
-BLOCKING = """
-import time
-import scanflow as sf
-from scanflow.agent import sensor
-
-@sensor(sf.every(seconds=1))
-async def look():
-    open("blocked", "w").close()
-    time.sleep(120)
-"""
 
 
 @pytest.mark.slow
-def test_down_does_not_say_that_an_agent_is_stopped_before_it_is(cli: Cli, up: Up, home: Path, tmp_path: Path) -> None:
-    blocked = tmp_path / "blocked"
-    (tmp_path / "watch.py").write_text(BLOCKING.replace('"blocked"', repr(str(blocked))))
-    (tmp_path / "app.py").write_text(WATCHED)
-    started = cli("agents", "--start", "app.py")
-    assert started.returncode == 0, started.stderr
-    until(blocked.exists, "its sensor blocks")
-    (attempts,) = (home / "server" / "agents").glob("*/*/attempts")
-    agent = Daemon(attempts.parent)
-    ended = cli("down")
+def test_down_does_not_say_that_an_agent_is_stopped_before_it_is(
+    quick_cli: Cli, up: Up, home: Path, app: Path, tmp_path: Path
+) -> None:
+    agent = start_agent(quick_cli, home, tmp_path, seconds=120.0)
+    ended = quick_cli("down")
     assert ended.returncode == 0, ended.stderr
     assert not agent.alive
-    assert "Stopped the agent 'watcher' of shop" in ended.stdout
-    assert "Waiting for watcher of shop to stop" in ended.stderr
-
-
-def test_what_the_demo_advises_where_nothing_was_promoted_works_after_it(cli: Cli) -> None:
-    with pytest.raises(UnavailableError) as advised:
-        give_up()
-    commands = re.findall(r"scanflow (\w+)", str(advised.value))
-    assert commands[-2:] == ["why", "events"]
-    try:
-        for command in commands:
-            done = cli(command, *(("--no-tracker", "--port", str(unused_port())) if command == "up" else ()))
-            assert done.returncode == 0, done.stderr
-    finally:
-        cli("down")
-
-
-def give_up() -> None:
-    """Run the demo's loop without any time."""
-
-    def look(*_: object) -> None:
-        return
-
-    server: Any = SimpleNamespace(get=lambda _: {"counts": {}}, events=lambda *_, **__: iter(()))
-    traffic: Any = SimpleNamespace(send=look, answered=(), stop=look)
-    run_loop(server, sf.Application(name="mnist"), traffic, models=dict, tell=look, look=look, timeout_s=0.0)
-
-
-def test_events_are_followed_as_they_happen(cli: Cli, up: Up, app: Path, tmp_path: Path) -> None:
-    command = [*COMMAND, "events", "--follow", "--json", "--type", "run.succeeded"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as watching:
-        try:
-            assert cli("run", "app.py:w").returncode == 0
-            assert watching.stdout is not None
-            told: dict[str, Any] = json.loads(watching.stdout.readline())
-        finally:
-            watching.kill()
-    assert (told["type"], told["app"]) == ("run.succeeded", "demo")
+    assert "Stopped the agent 'watcher' of demo" in ended.stdout
+    assert "Waiting for watcher of demo to stop" in ended.stderr
 
 
 @pytest.mark.slow

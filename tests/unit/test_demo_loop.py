@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import scanflow as sf
 from scanflow.agent.records import Event
 from scanflow.errors import InternalError, NotFoundError, StepFailedError, UnavailableError
 from scanflow_client.demo.application import load_demo, traffic_program
@@ -80,6 +81,8 @@ def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> N
         "  requests  210 sent, 1 failed",
         "  report    /tmp/x.html",
     ]
+    page = report_of(sf.Application(name="mnist"), loop())
+    assert all(figure in page for figure in ("60.6%", "90.0%", "80 s", "The loop of mnist"))
     told = loop().as_json()
     assert (told["failed"], told["accuracy"]["models:/m/2"]) == (1, {"clean": None, "drifted": 0.9})
 
@@ -89,13 +92,6 @@ def test_the_champion_is_the_version_that_was_promoted_and_not_the_one_on_its_wa
     promoted = event("model.promoted", version=2)
     assert loop(models=models, events=(promoted,)).order == ["models:/m/1", "models:/m/3", "models:/m/2"]
     assert loop(models=models).order[-1] == "models:/m/3"
-
-
-def test_the_report_has_the_figures() -> None:
-    import scanflow as sf
-
-    app = sf.Application(name="mnist")
-    assert all(figure in report_of(app, loop()) for figure in ("60.6%", "90.0%", "80 s", "The loop of mnist"))
 
 
 def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_once() -> None:
@@ -109,9 +105,6 @@ def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_on
         "checker   5 labels",
         "executor  swaps the model of serve: refuse",
     ]
-
-
-def test_what_is_going_on_says_how_well_digits_are_read() -> None:
     activities: list[str] = []
     screen = DemoScreen(Output(print=lambda *_: None, update=activities.append))
     screen.look(Phase.CLEAN, ())
@@ -133,17 +126,13 @@ for line in sys.stdin:
 """
 
 
-def test_traffic_takes_orders_and_says_what_was_answered(tmp_path: Path) -> None:
-    program = tmp_path / "echo.py"
+def test_traffic_takes_orders_and_says_why_it_cannot_begin(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
     program.write_text(ECHO)
     with TrafficProgram(program, log=tmp_path / "log") as traffic:
         traffic.send("clean 5")
         traffic.send("drifted 5")
     assert traffic.responses == (Responses(kind="drifted", revision="r1", right=2, wrong=0, failed=0),)
-
-
-def test_traffic_that_cannot_begin_says_why(tmp_path: Path) -> None:
-    program = tmp_path / "bad.py"
     program.write_text("import sys; sys.exit('Error: no pictures')")
     with pytest.raises(InternalError, match="no pictures"):
         TrafficProgram(program, log=tmp_path / "log")
@@ -167,8 +156,6 @@ class Told:
 
 
 def closing(tmp_path: Path, *events: Event, timeout_s: float = 30.0) -> tuple[LoopOutcome, list[str]]:
-    import scanflow as sf
-
     program = tmp_path / "echo.py"
     program.write_text(ECHO)
     heard: list[str] = []
@@ -195,12 +182,9 @@ def test_the_loop_ends_with_a_promotion(tmp_path: Path) -> None:
     assert found.sent > 0
 
 
-def test_a_run_of_the_agents_that_fails_ends_it_with_where_to_look(tmp_path: Path) -> None:
+def test_a_failed_run_or_its_time_ends_the_loop(tmp_path: Path) -> None:
     with pytest.raises(StepFailedError, match=r"calm-otter-1.*no memory.*scanflow logs calm-otter-1"):
         closing(tmp_path, event("run.failed", subject="run/calm-otter-1", error="no memory"))
-
-
-def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"scanflow up.*scanflow why.*scanflow events"):
         closing(tmp_path, event("drift.none"), timeout_s=1.0)
 

@@ -24,6 +24,9 @@ class Terminal(io.BytesIO):
         return True
 
 
+TENSORS = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+
+
 def read(
     file: str | None = None, *, data: str | None = None, npy: Path | None = None, stdin: bytes | None = None
 ) -> PredictRequest:
@@ -36,16 +39,10 @@ def saved(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
     return file.getvalue()
 
 
-def test_rows_are_json() -> None:
-    assert read(data="[[1, 2]]").inputs == [[1, 2]]
+def test_rows_are_json_and_whole_messages_are_sent_as_they_are() -> None:
+    assert read(data="[[1, 2]]").inputs == read("-", stdin=b" [[1, 2]]\n").inputs == read(stdin=b"[[1, 2]]").inputs
     assert read(data='{"a": [1], "inputs": [2]}').inputs == {"a": [1], "inputs": [2]}
-    assert read("-", stdin=b" [[1, 2]]\n").inputs == [[1, 2]]
-    assert read(stdin=b"[[1, 2]]").inputs == [[1, 2]]
-
-
-def test_whole_messages_are_sent_as_they_are() -> None:
-    tensors = '{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}'
-    assert read(data=tensors).message == json.loads(tensors)
+    assert read(data=json.dumps(TENSORS)).message == TENSORS
     assert read(data='{"data": {"ndarray": [[1]]}}').message == {"data": {"ndarray": [[1]]}}
 
 
@@ -65,21 +62,25 @@ def test_files_are_known_by_what_is_in_them(tmp_path: Path) -> None:
     assert read("-", stdin=saved(np.save, array)).inputs.shape == (2, 3)
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No input is given"):
-        read()
-    with pytest.raises(UsageError, match="Several inputs are given"):
-        read("a.npy", data="[1]")
-    with pytest.raises(NotFoundError, match=r"There is no file 'nothere.npy'"):
-        read("nothere.npy")
-    with pytest.raises(InvalidError, match="--data is not JSON"):
-        read(data="[[1, 2]")
-    (tmp_path / "objects.npy").write_bytes(saved(np.save, np.array([object()], dtype=object)))
-    with pytest.raises(InvalidError, match="holds no array that can be sent"):
-        read(npy=tmp_path / "objects.npy")
-    (tmp_path / "cut.npy").write_bytes(saved(np.save, np.arange(100))[:100])
-    with pytest.raises(InvalidError, match="holds no array that can be sent"):
-        read(str(tmp_path / "cut.npy"))
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({}, UsageError, "No input is given"),
+        ({"file": "a.npy", "data": "[1]"}, UsageError, "Several inputs are given"),
+        ({"file": "nothere.npy"}, NotFoundError, "There is no file 'nothere.npy'"),
+        ({"data": "[[1, 2]"}, InvalidError, "--data is not JSON"),
+        ({"npy": Path("objects.npy")}, InvalidError, "holds no array that can be sent"),
+        ({"file": "cut.npy"}, InvalidError, "holds no array that can be sent"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("objects.npy").write_bytes(saved(np.save, np.array([object()], dtype=object)))
+    Path("cut.npy").write_bytes(saved(np.save, np.arange(100))[:100])
+    with pytest.raises(error, match=told):
+        read(**given)
 
 
 class Listening:
@@ -108,12 +109,11 @@ def asked(listening: Listening, question: PredictRequest, *, seldon: bool = Fals
 
 def test_each_kind_of_question_goes_where_it_is_understood() -> None:
     there = Listening()
-    tensors = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
-    assert asked(there, PredictRequest(message=tensors)) == tensors
+    assert asked(there, PredictRequest(message=TENSORS)) == TENSORS
     assert asked(there, PredictRequest(message={"strData": "a"})) == {"strData": "a"}
     assert asked(there, PredictRequest(inputs=np.array([[1, 2]])), seldon=True) == {"data": {"ndarray": [[1, 2]]}}
     assert asked(there, PredictRequest(raw=b"\x00"), seldon=True) == {"binData": "AA=="}
-    assert asked(there, PredictRequest(message=tensors), node="a/b") == tensors
+    assert asked(there, PredictRequest(message=TENSORS), node="a/b") == TENSORS
     predictions, infer = "/api/v1.0/predictions", "/v2/models/digits/infer"
     assert [path for path, _ in there.asked] == [
         infer, predictions, predictions, predictions, "/v2/models/a%2Fb/infer",
@@ -140,21 +140,12 @@ def test_bytes_come_back_as_bytes_unless_the_answer_is_a_document() -> None:
 def test_an_answer_is_told_with_its_types_and_who_gave_it() -> None:
     answer = asked(Listening(), PredictRequest(inputs=[[1, 2]]))
     assert response_lines(answer, as_json=False) == ["y  int64 (1, 2)", "[[1, 2]]", "from instance 1, revision r1"]
-    assert json.loads(response_lines(answer, as_json=True)[0]) == {
-        "outputs": {"y": [[1, 2]]},
-        "instance": "1",
-        "revision": "r1",
-    }
-
-
-def test_a_large_answer_is_shortened_for_people_only() -> None:
-    answer = asked(Listening(), PredictRequest(inputs=np.zeros((100, 100))))
-    assert len("\n".join(response_lines(answer, as_json=False))) < 1000
-    assert len(json.loads(response_lines(answer, as_json=True)[0])["outputs"]["y"]) == 100
-
-
-def test_text_is_told_as_text() -> None:
+    told = {"outputs": {"y": [[1, 2]]}, "instance": "1", "revision": "r1"}
+    assert json.loads(response_lines(answer, as_json=True)[0]) == told
+    large = asked(Listening(), PredictRequest(inputs=np.zeros((100, 100))))
+    assert len("\n".join(response_lines(large, as_json=False))) < 1000
+    assert len(json.loads(response_lines(large, as_json=True)[0])["outputs"]["y"]) == 100
     words = np.empty(2, dtype=object)
     words[:] = [b"yes", b"n\xff"]
-    answer = Answer(outputs={"y": words}, instance=None, revision=None)
-    assert json.loads(response_lines(answer, as_json=True)[0])["outputs"]["y"] == ["yes", "n\ufffd"]
+    text = Answer(outputs={"y": words}, instance=None, revision=None)
+    assert json.loads(response_lines(text, as_json=True)[0])["outputs"]["y"] == ["yes", "n\ufffd"]

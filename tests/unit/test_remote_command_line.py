@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import httpx
 import pytest
@@ -26,42 +25,28 @@ from scanflow_client.cli.app import app
 URL = "http://127.0.0.1:46666"
 
 
-def note(home: Path) -> Up:
-    """Return a note of a server that runs as long as somebody holds its FIFO, as its shim does."""
+def note(home: Path) -> Path:
+    """Note a server that runs as long as somebody holds the FIFO of its attempt, whose folder is returned."""
     attempt = home / "server" / "daemons" / "server" / "attempts" / "1"
     attempt.mkdir(parents=True)
     os.mkfifo(attempt / "alive")
-    HELD.append((attempt / "alive").open("r+b", buffering=0))
     server = UpProcess(folder=attempt.parent.parent, pid=os.getpid(), port=1, url=URL, log="/l")
-    return Up(server=server, started=1.0)
-
-
-HELD: list[IO[bytes]] = []
-
-
-@pytest.fixture(autouse=True)
-def let_go() -> Iterator[None]:
-    yield
-    while HELD:
-        HELD.pop().close()
-
-
-def test_without_a_server_commands_do_their_work_themselves(home: Path) -> None:
-    assert isinstance(options.deployer(), EmbeddedDeployer)
-    with pytest.raises(UnavailableError, match=r"No server is up .* Start it: scanflow up"):
-        options.server()
+    write_up(home, Up(server=server, started=1.0))
+    return attempt
 
 
 def test_a_server_of_this_home_that_is_up_does_the_work(home: Path) -> None:
-    write_up(home, note(home))
-    assert isinstance(options.deployer(), RemoteDeployer)
-    assert options.server().url == URL
-    HELD.pop().close()
-    assert isinstance(options.deployer(), EmbeddedDeployer), "a note of a server that is gone counts for nothing"
+    assert isinstance(options.deployer(), EmbeddedDeployer)
+    with pytest.raises(UnavailableError, match=r"No server is up .* Start it: scanflow up"):
+        options.server()
+    with (note(home) / "alive").open("r+b", buffering=0):
+        assert isinstance(options.deployer(), RemoteDeployer)
+        assert options.server().url == URL
+    assert isinstance(options.deployer(), EmbeddedDeployer), "the server is gone"
 
 
 def test_the_server_that_is_named_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_up(home, note(home))
+    note(home)
     monkeypatch.setenv("SCANFLOW_URL", "https://elsewhere/")
     monkeypatch.setenv("SCANFLOW_TOKEN", "abc")
     assert isinstance(options.deployer(), RemoteDeployer)
@@ -107,12 +92,10 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
     as_json = run(monkeypatch, handle, "--json")
     assert [Event.model_validate_json(line) for line in as_json.stdout.splitlines()] == [past]
 
-
-def test_no_events_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle_none(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"counts": {}} if request.url.path.endswith("/status") else [])
 
-    assert "Nothing has happened yet" in run(monkeypatch, handle).stdout
+    assert "Nothing has happened yet" in run(monkeypatch, handle_none).stdout
 
 
 def test_mlflow_s_server_gets_the_tracker_of_the_home_and_no_address_on_its_command_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from scanflow.deployer.remote_home import forget_up, read_up
+from scanflow.deployer.remote_home import Up, UpProcess, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, UnavailableError, UsageError
 from scanflow.processes import ports
 from scanflow.processes.daemon import Daemon
@@ -39,13 +40,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.removeprefix("/api/v1")
         listed = [{"app": "shop", "name": name, "state": state} for name, state in agents.items()]
-        answers = {
-            "/readyz": "ok",
-            "/status": {"version": "0", "database": "sqlite", "started": 1.0, "agents": listed, "counts": {"runs": 2},
-                        "pid": os.getpid()},
-            "/agents": listed,
-            "/services": [{"name": "digits"}],
-        }
+        status = {"database": "sqlite", "started": 1.0, "agents": listed, "counts": {"runs": 2}, "pid": os.getpid()}
+        answers = {"/readyz": "ok", "/status": status, "/agents": listed, "/services": [{"name": "digits"}]}
         ready = path != "/readyz" or mood != "never ready"
         self._answer(200 if ready else 503, answers[path])
 
@@ -87,8 +83,11 @@ while True:
 """
 
 
+StartAgent = Callable[..., Path]
+
+
 @pytest.fixture
-def agent(home: Path) -> Iterator[Callable[..., Path]]:
+def agent(home: Path) -> Iterator[StartAgent]:
     started: list[Daemon] = []
 
     def start(name: str, manner: str = "willing") -> Path:
@@ -108,7 +107,6 @@ def agent(home: Path) -> Iterator[Callable[..., Path]]:
 
 @pytest.fixture
 def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """A server of a few lines in the real one's place, and the settings of a home for it. What is up is stopped."""
     package = tmp_path / "path" / "scanflow_server"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -116,8 +114,9 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setattr(ports, "_notes", lambda: tmp_path / "ports.json")
     monkeypatch.setattr(control_plane, "PORT", unused_port())
-    monkeypatch.setattr(control_plane, "GRACE_S", 2.0)
+    monkeypatch.setattr(control_plane, "GRACE_S", 0.5)
     monkeypatch.setattr(control_plane, "AGENTS_END_S", 3.0)
+    monkeypatch.setattr(control_plane, "TELL_AFTER_S", 0.1)
     settings = Settings(home=home)
     yield settings
     control_plane.down(settings)
@@ -128,53 +127,52 @@ def set_mood(home: Path, mood: str) -> None:
     (home / "mood").write_text(mood)
 
 
-def test_what_is_up_is_ready_noted_nobody_s_child_and_up_once(standin: Settings) -> None:
-    raised = control_plane.up(standin, tracker=False)
+def up(settings: Settings, port: int | None = None) -> control_plane.UpResult:
+    return control_plane.up(settings, port=port, tracker=False)
+
+
+def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANFLOW_URL", "http://elsewhere:1")
+    raised = up(standin)
+    server = raised.up.server
     assert (raised.server, raised.tracker, raised.notes) == (True, False, [])
-    assert read_up(standin.home) == raised.up
-    assert raised.up.server.port == control_plane.PORT
-    parent = Path(f"/proc/{raised.up.server.pid}/stat").read_text().rpartition(")")[2].split()[1]
+    assert (read_up(standin.home), server.port) == (raised.up, control_plane.PORT)
+    assert "SCANFLOW_URL names another server" in up_lines(raised, elsewhere="http://elsewhere:1")[1]
+    assert "elsewhere" not in Path(f"/proc/{server.pid}/environ").read_text()
+    parent = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1]
     assert int(parent) != os.getpid()
     told = control_plane.look(standin)
     assert (told["up"], told["server"]["ready"], told["status"]["counts"]) == (True, True, {"runs": 2})
     first, *_, counts, table = status_screen(told)
-    assert str(first).startswith(f"✓ server   {raised.up.server.url}  process {raised.up.server.pid}")
+    assert str(first).startswith(f"✓ server   {server.url}  process {server.pid}")
     assert counts == "  runs: 2"
     assert isinstance(table, Table)
     assert table.rows[0][:3] == ("tracker", "shop", "running")
-    second = control_plane.up(standin, tracker=False)
-    assert (second.server, second.up) == (False, raised.up)
-    assert "The server is up already" in up_lines(second)[0]
+
+    again = up(standin)
+    assert (again.server, again.up) == (False, raised.up)
+    assert "The server is up already" in up_lines(again)[0]
     with pytest.raises(UsageError, match=f"up on port {control_plane.PORT} already. Stop it first: scanflow down"):
-        control_plane.up(standin, port=unused_port(), tracker=False)
+        up(standin, unused_port())
 
-
-def test_down_stops_the_agents_and_the_server_and_says_what_goes_on(standin: Settings) -> None:
-    raised = control_plane.up(standin, tracker=False)
     done = control_plane.down(standin)
-    assert done.stopped == [
-        "the agent 'tracker' of shop",
-        f"the server at {raised.up.server.url} (process {raised.up.server.pid})",
-    ]
+    assert done.stopped == ["the agent 'tracker' of shop", f"the server at {server.url} (process {server.pid})"]
     assert done.left == ["Services go on serving: digits. Delete one: scanflow delete digits"]
-    assert not raised.up.server.is_alive()
-    assert read_up(standin.home) is None
+    assert (server.is_alive(), read_up(standin.home)) == (False, None)
     assert control_plane.down(standin) == control_plane.DownResult(stopped=[], left=[])
     assert status_screen(control_plane.look(standin)) == ["Nothing is up. Start it: scanflow up"]
 
 
-def test_a_taken_port_is_refused_if_asked_for_and_else_passed_over(
+def test_a_taken_port_is_refused_or_passed_over(
     standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_mood(standin.home, "stubborn")
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setattr(control_plane, "PORT", taken := other.getsockname()[1])
         with pytest.raises(UsageError, match="is taken by another program"):
-            control_plane.up(standin, port=taken, tracker=False)
+            up(standin, taken)
         assert read_up(standin.home) is None
-        raised = control_plane.up(standin, tracker=False)
+        raised = up(standin)
     port = raised.up.server.port
     assert raised.notes == [f"Port {taken} is taken by another program, so it listens on {port}."]
     control_plane.down(standin)
@@ -183,18 +181,14 @@ def test_a_taken_port_is_refused_if_asked_for_and_else_passed_over(
     forget_ports(tmp_path / "other")
 
 
-def test_a_server_that_ends_at_once_is_told_with_the_end_of_its_log(standin: Settings) -> None:
-    set_mood(standin.home, "dies")
-    with pytest.raises(UnavailableError, match="exited as soon as it was started") as error:
-        control_plane.up(standin, tracker=False)
-    assert str(error.value).endswith("RuntimeError: the store is broken")
-
-
 def test_a_server_that_is_never_ready_can_be_stopped(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_mood(standin.home, "dies")
+    with pytest.raises(UnavailableError, match=r"(?s)exited as soon as it was .*RuntimeError: the store is broken$"):
+        up(standin)
     monkeypatch.setattr(control_plane, "READY_S", 1.0)
     set_mood(standin.home, "never ready")
     with pytest.raises(UnavailableError, match="not ready after 1 s"):
-        control_plane.up(standin, tracker=False)
+        up(standin)
     assert str(status_screen(control_plane.look(standin))[0]).startswith("✗ server")
     assert any("the server at" in one for one in control_plane.down(standin).stopped)
 
@@ -217,53 +211,58 @@ def test_a_home_that_cannot_be_written_is_said_to_be_so(tmp_path: Path) -> None:
         control_plane.up(Settings(home=tmp_path / "file"))
 
 
-def test_a_started_server_speaks_to_no_other(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCANFLOW_URL", "http://elsewhere:1")
-    raised = control_plane.up(standin, tracker=False)
-    variables = Path(f"/proc/{raised.up.server.pid}/environ").read_text()
-    assert "elsewhere" not in variables
-    assert "SCANFLOW_URL names another server" in up_lines(raised, elsewhere="http://elsewhere:1")[1]
-
-
 def test_another_s_server_is_not_our_own(standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = control_plane.up(standin, tracker=False).up.server
+    other = up(standin).up.server
     monkeypatch.setattr(control_plane, "_server_port", lambda *_: other.port)  # both chose it before either listened
-    late = Settings(home=tmp_path / "late")
     with pytest.raises(UnavailableError, match=r"(?s)exited as soon as it was started.*Address already in use"):
-        control_plane.up(late, tracker=False)
+        up(Settings(home=tmp_path / "late"))
     assert other.is_alive()
 
 
-def test_homes_that_are_put_up_at_one_time_do_not_choose_one_port(standin: Settings, tmp_path: Path) -> None:
+def test_a_port_is_another_home_s_to_choose_only_when_it_is_free(standin: Settings, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     first = control_plane.free_port(one, unused_port())
     assert control_plane.free_port(other, first) != first
     assert control_plane.free_port(one, first) == first
     with pytest.raises(UsageError, match="is taken by another"):
-        control_plane.up(standin, port=first, tracker=False)
+        up(standin, first)
     forget_ports(one)
     assert control_plane.free_port(other, first) == first
     forget_ports(other)
 
 
+def test_a_note_of_what_is_up_comes_back_whole_or_counts_as_none(tmp_path: Path) -> None:
+    server = UpProcess(folder=tmp_path / "daemon", pid=7, port=1, url="http://127.0.0.1:1", log="/l")
+    note = Up(server=server, started=1.5)
+    write_up(tmp_path, note)
+    assert read_up(tmp_path) == note
+    assert [path.name for path in up_file(tmp_path).parent.iterdir()] == ["up.json"]
+    assert (server.is_alive(), server.end(patience_s=1.0)) == (False, False)
+    for _ in range(2):
+        forget_up(tmp_path)
+        assert read_up(tmp_path) is None
+    for text in ("", "{", "[]", '{"server": {"pid": "many"}}', "\x00"):
+        up_file(tmp_path).write_text(text)
+        assert read_up(tmp_path) is None
+
+
 # Agents that take their time, or do not end
 
 
-def test_down_waits_for_agents(standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_plane, "TELL_AFTER_S", 0.1)
+def test_down_waits_for_an_agent_that_tidies_up_and_says_so(standin: Settings, agent: StartAgent) -> None:
     folder = agent("tracker")
-    control_plane.up(standin, tracker=False)
+    up(standin)
     told: list[str] = []
     done = control_plane.down(standin, tell=told.append)
     assert (folder / "tidied").exists()
-    assert done.stopped[0] == "the agent 'tracker' of shop"
-    assert done.running == []
+    assert (done.stopped[0], done.running) == ("the agent 'tracker' of shop", [])
     assert told == ["Waiting for tracker of shop to stop, for at most 3 s."]
 
 
-def test_an_agent_that_will_not_end_is_made_to(standin: Settings, agent: Callable[..., Path]) -> None:
+def test_a_stubborn_agent_is_killed(standin: Settings, agent: StartAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_plane, "AGENTS_END_S", 0.3)
     folder = agent("tracker", "stubborn")
-    control_plane.up(standin, tracker=False)
+    up(standin)
     done = control_plane.down(standin)
     assert not Daemon(folder).alive
     pid = (folder / "own pid").read_text()
@@ -271,58 +270,55 @@ def test_an_agent_that_will_not_end_is_made_to(standin: Settings, agent: Callabl
     assert (done.running, read_up(standin.home)) == ([], None)
 
 
-def test_an_agent_the_server_cannot_end_is_ended_too(standin: Settings, agent: Callable[..., Path]) -> None:
+def test_an_agent_the_server_cannot_end_is_ended_too(standin: Settings, agent: StartAgent) -> None:
     set_mood(standin.home, "broken")
     folders = [agent("tracker"), agent("checker")]
-    control_plane.up(standin, tracker=False)
+    up(standin)
     done = control_plane.down(standin)
-    assert all((folder / "tidied").exists() for folder in folders)
-    assert not any(Daemon(folder).alive for folder in folders)
+    assert all((folder / "tidied").exists() and not Daemon(folder).alive for folder in folders)
     assert "the agent 'checker' of shop" in done.stopped
     assert any(one.startswith("the agent 'tracker' of shop (process ") for one in done.stopped)
     assert any("The disk is full." in one and "the next 'scanflow up' starts it again" in one for one in done.left)
     assert done.running == []
 
 
-def test_agents_are_ended_without_a_server_too(standin: Settings, agent: Callable[..., Path]) -> None:
-    control_plane.up(standin, tracker=False).up.server.end(patience_s=30.0)
+def test_agents_are_ended_without_a_server_too(standin: Settings, agent: StartAgent) -> None:
+    found = Daemon(agent("tracker"))
+    assert control_plane.down(standin).stopped[0] == "the agent 'tracker' of shop"
     set_mood(standin.home, "dies")
-    folder = agent("tracker")
+    other = Daemon(agent("checker"))
     done = control_plane.down(standin)
-    assert not Daemon(folder).alive
     assert any("exited as soon as it was started" in one for one in done.left)
-    assert read_up(standin.home) is None
+    assert (found.alive, other.alive, read_up(standin.home)) == (False, False, None)
 
 
-def test_an_agent_may_run_on(standin: Settings, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
+    standin: Settings, agent: StartAgent, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     set_mood(standin.home, "broken")
     folder = agent("tracker", "stubborn")
-    control_plane.up(standin, tracker=False)
+    up(standin)
     with monkeypatch.context() as impatient:
         impatient.setattr(Daemon, "wait", lambda _daemon, _timeout_s=None: False)
         impatient.setattr(control_plane, "ENDS_S", 0.0)
         impatient.setattr(Daemon, "stop", lambda _daemon: None)
-        done = control_plane.down(standin)
-    assert done.running == ["tracker of shop"]
-    assert not any("tracker" in one for one in done.stopped)
-    assert any(
-        "The agent 'tracker' of shop still runs" in one and "try again: scanflow down" in one for one in done.left
-    )
+        with pytest.raises(typer.Exit) as ended:
+            control.down(as_json=True)
+    assert ended.value.exit_code == 3
+    done = json.loads(capsys.readouterr().out)
+    assert done["running"] == ["tracker of shop"]
+    assert not any("tracker" in one for one in done["stopped"])
+    (told,) = [one for one in done["left"] if "still runs" in one]
+    assert told.startswith("The agent 'tracker' of shop still runs.")
+    assert told.endswith("try again: scanflow down")
     assert read_up(standin.home) is not None
     assert control_plane.down(standin).running == []
     assert not Daemon(folder).alive
 
 
-def test_agents_are_found_where_nothing_was_noted(standin: Settings, agent: Callable[..., Path]) -> None:
+def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(standin: Settings, agent: StartAgent) -> None:
     folder = agent("tracker")
-    done = control_plane.down(standin)
-    assert not Daemon(folder).alive
-    assert done.stopped[0] == "the agent 'tracker' of shop"
-
-
-def test_another_server_s_agents_are_left_to_it(standin: Settings, agent: Callable[..., Path]) -> None:
-    folder = agent("tracker")
-    raised = control_plane.up(standin, tracker=False)
+    raised = up(standin)
     forget_up(standin.home)
     with (standin.home / "server" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -331,14 +327,3 @@ def test_another_server_s_agents_are_left_to_it(standin: Settings, agent: Callab
     assert done.stopped == []
     assert "was not started by scanflow up" in done.left[0]
     assert raised.up.server.end(patience_s=30.0)
-
-
-def test_down_s_exit_code_tells_of_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    left = control_plane.DownResult(
-        stopped=[], left=["The agent 'tracker' of shop runs on."], running=["tracker of shop"]
-    )
-    monkeypatch.setattr(control_plane, "down", lambda *_, **__: left)
-    with pytest.raises(typer.Exit) as ended:
-        control.down()
-    assert ended.value.exit_code == 3
-    assert capsys.readouterr().out == "The agent 'tracker' of shop runs on.\n"

@@ -17,6 +17,7 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.cli.app import app as commands
+from scanflow_client.cli.services import parse_rule, parse_share
 from tests.unit.standin import Place, StandIn
 
 APP = """
@@ -246,3 +247,40 @@ def test_logs_of_a_service_are_found_by_its_name(run: Run, deployed: ServiceReco
     assert run("logs", "digits", "2").output == "two\n"
     told = "There is no run and no service 'digit'. Did you mean 'digits'?"
     assert str(run("logs", "digit").exception) == told
+
+
+# Shares of the traffic and rules of promotion, as people write them
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("10%", 0.1), (" 12.5 % ", 0.125), ("0.1", 0.1), ("0", 0), ("1", 1), ("100%", 1)]
+)
+def test_a_share_is_a_percentage_or_a_fraction(text: str, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "ten", "-1%", "101%", "1.1.1", "10%%", "1e-3", "10"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(InvalidError, match=r"is not a share of the requests, from 0% to 100%. Write 10% or 0.1"):
+        parse_share(text)
+    with pytest.raises(InvalidError, match="Did you mean '10%'"):
+        parse_share("10")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("p95<=1.2x", CanaryPolicy(metric="p95", ratio=1.2, after_requests=500)),
+        ("errors<=1x+0.01", CanaryPolicy(metric="errors", ratio=1, slack=0.01, after_requests=500)),
+        (" mean <= 1.1 x + 0.005 ", CanaryPolicy(metric="mean", ratio=1.1, slack=0.005, after_requests=500)),
+    ],
+)
+def test_a_rule_compares_with_the_current_version(text: str, rule: CanaryPolicy) -> None:
+    assert parse_rule(text, after=500) == rule
+    assert parse_rule(text, after=500, within_s=60) == rule.model_copy(update={"within_s": 60})
+
+
+@pytest.mark.parametrize("text", ["", "p95", "p95<1.2x", "p95<=1.2", "p99<=1x", "p95<=x", "p95<=1x-1", "p95<=1x+"])
+def test_what_is_no_rule_is_refused_with_some_that_are(text: str) -> None:
+    with pytest.raises(InvalidError, match=r"cannot be read. Write 'p95<=1.2x'"):
+        parse_rule(text, after=1)

@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError, Usage
 from scanflow.transport import ServerClient, async_client
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
-from scanflow_client.replay import moment_of
+from scanflow_client.replay import moment_of, read_trace
 
 URL = "http://127.0.0.1:46666"
 FACE = "http://127.0.0.1:5001"
@@ -34,10 +34,7 @@ def detect(run_ids: str = "", detector: str = "ks", reference: str = "") -> int:
 
 app = sf.Application(
     name="mnist",
-    workflows=[
-        sf.Workflow(name="training", nodes=[load.bind()]),
-        sf.Workflow(name="detector", nodes=[detect.bind()]),
-    ],
+    workflows=[sf.Workflow(name="training", nodes=[load.bind()]), sf.Workflow(name="detector", nodes=[detect.bind()])],
     agents=[
         sf.Agent(name="tracker", modules=["tracker.py"], parameters={"many": 2000}),
         sf.Agent(name="checker", template="checker", modules=["checker.py"]),
@@ -80,6 +77,7 @@ def many(n, parameters):
 
 sf.Strategy(name="train", when=count, if_=many, then=do.run_workflow("training"))
 """
+Journal = list[dict[str, Any]]
 CHECKER = """
 import scanflow as sf
 from scanflow.agent import primitives as do, sensor
@@ -101,8 +99,8 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def journal(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = []
+def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
+    entries: Journal = []
     note(entries, 1, 500)
     note(entries, 2, 1204)
     entries.append(entry(entries, "call", "count", {"agent": "checker", "sensor": "look", "args": [5], "kwargs": {}}))
@@ -125,14 +123,11 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return entries
 
 
-def entry(entries: list[dict[str, Any]], kind: str, subject: str, body: Any) -> dict[str, Any]:
+def entry(entries: Journal, kind: str, subject: str, body: Any) -> dict[str, Any]:
     return {"id": len(entries) + 1, "at": 1.0, "kind": kind, "subject": subject, "body": body}
 
 
-def note(
-    entries: list[dict[str, Any]], number: int, value: Any, *, at: float = 1000.0, error: str | None = None
-) -> None:
-    """Add a sample to a journal."""
+def note(entries: Journal, number: int, value: Any, *, at: float = 1000.0, error: str | None = None) -> None:
     sample = {"id": f"s{number}", "agent": "tracker", "sensor": "count", "at": at + number, "value": value}
     entries.append(entry(entries, "sample", "count", {**sample, "cause": f"c{number}", "error": error, "seconds": 0.1}))
 
@@ -167,39 +162,35 @@ def test_strategies_are_told_from_the_file_without_any_server(folder: Path) -> N
     assert seen.startswith("checker  seen")
 
 
-def test_strategies_of_one_agent_as_json(folder: Path) -> None:
-    count, alarm, _ = json.loads(cli("strategies", ":tracker", "--json").stdout)
+def test_strategies_as_json_may_wait_for_a_sensor_that_only_the_built_in_agent_has(folder: Path) -> None:
+    own = "import scanflow as sf\nfrom scanflow.agent import primitives as do\n"
+    strategy = "sf.Strategy(name='own', when='check_predictions', then=do.stop_workflow('training'))\n"
+    (folder / "checker.py").write_text(own + strategy)
+    count, alarm, _, *checks = json.loads(cli("strategies", "app.py", "--json").stdout)
     assert (count["app"], count["agent"], count["sensor"]) == ("mnist", "tracker", "count")
     assert count["when"] == {"kind": "interval", "seconds": 3600.0, "jitter": 0.0}
     assert (count["cool_down_s"], count["budget"], count["budget_window_s"]) == (600.0, 3, 3600.0)
     assert (alarm["if"], alarm["autonomy"], len(alarm["then"])) == (None, "approve", 4)
-
-
-def test_a_strategy_may_wait_for_a_sensor_that_only_the_built_in_agent_has(folder: Path) -> None:
-    own = "import scanflow as sf\nfrom scanflow.agent import primitives as do\n"
-    strategy = "sf.Strategy(name='own', when='check_predictions', then=do.stop_workflow('training'))\n"
-    (folder / "checker.py").write_text(own + strategy)
-    told = json.loads(cli("strategies", "app.py:checker", "--json").stdout)
-    assert [(one["name"], one["sensor"]) for one in told] == [
-        ("check_predictions", "check_predictions"),
-        ("own", "check_predictions"),
+    assert [(one["agent"], one["name"], one["sensor"]) for one in checks] == [
+        ("checker", "check_predictions", "check_predictions"),
+        ("checker", "own", "check_predictions"),
     ]
+    assert json.loads(cli("strategies", ":checker", "--json").stdout) == checks
 
 
-def test_code_that_cannot_be_loaded_is_told_with_its_line(folder: Path) -> None:
-    (folder / "tracker.py").write_text("import scanflow\n\n1 / 0\n")
-    with pytest.raises(UsageError, match=r"(?s)tracker.py cannot be loaded:.*tracker.py:3:.*ZeroDivisionError"):
-        cli("strategies", "app.py")
-    with pytest.raises(NotFoundError, match="has no agent 'chekcer'"):
-        cli("strategies", "app.py:chekcer")
-    with pytest.raises(NotFoundError, match=r"There is no file 'none\.py'"):
-        cli("strategies", "none.py")
-
-
-def test_code_that_ends_its_process_is_said_to_have_done_so(folder: Path) -> None:
-    (folder / "tracker.py").write_text("import os\n\nos._exit(9)\n")
-    with pytest.raises(UsageError, match=r"ended its process \(exit status 9\)"):
-        cli("strategies", "app.py")
+@pytest.mark.parametrize(
+    ("code", "target", "told"),
+    [
+        ("import scanflow\n\n1 / 0\n", "app.py", r"(?s)tracker.py cannot be loaded:.*tracker.py:3:.*ZeroDivisionError"),
+        ("import os\n\nos._exit(9)\n", "app.py", r"ended its process \(exit status 9\)"),
+        ("", "app.py:chekcer", "has no agent 'chekcer'"),
+        ("", "none.py", r"There is no file 'none\.py'"),
+    ],
+)
+def test_code_that_cannot_be_loaded_is_told_with_its_line(folder: Path, code: str, target: str, told: str) -> None:
+    (folder / "tracker.py").write_text(code)
+    with pytest.raises(UsageError, match=told):
+        cli("strategies", target)
 
 
 def test_the_twenty_primitives_are_listed_without_any_server(home: Path) -> None:
@@ -217,7 +208,7 @@ def test_the_twenty_primitives_are_listed_without_any_server(home: Path) -> None
 # -- replay
 
 
-def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, journal: list[dict[str, Any]]) -> None:
+def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, journal: Journal) -> None:
     done = cli("replay", "tracker", "app.py")
     assert done.exit_code == 0
     heads, *rows, empty, last = done.stdout.splitlines()
@@ -234,7 +225,7 @@ def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, j
     assert cli("replay", "mnist:tracker").stdout == done.stdout, "again, it is the same"
 
 
-def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: list[dict[str, Any]]) -> None:
+def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: Journal) -> None:
     change(folder, "LEAST = 1000", "LEAST = 900")
     change(folder, 'call("checker", "look", 5)', 'call("checker", "look", 6)')
     (folder / "app.py").write_text(APP.replace('"many": 2000', '"many": 400'))
@@ -261,9 +252,7 @@ def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: lis
     assert (len(told["moments"]), len(told["recorded"])) == (6, 1)
 
 
-def test_a_saved_trace_is_replayed(
-    folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_trace_is_replayed(folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     before = cli("replay", "tracker", "--last", "2", "--save", "trace.json")
     assert before.exit_code == 0
     assert before.stdout.splitlines()[-1].startswith("2 samples")
@@ -276,19 +265,18 @@ def test_a_saved_trace_is_replayed(
     assert cli("replay", "tracker", "--trace", "journal.json").exit_code == 1, "a printed journal is a trace too"
 
 
-def test_samples_are_chosen_by_time(folder: Path, journal: list[dict[str, Any]]) -> None:
+def test_samples_are_chosen_by_time(folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     note(journal, 4, 5, at=time.time() - 60.0)
     note(journal, 5, None, at=time.time() - 60.0, error="it hung")
+    monkeypatch.setattr("scanflow_client.formatting.agents.MAX_MOMENTS", 3)
     done = cli("replay", "tracker", "--since", "1h")
+    lines = done.stdout.splitlines()
     assert (done.exit_code, done.stdout.count("the sensor failed: it hung")) == (0, 2)
-    assert done.stdout.splitlines()[-1] == "2 samples, 3 strategies: all decisions are as recorded."
+    assert lines[0] == "The last 3 of 4 moments; all of them: --json"
+    assert lines[-1] == "2 samples, 3 strategies: all decisions are as recorded."
     nothing = cli("replay", "tracker", "--since", "2999-01-01")
-    assert (nothing.exit_code, nothing.stdout) == (
-        0,
-        "No such sample is recorded. See what is: scanflow agents mnist:tracker --journal\n",
-    )
-    with pytest.raises(InvalidError, match="Or a time, such as 2026-01-31T06:00"):
-        cli("replay", "tracker", "--since", "yesterday")
+    told = "No such sample is recorded. See what is: scanflow agents mnist:tracker --journal\n"
+    assert (nothing.exit_code, nothing.stdout) == (0, told)
 
 
 def test_a_moment_is_a_time_or_so_long_ago() -> None:
@@ -297,31 +285,33 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
     assert moment_of("1970-01-01T01:00:00+00:00", now=5.0) == 3600.0
 
 
-def test_a_long_timeline_is_cut(folder: Path, journal: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scanflow_client.formatting.agents.MAX_MOMENTS", 2)
-    lines = cli("replay", "tracker").stdout.splitlines()
-    assert lines[0] == "The last 2 of 6 moments; all of them: --json"
-    assert len(lines) == 6
-
-
-def test_a_stopped_agent_is_said_how_to_do_without(folder: Path, journal: list[dict[str, Any]]) -> None:
-    with pytest.raises(UnavailableError, match=r"mnist:checker is stopped.*--start app.py:checker\. Or.*--trace"):
-        cli("replay", "checker")
-    with pytest.raises(InvalidError, match="Say which: mnist:tracker, mnist:checker"):
-        cli("replay", "mnist")
-
-
-def test_samples_and_strategies_are_of_one_application(folder: Path, journal: list[dict[str, Any]]) -> None:
-    (folder / "app.py").write_text(APP.replace('name="mnist"', 'name="other"'))
-    with pytest.raises(InvalidError, match=r"of mnist:tracker, and app.py makes the application 'other'"):
-        cli("replay", "tracker", "app.py", "--save", "trace.json")
-    assert not (folder / "trace.json").exists()
+@pytest.mark.parametrize(
+    ("words", "error", "told"),
+    [
+        ("checker", UnavailableError, r"mnist:checker is stopped.*--start app.py:checker\. Or.*--trace"),
+        ("mnist", InvalidError, "Say which: mnist:tracker, mnist:checker"),
+        ("tracker --since yesterday", InvalidError, "Or a time, such as 2026-01-31T06:00"),
+        ("tracker --trace trace.json", InvalidError, r"trace\.json"),
+        ("tracker --trace none.json", NotFoundError, r"There is no file 'none\.json'"),
+        (
+            "tracker other.py --save saved.json",
+            InvalidError,
+            r"of mnist:tracker, and other.py makes the application 'other'",
+        ),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_with_what_to_do(
+    folder: Path, journal: Journal, words: str, error: type[Exception], told: str
+) -> None:
+    (folder / "other.py").write_text(APP.replace('name="mnist"', 'name="other"'))
+    (folder / "trace.json").write_text('{"entries": 3}')
+    with pytest.raises(error, match=told):
+        cli("replay", *words.split())
+    assert not (folder / "saved.json").exists()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"entries": 3}'])
-def test_a_file_that_is_no_trace_is_refused(folder: Path, text: str) -> None:
-    (folder / "trace.json").write_text(text)
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "trace.json").write_text(text)
     with pytest.raises(InvalidError, match=r"trace\.json"):
-        cli("replay", "tracker", "--trace", "trace.json")
-    with pytest.raises(NotFoundError, match=r"There is no file 'none\.json'"):
-        cli("replay", "tracker", "--trace", "none.json")
+        read_trace(tmp_path / "trace.json")

@@ -49,33 +49,25 @@ def test_this_machine_is_drawn(cli: Cli) -> None:
     assert "· free." in done.stdout
 
 
-def test_a_plan_is_drawn_on_another_machine(cli: Cli, epyc: Path) -> None:
-    done = cli("topology", "--from", str(epyc), "--instances", "2", "--cores", "2", "--affinity", "CPUMEM")
+def test_a_plan_is_drawn_on_another_machine(quick_cli: Cli, epyc: Path, tmp_path: Path) -> None:
+    done = quick_cli("topology", "--from", str(epyc), "--instances", "2", "--cores", "2", "--affinity", "CPUMEM")
     assert done.stdout == EPYC
-
-
-def test_a_saved_machine_is_the_one_that_is_shown(cli: Cli, epyc: Path, tmp_path: Path) -> None:
-    done = cli("topology", "--from", str(epyc), "--save", "copy.json")
-    assert "Show it anywhere: scanflow topology --from copy.json" in done.stdout
+    saved = quick_cli("topology", "--from", str(epyc), "--save", "copy.json")
+    assert "Show it anywhere: scanflow topology --from copy.json" in saved.stdout
     assert load(tmp_path / "copy.json") == load(epyc)
-
-
-def test_json_tells_programs_all_of_it(cli: Cli, epyc: Path, tmp_path: Path) -> None:
-    done = cli("topology", "--from", str(epyc), "-n", "2", "--cores", "500m", "--affinity", "cpu", "--json")
+    done = quick_cli("topology", "--from", str(epyc), "-n", "2", "--cores", "500m", "--affinity", "cpu", "--json")
     told = json.loads(done.stdout)
-    assert told["effective_cpus"] == list(range(16))
-    assert told["effective_count"] == 16
-    assert [one["cpus"] for one in told["placement"]] == [[0], [0]]
-    assert told["placement"][0]["cores"] == 0.5
-    assert told["placement"][0]["threads"]["OMP_NUM_THREADS"] == "1"
+    assert (told["effective_cpus"], told["effective_count"]) == (list(range(16)), 16)
+    first, second = told["placement"]
+    assert (first["cpus"], first["cores"], first["threads"]["OMP_NUM_THREADS"], second["cpus"]) == ([0], 0.5, "1", [0])
     (tmp_path / "told.json").write_text(done.stdout)
     assert load(tmp_path / "told.json") == load(epyc)
 
 
-def test_a_copied_tree_is_shown(cli: Cli, tmp_path: Path) -> None:
+def test_a_copied_tree_is_shown(quick_cli: Cli, tmp_path: Path) -> None:
     write_machine(tmp_path / "there/sys", uniform(2, 4))
     write(tmp_path / "there/sys/fs/cgroup", {"cpuset.cpus.effective": "1-5", "cpu.max": "200000 100000"})
-    done = cli("topology", "--sysfs", "there")
+    done = quick_cli("topology", "--sysfs", "there")
     assert "May be used: 2 CPUs (affinity mask or cpuset: CPUs 1-5; CPU quota: 2)." in done.stdout
     assert "  0× 1· 2· 3·\n" in done.stdout
     assert "× not for this process" in done.stdout
@@ -94,23 +86,16 @@ def test_a_copied_tree_is_shown(cli: Cli, tmp_path: Path) -> None:
         (["--save", "missing/file.json"], "cannot be written to 'missing/file.json'"),
     ],
 )
-def test_what_cannot_be_shown_says_why(cli: Cli, arguments: list[str], message: str) -> None:
-    done = cli("topology", *arguments)
+def test_what_cannot_be_shown_says_why(quick_cli: Cli, arguments: list[str], message: str) -> None:
+    done = quick_cli("topology", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
 
 
 def service(name: str, affinity: AffinityMode, *instances: InstanceRecord) -> ServiceRecord:
-    return ServiceRecord(
-        name=name,
-        app="shop",
-        team="data",
-        state="ready",
-        url="",
-        generation=1,
-        shape=Shape(affinity=affinity),
-        instances=instances,
-    )
+    owner = {"app": "shop", "team": "data", "state": "ready", "url": "", "generation": 1}
+    shape = Shape(affinity=affinity)
+    return ServiceRecord.model_validate({"name": name, **owner, "shape": shape, "instances": instances})
 
 
 class Deployed:
@@ -133,6 +118,8 @@ def test_running_instances_are_drawn_where_they_sit(deployed: CliRunner) -> None
     told = deployed.invoke(app, ["topology"]).stdout
     assert "\n  0· 1a 2·\n" in told
     assert "a  digits/1, letters/1: CPUs 1\n" in told
+    (first, *_) = json.loads(deployed.invoke(app, ["topology", "--json"]).stdout)["services"]
+    assert first == {"service": "digits", "instance": "1", "cpus": [1], "memory_nodes": []}
 
 
 def test_a_plan_goes_around_them(deployed: CliRunner) -> None:
@@ -142,11 +129,6 @@ def test_a_plan_goes_around_them(deployed: CliRunner) -> None:
     assert "c  instance 2: CPU 2 of socket 0" in told
     full = deployed.invoke(app, ["topology", "-n", "3", "--affinity", "cpu"])
     assert "2 cores of them are left beside others. Write at most instances=2" in str(full.exception)
-
-
-def test_json_tells_of_them_too(deployed: CliRunner) -> None:
-    told = json.loads(deployed.invoke(app, ["topology", "--json"]).stdout)
-    assert told["services"][0] == {"service": "digits", "instance": "1", "cpus": [1], "memory_nodes": []}
 
 
 @given(MACHINES, st.integers(20, 200))
