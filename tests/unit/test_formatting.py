@@ -171,7 +171,7 @@ def test_agents() -> None:
     screens = [
         *agents.agents_screen([], detailed=False),
         *agents.agents_screen([tracker, checker], detailed=False),
-        *agents.agents_screen([tracker], detailed=True, now=NOW),
+        *agents.agents_screen([tracker], detailed=True),
     ]
     assert_snapshot("agents", drawn(*screens))
 

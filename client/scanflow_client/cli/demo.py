@@ -29,7 +29,7 @@ def demo(
     """Train on handwritten digits, serve the model, then send drifted data, and watch agents retrain and promote."""
     from scanflow.deployer import RunRequest
     from scanflow_client.cli.runs import watch
-    from scanflow_client.demo.application import load_demo, next_commands, report_path
+    from scanflow_client.demo.application import load_demo, next_commands
     from scanflow_client.demo.loop import loop_lines, report_of
     from scanflow_client.demo.session import DemoSession, temporary_control_plane
 
@@ -39,17 +39,19 @@ def demo(
     application, path, parameters, corrupted = load_demo(data, drifted)
     parameters |= parse_parameters(parameter)
     report_progress(f"The demo is an application like yours: {path}")
-    with temporary_control_plane(settings(), server, report_progress, keep=keep):
+    own = settings()
+    with temporary_control_plane(own, server, report_progress, keep=keep):
         session = DemoSession(deployer(), server(), application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
         request = RunRequest(application, "mnist-wf", parameters=parameters, source=path)
         where = session.where
         record = watch(where, lambda observe: where.run(request, observe=observe), as_json, last=False)
         loop = session.close_the_loop(corrupted, keep=keep, stream=progress_stream(as_json))
-        written = report_path(report, record)
+        home = own.home.expanduser().absolute()
+        written = (report or home / "reports" / f"{record.name}.html").expanduser().absolute()
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(report_of(application, loop), encoding="utf-8")
         if as_json:
             print_json({"run": record, "loop": loop.as_json(), "report": str(written)})
         else:
-            say(*loop_lines(loop, written), *next_commands(record, path, kept=keep))
+            say(*loop_lines(loop, written), *next_commands(record, path, home, kept=keep))

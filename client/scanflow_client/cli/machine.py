@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -43,14 +44,21 @@ def topology(
     as_json: JsonOption = False,
 ) -> None:
     """Draw this machine and the instances on it; or plan where instances would be placed, here or on another."""
+    from scanflow.placement.sysfs import another_machine, read_topology
+    from scanflow.placement.topology import load
     from scanflow.placement.topology import save as write
 
     if from_ is not None and sysfs is not None:
         raise InvalidError("--from and --sysfs both say which machine to show. Leave one out.")
-    machine = _machine(from_, sysfs)
+    machine = load(from_) if from_ is not None else read_topology() if sysfs is None else another_machine(sysfs)
     if save is not None:
         write(machine, save)
-    services = _services() if from_ is None and sysfs is None else []
+    services: Sequence[ServiceRecord] = []
+    own = settings()
+    if from_ is None and sysfs is None and (own.home.expanduser() / "services").is_dir():
+        from scanflow.deployer import EmbeddedDeployer
+
+        services = EmbeddedDeployer(own).services()
     grants: tuple[Grant, ...] = ()
     reasons: list[str] = []
     if instances is not None or cores is not None or affinity is not None:
@@ -61,24 +69,6 @@ def topology(
     if save is not None:
         say(f"Wrote {save}. Show it anywhere: scanflow topology --from {save}")
     _draw(machine, _occupants(services, grants), grants, reasons)
-
-
-def _machine(from_: Path | None, sysfs: Path | None) -> Topology:
-    from scanflow.placement.sysfs import another_machine, read_topology
-    from scanflow.placement.topology import load
-
-    if from_ is not None:
-        return load(from_)
-    return read_topology() if sysfs is None else another_machine(sysfs)
-
-
-def _services() -> Sequence[ServiceRecord]:
-    own = settings()
-    if not (own.home.expanduser() / "services").is_dir():
-        return []
-    from scanflow.deployer import EmbeddedDeployer
-
-    return EmbeddedDeployer(own).services()
 
 
 def _bound(services: Sequence[ServiceRecord]) -> list[Grant]:
@@ -162,11 +152,11 @@ def _draw(machine: Topology, occupants: Sequence[Occupant], grants: Sequence[Gra
     from scanflow_client.formatting.topology import draw, legend, placement_lines, summary
 
     terminal = sys.stdout.isatty()
-    colours = {one.label: _COLOURS[place % len(_COLOURS)] for place, one in enumerate(occupants)} if terminal else {}
+    colours = {one.label: _COLOURS[place % len(_COLOURS)] for place, one in enumerate(occupants)}
     say(*summary(machine))
     for panel in draw(machine, occupants, width=shutil.get_terminal_size().columns - 4 if terminal else PLAIN_WIDTH):
         say("", panel.title)
         for line in panel.lines:
-            cells = (typer.style(cell.text, fg=colours.get(cell.mark)) if terminal else cell.text for cell in line)
-            typer.echo(f"  {''.join(cells)}".rstrip())
+            coloured = re.sub(r"\d+([A-Za-z]+)", lambda cell: typer.style(cell[0], fg=colours.get(cell[1])), line)
+            typer.echo(f"  {coloured if terminal else line}")
     say("", legend(machine, occupants), *placement_lines(occupants, grants, reasons))

@@ -13,7 +13,6 @@ from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InternalError, MissingExtraError, NotFoundError, did_you_mean
 from scanflow.loading import load_application
-from scanflow.settings import Settings
 
 _NAMED_DATA = ("digits", "mnist")
 _NEEDS = ("tensorflow", "sklearn", "mlflow", "fastapi", "sqlalchemy", "apscheduler")
@@ -46,20 +45,12 @@ def traffic_program(source: Path, served: ServiceRecord, drifted: Path | None) -
     return source.with_name("traffic.py"), arguments
 
 
-def report_path(asked: Path | None, record: RunRecord) -> Path:
-    """Return the path of the report: as asked, else in the home folder."""
-    path = asked or Settings.from_environment().home / "reports" / f"{record.name}.html"
-    return path.expanduser().absolute()
-
-
-def next_commands(record: RunRecord, source: Path, *, kept: bool = False) -> list[str]:
+def next_commands(record: RunRecord, source: Path, home: Path, *, kept: bool) -> list[str]:
     """Return the commands that show more after the demo; ``kept``: the service and the agents still run."""
-    tracker = Settings.from_environment().home.expanduser().absolute() / "tracker"
-    on_path = shutil.which("scanflow") is not None
-    first = [] if on_path else [f"  first      export PATH={Path(sys.executable).parent}:$PATH"]
+    first = [] if shutil.which("scanflow") else [f"  first      export PATH={Path(sys.executable).parent}:$PATH"]
     always = [
         f"  training   scanflow show {record.name}",
-        f"  in MLflow  mlflow ui --backend-store-uri sqlite:///{tracker / 'mlflow.db'}",
+        f"  in MLflow  mlflow ui --backend-store-uri sqlite:///{home / 'tracker' / 'mlflow.db'}",
     ]
     running = [
         "  reasons    scanflow why",

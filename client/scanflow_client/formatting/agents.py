@@ -50,17 +50,16 @@ class AgentStatus(BaseModel):
         return f"{self.app}:{self.name}"
 
 
-def agents_screen(agents: Sequence[AgentStatus], *, detailed: bool, now: float | None = None) -> Screen:
+def agents_screen(agents: Sequence[AgentStatus], *, detailed: bool) -> Screen:
     """Return a table of agents, with ``detailed`` a table of each one's sensors, and their errors."""
     if not agents:
         return ["No agents. Start an application's: scanflow agents --start app.py"]
     heads = ("agent", "application", "state", "since", "restarts", "sensors", "last firing", "missed", "errors")
-    screen: list[str | Table] = [Table(heads, [_agent_row(one) for one in agents])]
-    moment = time.time() if now is None else now
+    screen: list[str | Table] = [Table(heads, [_sensors_row(one) for one in agents])]
     columns = ("sensor", "fires", "fired", "last", "next", "missed", "errors")
     for one in agents if detailed else ():
         if one.sensors:
-            rows = [_sensor_row(sensor, moment) for sensor in one.sensors]
+            rows = [_sensor_row(sensor) for sensor in one.sensors]
             screen += ["", f"{one.full_name}, at {one.url}", Table(columns, rows)]
     for one in agents:
         screen += [f"{one.full_name} fails: {one.error}"] if one.error is not None else []
@@ -219,22 +218,26 @@ def replay_json(
     }
 
 
-def _agent_row(one: AgentStatus) -> tuple[str, ...]:
-    head = (one.name, one.app, one.state, ago(one.started), str(one.restarts))
+def agent_row(one: AgentStatus) -> tuple[str, ...]:
+    """Return its name, application, state, since when, and restarts."""
+    return (one.name, one.app, one.state, ago(one.started), str(one.restarts))
+
+
+def _sensors_row(one: AgentStatus) -> tuple[str, ...]:
     if one.sensors is None:
-        return (*head, "-", "-", "-", "-")
+        return (*agent_row(one), "-", "-", "-", "-")
     last = max((each.last for each in one.sensors if each.last is not None), default=None)
     missed, errors = sum(each.missed for each in one.sensors), sum(each.errors for each in one.sensors)
-    return (*head, str(len(one.sensors)), ago(last), str(missed), str(errors))
+    return (*agent_row(one), str(len(one.sensors)), ago(last), str(missed), str(errors))
 
 
-def _sensor_row(one: SensorReport, now: float) -> tuple[str, ...]:
+def _sensor_row(one: SensorReport) -> tuple[str, ...]:
     return (
         one.name,
         trigger_text(one.trigger),
         str(one.fired),
-        ago(one.last, now=now),
-        "-" if one.next is None else f"in {format_duration(max(0.0, one.next - now))}",
+        ago(one.last),
+        "-" if one.next is None else f"in {format_duration(max(0.0, one.next - time.time()))}",
         str(one.missed),
         str(one.errors),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scanflow.masking import masked
+from scanflow_client.formatting.agents import AgentStatus, agent_row
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import ago, as_json, clock, shorten
 
@@ -45,7 +46,7 @@ def status_screen(found: dict[str, Any]) -> Screen:
     screen += [f"  database {status['database']}"] if status.get("database") else []
     counts = [f"{name.replace('_', ' ')}: {count}" for name, count in status.get("counts", {}).items() if count]
     screen += [f"  {', '.join(counts)}"] if counts else []
-    rows = [_agent_row(one) for one in status.get("agents", ())]
+    rows = [agent_row(AgentStatus.model_validate(one)) for one in status.get("agents", ())]
     return [*screen, *([Table(("agent", "application", "state", "since", "restarts"), rows)] if rows else [])]
 
 
@@ -59,12 +60,6 @@ def event_line(event: Event) -> str:
     """Return one event on one line: time, type, application, subject, data."""
     data = shorten(as_json(masked(event.data))) if event.data else ""
     return f"{clock(event.at)}  {event.type:<18}  {event.app:<12}  {event.subject}  {data}".rstrip()
-
-
-def _agent_row(agent: dict[str, Any]) -> tuple[str, ...]:
-    since = ago(agent["started"]) if isinstance(agent.get("started"), int | float) else ""
-    name, app, state = (str(agent.get(key, "")) for key in ("name", "app", "state"))
-    return (name, app, state, since, str(agent.get("restarts", 0)))
 
 
 def _tracker_line(tracker: dict[str, Any]) -> str:

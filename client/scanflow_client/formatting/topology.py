@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, product
+from itertools import product
 from string import ascii_letters
 from typing import NamedTuple, TypeVar
 
@@ -26,21 +26,12 @@ class Occupant(NamedTuple):
     cpus: tuple[int, ...]
 
 
-class Cell(NamedTuple):
-    """A piece of a line. ``mark``: the letter of whoever sits there; empty for what is only text."""
-
-    text: str
-    mark: str = ""
-
-
-Line = tuple[Cell, ...]
-
-
 class Panel(NamedTuple):
     """One socket."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[str, ...]
+    """A CPU is its number and the letter of whoever sits there, or another mark."""
 
 
 def labels() -> Iterator[str]:
@@ -107,33 +98,31 @@ def draw(topology: Topology, occupants: Sequence[Occupant], *, width: int) -> li
     digits = len(str(max(topology.cpus)))
     wide = max([1, *(len(occupant.label) for occupant in occupants)])
 
-    def cell(cpu: int | None) -> Cell:
+    def cell(cpu: int | None) -> str:
         if cpu is None:
-            return Cell(" " * (digits + wide))
+            return " " * (digits + wide)
         free = FREE if cpu in topology.effective_cpus else FORBIDDEN
-        mark = seats.get(cpu, free)
-        return Cell(f"{cpu:>{digits}}{mark:<{wide}}", mark)
+        return f"{cpu:>{digits}}{seats.get(cpu, free):<{wide}}"
 
     panels = []
     for socket in topology.sockets:
         cores = [core for core in topology.ordered_cores if core.socket == socket]
-        lines: list[Line] = []
+        lines: list[str] = []
         nodes = _by(cores, lambda core: topology.node_of[core.cpus[0]].id)
         for node, own in nodes.items():
             if len(nodes) > 1:
-                lines.append((Cell(_node_title(topology, node)),))
+                lines.append(_node_title(topology, node))
             lines += _rows(topology, own, cell, width=width, cell_width=digits + wide)
         title = _socket_title(topology, socket, cores, list(nodes))
         panels.append(Panel(title, tuple(lines)))
     if empty := [node for node in topology.nodes if not node.cpus]:
-        lines = [(Cell(_node_title(topology, node.id)),) for node in empty]
-        panels.append(Panel("memory without CPUs", tuple(lines)))
+        panels.append(Panel("memory without CPUs", tuple(_node_title(topology, node.id) for node in empty)))
     return panels
 
 
 def _rows(
-    topology: Topology, cores: Sequence[Core], cell: Callable[[int | None], Cell], *, width: int, cell_width: int
-) -> Iterator[Line]:
+    topology: Topology, cores: Sequence[Core], cell: Callable[[int | None], str], *, width: int, cell_width: int
+) -> Iterator[str]:
     """Draw cores as columns: the caches side by side while they fit, a large one broken where it does not."""
     most = max(1, (width + 1) // (cell_width + 1))
     groups = [
@@ -152,11 +141,10 @@ def _rows(
         used += size
     for row in rows:
         for turn in range(max(len(core.cpus) for group in row for core in group)):
-            line: list[Cell] = []
-            for group in row:
-                cells = [cell(core.cpus[turn] if turn < len(core.cpus) else None) for core in group]
-                line += [Cell(" │"), *chain.from_iterable((Cell(" "), one) for one in cells)]
-            yield tuple(line[2:])
+            groups_of_cells = (
+                [cell(core.cpus[turn] if turn < len(core.cpus) else None) for core in group] for group in row
+            )
+            yield " │ ".join(" ".join(cells) for cells in groups_of_cells).rstrip()
 
 
 def _socket_title(topology: Topology, socket: int, cores: Sequence[Core], nodes: Sequence[int]) -> str:
