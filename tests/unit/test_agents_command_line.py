@@ -23,8 +23,8 @@ from scanflow_client.cli.app import app
 URL, AGENT_URL = "http://127.0.0.1:46666", "http://127.0.0.1:5001"
 CHECKER = {"name": "checker", "app": "mnist", "team": "data", "state": "stopped"}
 TRACKER: dict[str, Any] = {**CHECKER, "name": "tracker", "state": "running", "url": AGENT_URL, "pid": 7, "started": 1.0}
-COUNT = {"name": "count", "trigger": {"kind": "interval", "seconds": 3600.0, "jitter": 0.0}, "next": None}
-COUNT |= {"last": 5.0, "fired": 12, "missed": 3, "errors": 1}
+HOURLY = {"kind": "interval", "seconds": 3600.0, "jitter": 0.0}
+COUNT = {"name": "count", "trigger": HOURLY, "next": None, "last": 5.0, "fired": 12, "missed": 3, "errors": 1}
 APP = """
 import scanflow as sf
 

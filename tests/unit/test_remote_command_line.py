@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from scanflow.agent.records import Event
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
 from scanflow.deployer.remote_home import Up, UpProcess, write_up
-from scanflow.errors import InvalidError, UnavailableError
+from scanflow.errors import UnavailableError
 from scanflow.knowledge.step_environment import tracker_place
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient
@@ -43,17 +43,6 @@ def test_a_server_of_this_home_that_is_up_does_the_work(home: Path) -> None:
         assert isinstance(options.deployer(), RemoteDeployer)
         assert options.server().url == URL
     assert isinstance(options.deployer(), EmbeddedDeployer), "the server is gone"
-
-
-def test_the_server_that_is_named_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note(home)
-    monkeypatch.setenv("SCANFLOW_URL", "https://elsewhere/")
-    monkeypatch.setenv("SCANFLOW_TOKEN", "abc")
-    assert isinstance(options.deployer(), RemoteDeployer)
-    assert options.server().url == "https://elsewhere"
-    monkeypatch.setenv("SCANFLOW_URL", "elsewhere")
-    with pytest.raises(InvalidError, match="is no address of a server"):
-        options.deployer()
 
 
 def test_a_token_is_a_secret() -> None:

@@ -185,18 +185,6 @@ def test_a_budget_of_cores_is_divided_over_instances(run: Run, deployed: Service
     assert "no instances" in str(run("plan", "app.py:training", "--instances", "2").exception)
 
 
-def test_services_are_listed_and_shown(run: Run, deployed: ServiceRecord) -> None:
-    listed = run("services").output.splitlines()
-    assert listed[0].split() == ["service", "state", "url", "ready", "cores", "models", "rps", "p95"]
-    assert "cnn@champion" in listed[1]
-    shown = run("services", "digits").output
-    assert "instance" in shown
-    assert "revision" in shown
-    assert shown.splitlines()[-1].startswith("Request a prediction: scanflow predict digits")
-    assert json.loads(run("services", "--json").output)[0]["name"] == "digits"
-    assert json.loads(run("services", "digits", "--json").output)["app"] == "shop"
-
-
 def test_without_services_there_is_a_command_to_begin_with(run: Run) -> None:
     assert run("services").output == "Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW\n"
     assert "There is no service 'digits'" in str(run("services", "digits").exception)
@@ -232,12 +220,6 @@ def test_a_trial_without_requests_is_refused(run: Run, deployed: ServiceRecord) 
     assert "needs a share of the requests" in str(run("traffic", "digits", "models:/cnn/2").exception)
     assert "Give the rule too" in str(run("traffic", "digits", "models:/cnn/2", "--shadow", "--within", "5m").exception)
     assert run("traffic", "digits", "models:/cnn/2", "--shadow").exit_code == 0
-
-
-def test_deleting_says_how_to_deploy_again(run: Run, source: Path, deployed: ServiceRecord) -> None:
-    told = run("delete", "digits").output.splitlines()
-    assert told == ["  draining", f"Deleted digits. Deploy it again: scanflow deploy {source}:digits"]
-    assert "There is no service 'digits'" in str(run("delete", "digits").exception)
 
 
 def test_logs_of_a_service_are_found_by_its_name(run: Run, deployed: ServiceRecord, tmp_path: Path) -> None:

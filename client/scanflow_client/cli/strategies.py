@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from scanflow.errors import InvalidError
 from scanflow_client.cli.options import JsonOption, server
-from scanflow_client.cli.output import respond, say
+from scanflow_client.cli.output import respond
 
 
 def strategies(
@@ -70,13 +70,11 @@ def replay(
     if save is not None:
         code.save_trace(save, today.app, name, entries, found)
     differences = difference(found.moments, today.moments)
-    if not found.samples and not as_json:
-        say(f"No such sample is recorded. See what is: scanflow agents {today.app}:{name} --journal")
-        return
+    nothing = [f"No such sample is recorded. See what is: scanflow agents {today.app}:{name} --journal"]
     respond(
         replay_json(today.app, name, found, today.moments, differences),
         as_json,
-        lambda: replay_screen(found, today.moments, today.strategies, differences),
+        lambda: replay_screen(found, today.moments, today.strategies, differences) if found.samples else nothing,
     )
     if differences:
         raise typer.Exit(1)
