@@ -27,7 +27,10 @@ OWN = {
 }
 """What a program is made of may come along with its modules."""
 
-LIGHT = ("asyncio", "concurrent.futures", "httpx", "logging", "multiprocessing", "pydantic", "typing")
+LIGHT = [
+    *"asyncio concurrent.futures difflib httpx logging multiprocessing secrets typing zoneinfo".split(),
+    *"pydantic.main pydantic.root_model pydantic.type_adapter".split(),  # pydantic itself loads them when first used
+]
 """What nearly every module needs anyway. It is loaded once, so that looking at hundreds of modules takes seconds."""
 
 ALONE = """
