@@ -99,7 +99,7 @@ class Listening:
     def document(self, _path: str) -> dict[str, Any]:
         return {"inputs": [{"name": "x", "datatype": datatype} for datatype in self.declared]}
 
-    def predict(self, name: str, inputs: Any, *, node: str | None, dtype: str | None) -> Answer:  # noqa: ARG002
+    def infer(self, _model: str, inputs: Any, *, dtype: str | None, **_: bool) -> Answer:
         return Answer(outputs=as_arrays({"y": inputs}, dtype=dtype), instance="1", revision="r1")
 
 
