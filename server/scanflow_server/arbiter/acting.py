@@ -12,9 +12,8 @@ from scanflow.agent.primitive_context import REVERT, PrimitiveResult
 from scanflow.agent.records import Action, Intent, PrimitiveCall
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow_server.arbiter.identity import overlapping, place_of, seconds, strategy_of, when
-from scanflow_server.arbiter.intent_service import Look, event_of, not_found
+from scanflow_server.arbiter.intent_service import Look, tell_of
 from scanflow_server.arbiter.objections import LEASE_S
-from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
@@ -84,9 +83,7 @@ class Actor:
 
     def ask_back(self, id: str, *, by: str, reason: str = "") -> Action:
         with self._store.write() as connection:
-            stored = kept.get(connection, id)
-            if stored is None:
-                raise not_found(id)
+            stored = kept.find(connection, id)
             action = stored.action
             if action.state != "succeeded":
                 raise UsageError(
@@ -151,9 +148,7 @@ class Actor:
 
     def _note(self, id: str, inverse: PrimitiveCall) -> None:
         with self._store.write() as connection:
-            stored = kept.get(connection, id)
-            assert stored is not None
-            kept.put(connection, stored.changed(action={"inverse": inverse}))
+            kept.put(connection, kept.find(connection, id).changed(action={"inverse": inverse}))
 
     def _succeed(self, id: str, done: PrimitiveResult) -> None:
         stored = self._stored(id)
@@ -218,14 +213,11 @@ class Actor:
                 self._written(connection, stored.intent, seen)
             if give_back:
                 self._give_back(connection, stored.intent)
-            happened = event_of(stored.intent, f"action.{event}", now, id=stored.id, **told)
-            events.append(connection, [happened])
+            tell_of(connection, stored.intent, f"action.{event}", now, id=stored.id, **told)
 
     def _stored(self, id: str) -> ActionRow:
         with self._store.read() as connection:
-            stored = kept.get(connection, id)
-        assert stored is not None
-        return stored
+            return kept.find(connection, id)
 
     def _written(self, connection: Any, intent: Intent, seen: Any) -> None:
         if intent.source == "person":

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scanflow.agent.primitives import act_of
-from scanflow.agent.records import Action, ActionState, Decision, Event, Intent
-from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.agent.records import Action, ActionState, Decision, Intent
+from scanflow.errors import InvalidError, UsageError
 from scanflow.problems import problem_of
 from scanflow_server.arbiter.arbitrate import arbitrate_all, duplicate_of
 from scanflow_server.arbiter.identity import looks_back_s, place_of
@@ -74,31 +74,31 @@ class IntentService:
 
     def get(self, id: str) -> ActionRow:
         with self._store.read() as connection:
-            return _get(connection, id)
+            return kept.find(connection, id)
 
     def approve(self, id: str, *, by: str, reason: str = "") -> Action:
         """Record a person's approval, and decide again: autonomy and another client's value no longer stop it."""
         seen = self.look(self.get(id).intent)
         with self._store.write() as connection:
-            stored = _get(connection, id)
+            stored = kept.find(connection, id)
             if stored.action.decision.verdict in {"act", "queue"}:
                 raise UsageError(f"The intent {id!r} needs no approval: it is {_stands(stored.action)}.")
             approved = stored.changed(action={"state": "pending", "ended": None}, approved_by=by)
             kept.put(connection, approved)
             kept.say(connection, id, self._clock(), _by(f"{by} approved it", reason))
             self._decide(connection, place_of(stored.intent), seen, [approved])
-            return _get(connection, id).action
+            return kept.find(connection, id).action
 
     def refuse(self, id: str, *, by: str, reason: str = "") -> Action:
         with self._store.write() as connection:
-            stored = _get(connection, id)
+            stored = kept.find(connection, id)
             if stored.action.state != "pending" or stored.action.began is not None:
                 advice = f" Take it back: scanflow approve {id} --revert" if stored.action.state == "succeeded" else ""
                 raise UsageError(f"The intent {id!r} cannot be refused: it is {_stands(stored.action)}.{advice}")
             said = _by(f"{by} refused it", reason)
             decision = Decision(intent=id, verdict="refuse", reason=said, at=self._clock())
             self._become(connection, stored, decision)
-            return _get(connection, id).action
+            return kept.find(connection, id).action
 
     def _decide(
         self, connection: Connection, place: str, seen: Mapping[str, Any], more: Iterable[ActionRow]
@@ -147,7 +147,7 @@ class IntentService:
         if news:
             kept.say(connection, stored.id, decision.at, f"{decision.verdict}: {decision.reason}")
             data = {"id": stored.id, "verdict": decision.verdict, "reason": decision.reason}
-            events.append(connection, [event_of(stored.intent, "intent", decision.at, **data)])
+            tell_of(connection, stored.intent, "intent", decision.at, **data)
 
     def _foreign(
         self, connection: Connection, place: str, fields: Mapping[str, FieldRow], seen: Mapping[str, Any], now: float
@@ -189,21 +189,11 @@ def check_intent(intent: Intent) -> None:
         )
 
 
-def event_of(intent: Intent, type: str, at: float, **data: Any) -> Event:
+def tell_of(connection: Connection, intent: Intent, type: str, at: float, **data: Any) -> None:
+    """List an event about an intent's target."""
     whose = {"by": intent.agent} if intent.source == "person" else {"agent": intent.agent, "strategy": intent.strategy}
-    about = {**whose, "primitive": intent.primitive}
-    return Event(at=at, type=type, app=intent.app, subject=intent.target, data={**about, **data})
-
-
-def not_found(id: str) -> NotFoundError:
-    return NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
-
-
-def _get(connection: Connection, id: str) -> ActionRow:
-    stored = kept.get(connection, id)
-    if stored is None:
-        raise not_found(id)
-    return stored
+    about = {**whose, "primitive": intent.primitive, **data}
+    events.tell(connection, type, intent.target, at=at, app=intent.app, data=about)
 
 
 def _of_this_one(connection: Connection, fields: Mapping[str, FieldRow], since: float | None) -> dict[str, FieldRow]:

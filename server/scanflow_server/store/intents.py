@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
 
 from scanflow.agent.records import JSON, Action, Intent
+from scanflow.errors import NotFoundError
 from scanflow_server.arbiter.identity import place_of, strategy_of
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import OPEN, fields, intents, trail
@@ -63,6 +64,13 @@ class FieldRow(Row):
 
 def get(connection: Connection, id: str) -> ActionRow | None:
     return _one(connection, intents.c.id == id)
+
+
+def find(connection: Connection, id: str) -> ActionRow:
+    """Do the same, and raise NotFoundError where there is none."""
+    if (stored := get(connection, id)) is None:
+        raise NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
+    return stored
 
 
 def by_key(connection: Connection, intent: Intent) -> ActionRow | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +22,6 @@ from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest, WantedRun
 from tests.unit.server.answering import a_service
 
-WAITS = ["sleep", "600"]
-
-
-@pytest.fixture
-def living() -> Iterator[Callable[[Job], None]]:
-    """Lets a job have a process, which is ended with the test."""
-    jobs = []
-
-    def live(job: Job) -> None:
-        job.prepare({"what": "test"})
-        assert job.start(os.environ, command=WAITS)
-        jobs.append(job)
-
-    yield live
-    for job in jobs:
-        job.daemon.kill()
-        assert job.daemon.wait(30)
-
 
 class Started:
     """Controllers' processes of which none is started, only counted."""
@@ -56,57 +37,54 @@ class Started:
         """There is nothing to forget."""
 
 
-def want_run(context: ServerContext, tmp_path: Path, name: str, created: float) -> Job:
-    """Have a run gone on with that is in the backend's journal."""
-    (tmp_path / "fit.py").touch()
-    node = {"kind": "executor", "name": "fit", "mainfile": "fit.py"}
-    app = Application.model_validate(
-        {"name": "a", "app_dir": str(tmp_path), "workflows": [{"name": "train", "nodes": [node]}]}
-    )
-    run = context.deployer.batch.enter(context.deployer.define(RunRequest(app, "train")))
-    asked = DriveRequest(action="resume")
-    wanted = WantedRun(name=run.name, app="a", team=name, workflow="train", created=created, asked=asked)
-    with context.store.write() as connection:
-        runs.add(connection, wanted)
-    return context.run_job(run.name, 1)
+class Driving:
+    """The controller of runs, with runs to go on with that are in the backend's journal."""
+
+    def __init__(self, context: ServerContext, folder: Path) -> None:
+        self.context, self.controller, processes = context, RunsController(context), Started()
+        self.controller._processes = processes  # type: ignore[assignment]
+        self.started = processes.names
+        (folder / "fit.py").touch()
+        node = {"kind": "executor", "name": "fit", "mainfile": "fit.py"}
+        self.app = Application.model_validate(
+            {"name": "a", "app_dir": str(folder), "workflows": [{"name": "train", "nodes": [node]}]}
+        )
+
+    def want(self, created: float) -> Job:
+        run = self.context.deployer.batch.enter(self.context.deployer.define(RunRequest(self.app, "train")))
+        asked = DriveRequest(action="resume")
+        wanted = WantedRun(name=run.name, app="a", team="t", workflow="train", created=created, asked=asked)
+        with self.context.store.write() as connection:
+            runs.add(connection, wanted)
+        return self.context.run_job(run.name, 1)
+
+
+@pytest.fixture
+def driving(context: ServerContext, tmp_path: Path) -> Driving:
+    return Driving(context, tmp_path)
 
 
 def run_of(job: Job) -> str:
     return job.path.parent.name
 
 
-def limited(context: ServerContext, most: int) -> None:
-    context.settings = context.settings.model_copy(update={"max_runs": most})
-
-
-def controller_of_runs(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> tuple[RunsController, list[str]]:
-    controller, started = RunsController(context), Started()
-    monkeypatch.setattr(controller, "_processes", started)
-    return controller, started.names
-
-
+@pytest.mark.parametrize(("most", "going_on", "begun"), [(4, 3, 1), (1, 2, 0)])
 def test_runs_that_go_on_count_before_older_ones_are_begun(
-    context: ServerContext, tmp_path: Path, living: Callable[[Job], None], monkeypatch: pytest.MonkeyPatch
+    driving: Driving, most: int, going_on: int, begun: int
 ) -> None:
-    limited(context, 4)
-    older = [want_run(context, tmp_path, "older", float(number)) for number in range(4)]
-    for number in range(3):
-        living(want_run(context, tmp_path, "newer", 10.0 + number))
-    controller, started = controller_of_runs(context, monkeypatch)
-    controller.tick()
-    assert started == [run_of(older[0])]
-
-
-def test_more_runs_that_go_on_than_may_be_leave_room_for_none(
-    context: ServerContext, tmp_path: Path, living: Callable[[Job], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited(context, 1)
-    want_run(context, tmp_path, "older", 0.0)
-    for number in range(2):
-        living(want_run(context, tmp_path, "newer", 10.0 + number))
-    controller, started = controller_of_runs(context, monkeypatch)
-    controller.tick()
-    assert started == []
+    driving.context.settings = driving.context.settings.model_copy(update={"max_runs": most})
+    older = [driving.want(float(number)) for number in range(4)]
+    living = [driving.want(10.0 + number) for number in range(going_on)]
+    try:
+        for job in living:
+            job.prepare({"what": "test"})
+            assert job.start(os.environ, command=["sleep", "600"])
+        driving.controller.tick()
+    finally:
+        for job in living:
+            job.daemon.kill()
+            assert job.daemon.wait(30)
+    assert driving.started == [run_of(one) for one in older[:begun]]
 
 
 def in_the_way(job: Job) -> None:
@@ -115,15 +93,12 @@ def in_the_way(job: Job) -> None:
     job.path.touch()
 
 
-def test_a_run_whose_folder_cannot_be_holds_up_no_other(
-    context: ServerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    broken, well = want_run(context, tmp_path, "t", 1.0), want_run(context, tmp_path, "t", 2.0)
+def test_a_run_whose_folder_cannot_be_holds_up_no_other(driving: Driving, caplog: pytest.LogCaptureFixture) -> None:
+    broken, well = driving.want(1.0), driving.want(2.0)
     in_the_way(broken)
-    controller, started = controller_of_runs(context, monkeypatch)
     for _ in range(2):
-        controller.tick()
-    assert started == [run_of(well)] * 2
+        driving.controller.tick()
+    assert driving.started == [run_of(well)] * 2
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1, told
     assert run_of(broken) in told[0]
@@ -131,11 +106,10 @@ def test_a_run_whose_folder_cannot_be_holds_up_no_other(
 
 @pytest.mark.parametrize("error", [UnavailableError("The journal is away."), KeyError("parameters")])
 def test_a_run_that_cannot_be_looked_at_now_holds_up_no_other_and_goes_on(
-    context: ServerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    driving: Driving, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    away, well = want_run(context, tmp_path, "t", 1.0), want_run(context, tmp_path, "t", 2.0)
-    controller, started = controller_of_runs(context, monkeypatch)
-    show = context.deployer.show
+    away, well = driving.want(1.0), driving.want(2.0)
+    show = driving.context.deployer.show
 
     def showing(run: str) -> Any:
         if run == run_of(away):
@@ -143,12 +117,12 @@ def test_a_run_that_cannot_be_looked_at_now_holds_up_no_other_and_goes_on(
         return show(run)
 
     with monkeypatch.context() as patch:
-        patch.setattr(context.deployer, "show", showing)
-        controller.tick()
-    assert started == [run_of(well)]
+        patch.setattr(driving.context.deployer, "show", showing)
+        driving.controller.tick()
+    assert driving.started == [run_of(well)]
     assert away.result is None
-    controller.tick()
-    assert started[1:] == [run_of(away), run_of(well)]
+    driving.controller.tick()
+    assert driving.started[1:] == [run_of(away), run_of(well)]
 
 
 def want_change(context: ServerContext, id: str, service: str) -> Job:
