@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,18 +16,12 @@ import httpx
 from scanflow.app.files import dump_json
 from scanflow.home_token import ensure_home_token
 from scanflow.loading import load_application
+from tests.serving import unused_port
 from tests.waiting import until
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def body_of(source: Path, **more: Any) -> dict[str, Any]:
@@ -40,7 +33,7 @@ class ServerProcess:
     """One server; what it was asked for goes on whether it lives or not."""
 
     def __init__(self, home: Path, *, environ: Mapping[str, str] | None = None) -> None:
-        self.home, self.port = home, free_port()
+        self.home, self.port = home, unused_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = home.parent / "server.log"
         self._environ = {**os.environ, "SCANFLOW_SLOTS": "2", **(environ or {})}

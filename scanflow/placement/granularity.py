@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from scanflow.errors import InvalidError
 
+_WHAT = {
+    "memory_bytes": "bytes of memory",
+    "inter": "inter-op threads",
+    "intra": "intra-op threads",
+    "rest": "REST threads",
+}
 MILLI = 1000  # the smallest part of a core that can be asked for is a thousandth
 
 
@@ -48,17 +53,12 @@ def cut(
         raise InvalidError(f"A budget of {cores!r} cores cannot be cut. Write cores above zero, in thousandths.")
     whole = milli % MILLI == 0 and milli >= instances * MILLI
     unit = MILLI if whole else 1
-    shares = zip(
-        _parts(int(milli) // unit, instances, "cores" if whole else "thousandths of a core"),
-        _optional(memory_bytes, instances, "bytes of memory"),
-        _optional(inter, instances, "inter-op threads"),
-        _optional(intra, instances, "intra-op threads"),
-        _optional(rest, instances, "REST threads"),
-        strict=True,
-    )
+    cores_of = _parts(int(milli) // unit, instances, "cores" if whole else "thousandths of a core")
+    given = {"memory_bytes": memory_bytes, "inter": inter, "intra": intra, "rest": rest}
+    parts = {name: _parts(amount, instances, _WHAT[name]) for name, amount in given.items() if amount is not None}
     return tuple(
-        BudgetShare(cores=part * unit / MILLI, memory_bytes=memory, inter=inter_op, intra=intra_op, rest=answering)
-        for part, memory, inter_op, intra_op, answering in shares
+        BudgetShare(cores=part * unit / MILLI, **{name: amounts[place] for name, amounts in parts.items()})
+        for place, part in enumerate(cores_of)
     )
 
 
@@ -80,10 +80,6 @@ def cores_and_instances(
             f"--instances {into} --cores {cut / into:g}."
         )
     return into, shares.pop()
-
-
-def _optional(amount: int | None, instances: int, what: str) -> Sequence[int | None]:
-    return [None] * instances if amount is None else _parts(amount, instances, what)
 
 
 _cut = cut  # inside a function whose option is called so

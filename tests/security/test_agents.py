@@ -9,13 +9,8 @@ import httpx
 import pytest
 
 from tests.integration.test_agent_host import Hosted, StandInServer
+from tests.security.test_control_plane import PAGES
 from tests.server import bearer
-
-PAGES = [
-    {"origin": "https://evil.example"},
-    {"host": "evil.example", "origin": "http://evil.example"},
-    {"sec-fetch-site": "same-site"},
-]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from scanflow.knowledge import open_knowledge
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
-from tests.server import free_port
+from tests.serving import unused_port
 from tests.waiting import until
 
 pytestmark = [
@@ -81,7 +81,7 @@ class Mlflow:
     """MLflow's server over the home's tracker, as ``scanflow up`` starts it; killed and started again by its pid."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.port = home, free_port()
+        self.home, self.port = home, unused_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = home.parent / "mlflow.log"
         self._process: subprocess.Popen[bytes] | None = None
