@@ -20,25 +20,19 @@ def pairs(chain: Chain) -> list[tuple[str, str]]:
     return [(edge.dependee, edge.depender) for edge in chain]
 
 
-def test_a_list_in_the_middle_fans_out_and_in() -> None:
-    assert pairs(a >> [b, c] >> d) == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
-
-
-def test_a_list_may_begin_or_end_a_chain() -> None:
-    assert pairs([a, b] >> c) == [("a", "c"), ("b", "c")]
-    assert pairs(a >> [b, c]) == [("a", "b"), ("a", "c")]
-    assert pairs((a, b) >> c) == [("a", "c"), ("b", "c")]
-
-
-def test_chains_link_with_chains() -> None:
-    assert pairs((a >> b) >> (c >> d)) == [("a", "b"), ("b", "c"), ("c", "d")]
-    assert sorted(pairs(a >> [b >> c, d])) == [("a", "b"), ("a", "d"), ("b", "c")]
-
-
-def test_linking_changes_neither_node() -> None:
-    first, second = script("first"), script("second")
-    assert list(first >> second) != []
-    assert (first, second) == (script("first"), script("second"))
+@pytest.mark.parametrize(
+    ("chain", "linked"),
+    [
+        (a >> [b, c] >> d, "ab ac bd cd"),
+        ([a, b] >> c, "ac bc"),
+        ((a, b) >> c, "ac bc"),
+        ((a >> b) >> (c >> d), "ab bc cd"),
+        (a >> [b >> c, d], "ab ad bc"),
+    ],
+)
+def test_groups_and_chains_are_linked_and_no_node_is_changed(chain: Chain, linked: str) -> None:
+    assert sorted(before + after for before, after in pairs(chain)) == linked.split()
+    assert [a, b, c, d] == [script(name) for name in "abcd"]
 
 
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=5))

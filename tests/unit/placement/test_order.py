@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from scanflow.placement.order import Order, cpu_order, pick
 from scanflow.placement.topology import Cache, Core, NumaNode, Topology, uniform
@@ -13,30 +12,19 @@ from tests.unit.placement.test_topology import MACHINES
 ORDERS: tuple[Order, ...] = ("apart", "together", "numbered")
 
 
-@given(MACHINES, st.sampled_from(ORDERS))
-def test_every_cpu_is_taken_once(machine: Topology, order: Order) -> None:
-    assert sorted(cpu_order(machine, order)) == list(machine.cpus)
-
-
-@given(MACHINES, st.sampled_from(("apart", "numbered")))
-def test_no_sibling_is_taken_while_a_core_is_free(machine: Topology, order: Order) -> None:
-    cpus = cpu_order(machine, order)
-    first = cpus[: len(machine.cores)]
-    assert len({machine.core_of[cpu].cpus for cpu in first}) == len(machine.cores)
-
-
 @given(MACHINES)
-def test_work_that_computes_is_spread_over_all_l3_before_any_is_shared(machine: Topology) -> None:
+def test_each_order_shares_what_it_should(machine: Topology) -> None:
+    orders = {order: cpu_order(machine, order) for order in ORDERS}
+    assert all(sorted(cpus) == list(machine.cpus) for cpus in orders.values())
+    for order in ("apart", "numbered"):
+        first = {machine.core_of[cpu].cpus for cpu in orders[order][: len(machine.cores)]}
+        assert len(first) == len(machine.cores), "no sibling is taken while a core is free"
     groups = {machine.cache_group(cpu, 3) for cpu in machine.cpus}
-    first = cpu_order(machine, "apart")[: len(groups)]
-    assert {machine.cache_group(cpu, 3) for cpu in first} == groups
-
-
-@given(MACHINES)
-def test_work_on_the_same_data_fills_an_l3_before_it_begins_another(machine: Topology) -> None:
-    seen = [machine.cache_group(cpu, 3) for cpu in cpu_order(machine, "together")]
+    apart = {machine.cache_group(cpu, 3) for cpu in orders["apart"][: len(groups)]}
+    assert apart == groups, "work that computes is spread over all L3 before any is shared"
+    seen = [machine.cache_group(cpu, 3) for cpu in orders["together"]]
     changes = sum(one != other for one, other in pairwise(seen))
-    assert changes == len(set(seen)) - 1
+    assert changes == len(groups) - 1, "work on the same data fills an L3 before it begins another"
 
 
 def test_an_epyc_in_each_order() -> None:
