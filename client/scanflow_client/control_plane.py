@@ -22,7 +22,7 @@ from scanflow.home_token import ensure_home_token, home_token
 from scanflow.knowledge.step_environment import tracker_place
 from scanflow.private import open_home, open_private, private_folder
 from scanflow.processes.daemon import Daemon
-from scanflow.processes.locks import is_locked, try_lock
+from scanflow.processes.files import is_locked, try_lock
 from scanflow.processes.ports import forget_ports, next_port
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient, is_reachable, path_of

@@ -38,9 +38,6 @@ class StepProgress:
         before = self._parents[step]
         return bool(before) and all(self._outcomes.get(parent) == "skipped" for parent in before)
 
-    def was_skipped(self, step: str) -> bool:
-        return self._outcomes.get(step) == "skipped"
-
     @property
     def finished(self) -> bool:
         return len(self._outcomes) == len(self._parents)

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.disk import disk_error
-from scanflow.errors import UnavailableError
+from scanflow.errors import AlreadyRunningError, UnavailableError
 from scanflow.private import open_private, private_folder
-from scanflow.processes.locks import try_lock
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
+_DRIVER_PATIENCE_S = 1.0  # somebody who only looks (``is_locked``) holds the lock for an instant
 
 
 @contextmanager
@@ -58,3 +58,42 @@ def write_atomically(path: Path, content: bytes, *, safely: bool = False) -> Non
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise disk_error(error, path) from error
+
+
+@contextmanager
+def only_driver(path: Path, run: str) -> Iterator[None]:
+    """Hold the lock while inside.
+
+    Raises:
+        AlreadyRunningError: another process has it.
+    """
+    with open_private(path, "a+", encoding="ascii") as file:
+        give_up = time.monotonic() + _DRIVER_PATIENCE_S
+        while not try_lock(file.fileno(), fcntl.LOCK_EX):
+            if time.monotonic() > give_up:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise AlreadyRunningError(
+                    f"The run {run!r} is driven by the process {holder} already. Watch it: scanflow show {run}"
+                )
+            time.sleep(0.02)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return not try_lock(file.fileno(), fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+
+
+def try_lock(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.private import open_home, open_private, private_folder
-from scanflow.processes.locks import try_lock
+from scanflow.processes.files import try_lock
 from scanflow_server.settings import ServerSettings
 
 _log = logging.getLogger("scanflow_server")

@@ -15,7 +15,7 @@ import scanflow as sf
 from scanflow.backends.records import Event, RunRecord
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow.deployer.embedded import EmbeddedDeployer
-from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError, UsageError
+from scanflow.errors import NotFoundError, StepFailedError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.client import Client
 from tests.conftest import Cli
@@ -73,13 +73,8 @@ def test_functions_pass_values_on_and_fan_out_over_what_they_find(client: Client
     assert client.output("total") == 12
     assert client.logs("double.3") == "doubling 3\n"
     assert client.logs("total") == "adding up\n"
-
-
-def test_an_empty_fan_out_is_an_empty_list(client: Client) -> None:
-    found = numbers.bind(0)
-    doubled = double.map(found)
-    client.run(sf.Workflow(name="w", nodes=[found, doubled, total.bind(doubled)]))
-    assert client.output("total") == 0
+    client.run(workflow, parameters={"numbers.count": 0})
+    assert client.output("total") == 0  # an empty fan-out is an empty list
 
 
 def test_a_script_gets_its_parameters_as_options_and_a_folder_for_its_outputs(client: Client, tmp_path: Path) -> None:
@@ -200,11 +195,6 @@ def test_a_step_that_fails_is_tried_again_with_waits_and_starts_clean(client: Cl
     assert (record.tasks[0].state, record.tasks[0].attempts) == ("succeeded", 3)
 
 
-def test_retries_come_to_an_end(client: Client) -> None:
-    with pytest.raises(StepFailedError, match="failed after 3 attempts"):
-        client.run(sf.Workflow(name="w", nodes=[divide.options(retries=sf.Retry(limit=2, delay="1ms")).bind(0)]))
-
-
 def test_a_time_limit_ends_a_step_and_says_so(client: Client, tmp_path: Path) -> None:
     script(tmp_path, "slow.py", "import time; print('begun', flush=True); time.sleep(60)")
     with pytest.raises(StepFailedError, match=r"timed out after 0\.50 s"):
@@ -299,8 +289,6 @@ def test_a_step_cannot_be_spun_on_what_did_not_finish(client: Client, tmp_path: 
         client.run(app)
     with pytest.raises(UsageError, match="'label' needs divide, which did not finish in the run"):
         client.spin("label", app=app)
-    with pytest.raises(NotFoundError, match=r"no node 'lable'. Did you mean 'label'"):
-        client.spin("lable", app=app)
 
 
 def test_parameters_can_be_changed_for_one_run(client: Client, tmp_path: Path) -> None:
@@ -309,10 +297,6 @@ def test_parameters_can_be_changed_for_one_run(client: Client, tmp_path: Path) -
     assert client.output("numbers") == [0]
     client.run(app, parameters={"numbers.count": 2})
     assert client.output("numbers") == [0, 1]
-    with pytest.raises(NotFoundError, match="Did you mean 'count'"):
-        client.run(app, parameters={"cuont": 1})
-    with pytest.raises(InvalidError, match="'count' is 'many', which is not int"):
-        client.run(app, parameters={"count": "many"})
 
 
 def test_a_missing_script_is_known_before_anything_runs(client: Client, tmp_path: Path) -> None:
@@ -340,32 +324,26 @@ def test_what_this_backend_cannot_honour_is_refused_by_name(
         client.plan(app_of(tmp_path, sf.Executor(name="x", mainfile="x.py", **fields)))
 
 
-def test_a_workflow_that_is_not_a_batch_is_refused(client: Client) -> None:
-    service = sf.Service(name="model", model="models:/m/1")
-    with pytest.raises(UnsupportedError, match="type 'online'"):
-        client.run(sf.Workflow(name="w", type="online", nodes=[service]))
-
-
-def test_a_wrong_value_at_run_time_names_the_step_and_the_parameter(client: Client) -> None:
-    found = numbers.bind(2)
-    with pytest.raises(StepFailedError, match=r"Step 'double': the parameter 'number' is \[0, 1\], which is not int"):
-        client.run(sf.Workflow(name="w", nodes=[found, double.bind(found)]))
-
-
-def test_a_result_of_another_type_than_promised_is_a_failure(client: Client) -> None:
-    with pytest.raises(StepFailedError, match="Step 'liar': its result is 'text', which is not int"):
-        client.run(sf.Workflow(name="w", nodes=[liar.bind()]))
-
-
 @sf.step(in_process=True)
 def liar() -> int:
     return "text"  # type: ignore[return-value]
 
 
-def test_a_fan_out_over_something_else_than_a_list_says_what_it_was(client: Client) -> None:
-    found = label.bind(3)
-    with pytest.raises(StepFailedError, match="turned out to be 'it is 3', not a list"):
-        client.run(sf.Workflow(name="w", nodes=[found, double.map(found)]))
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (
+            (one := numbers.bind(2), double.bind(one)),
+            r"Step 'double': the parameter 'number' is \[0, 1\], which is not int",
+        ),
+        ((liar.bind(),), "Step 'liar': its result is 'text', which is not int"),
+        ((other := label.bind(3), double.map(other)), "turned out to be 'it is 3', not a list"),
+        ((divide.options(retries=sf.Retry(limit=2, delay="1ms")).bind(0),), "failed after 3 attempts"),
+    ],
+)
+def test_a_failure_says_what_was_wrong(client: Client, nodes: tuple[sf.Executor, ...], message: str) -> None:
+    with pytest.raises(StepFailedError, match=message):
+        client.run(sf.Workflow(name="w", nodes=nodes))
 
 
 def test_a_fan_out_wider_than_allowed_names_the_limit_and_how_to_raise_it(
@@ -385,18 +363,13 @@ def test_a_thousand_tasks_in_process_come_back_in_order(client: Client) -> None:
     assert client.logs("double.999") == "doubling 999\n"
 
 
-def test_threads_are_sized_to_the_cores_asked_for(client: Client, tmp_path: Path) -> None:
-    script(tmp_path, "x.py", "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['TF_NUM_INTRAOP_THREADS'])")
-    client.run(app_of(tmp_path, sf.Executor(name="x", mainfile="x.py", resources=sf.Resources(cpu="1500m"))))
-    assert client.logs("x") == "2 2\n"
-
-
-def test_each_step_sees_its_own_variables_and_no_others(client: Client, tmp_path: Path) -> None:
-    script(tmp_path, "x.py", "import os; print(os.environ.get('MINE'), os.environ['SCANFLOW_STEP'])")
-    first = sf.Executor(name="first", mainfile="x.py", env={"MINE": "1"})
-    second = sf.Executor(name="second", mainfile="x.py")
+def test_each_step_sees_its_own_variables_and_threads_for_its_cores(client: Client, tmp_path: Path) -> None:
+    names = ("MINE", "SCANFLOW_STEP", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+    script(tmp_path, "x.py", f"import os; print(*(os.environ.get(name) for name in {names}))")
+    first = sf.Executor(name="first", mainfile="x.py", env={"MINE": "1"}, resources=sf.Resources(cpu="1500m"))
+    second = sf.Executor(name="second", mainfile="x.py", env={"OMP_NUM_THREADS": "7", "TF_NUM_INTRAOP_THREADS": "7"})
     client.run(app_of(tmp_path, first, second))
-    assert (client.logs("first"), client.logs("second")) == ("1 first\n", "None second\n")
+    assert (client.logs("first"), client.logs("second")) == ("1 first 2 2\n", "None second 7 7\n")
 
 
 def wheel(folder: Path, name: str, version: str) -> Path:
@@ -475,11 +448,6 @@ def test_a_plan_says_what_would_run_and_runs_nothing(client: Client, tmp_path: P
     ]
     assert (plan.peak_cores, plan.peak_memory_bytes, plan.unsized) == (2, 2 * 2**30, 2)
     assert client.runs() == []
-
-
-def test_settings_come_from_the_environment(home: Path) -> None:
-    assert Settings.from_environment().home == home
-    assert Settings.from_environment({"SCANFLOW_SLOTS": "3"}).slots == 3
 
 
 def test_a_functions_child_sees_the_same_python(client: Client) -> None:

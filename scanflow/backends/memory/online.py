@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, quantiles
 from time import perf_counter
 from types import TracebackType
@@ -255,7 +255,7 @@ class MemoryOnline:
 
     def _promote(self, service: _Service, revision: _Revision) -> None:
         service.previous = service.definition
-        service.definition = _with_versions(service.definition, revision.graph.versions)
+        service.definition = replace(service.definition, versions=revision.graph.versions)
         revision.weight, revision.shadow = 1.0, False
         service.current, service.canary, service.policy = revision, None, None
 
@@ -274,7 +274,7 @@ class MemoryOnline:
             return
         if versions == served:
             raise UsageError(f"{change.model} is what is served already. Name another version.")
-        graph = self._graph(_with_versions(service.definition, versions), log)
+        graph = self._graph(replace(service.definition, versions=versions), log)
         revision = canary if same and canary is not None else _Revision(f"r{service.generation + 1}", graph)
         if not change.is_canary:
             self._promote(service, revision)
@@ -296,7 +296,7 @@ class MemoryOnline:
             shape = shape.model_copy(update={"instances": bounded})
         if change.backup is not None:
             raise UnsupportedError("The backend 'memory' cannot change the backup of a service. Deploy it again.")
-        service.definition = _Definition(made.app, made.workflow, made.source, shape, scaling, made.versions)
+        service.definition = replace(made, shape=shape, scaling=scaling)
 
     def _settle(self, service: _Service, key: str | None, observe: ServiceObserver, log: Log) -> None:
         names = _instances(service.definition.shape)
@@ -380,10 +380,6 @@ def _instances(shape: Shape) -> list[str]:
 
 def _backup(workflow: Workflow) -> str | None:
     return None if workflow.serving is None else workflow.serving.backup
-
-
-def _with_versions(made: _Definition, versions: Mapping[str, str]) -> _Definition:
-    return _Definition(made.app, made.workflow, made.source, made.shape, made.scaling, versions)
 
 
 def _chosen(service: _Service) -> _Revision:

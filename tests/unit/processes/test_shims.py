@@ -71,24 +71,22 @@ def test_a_command_that_ends_well_is_told_with_what_it_used(shims: Shims, tmp_pa
     assert (folder / "stderr.log").read_text() == "err\n"
 
 
-def test_an_exit_code_is_kept(shims: Shims, tmp_path: Path) -> None:
-    folder = attempt(tmp_path / "1", "sh", "-c", "exit 7")
-    shims.start(folder)
-    assert end_of(shims, folder).exit_code == 7
-
-
-def test_a_signal_is_kept(shims: Shims, tmp_path: Path) -> None:
-    folder = attempt(tmp_path / "1", "sh", "-c", "kill -SEGV $$")
+@pytest.mark.parametrize(
+    ("argv", "exit_code", "ended_by", "said"),
+    [
+        (("sh", "-c", "exit 7"), 7, None, ""),
+        (("sh", "-c", "kill -SEGV $$"), None, signal.SIGSEGV, ""),
+        (("/no/such/program",), 127, None, "/no/such/program"),
+    ],
+)
+def test_how_a_command_failed_is_kept(
+    shims: Shims, tmp_path: Path, argv: tuple[str, ...], exit_code: int | None, ended_by: int | None, said: str
+) -> None:
+    folder = attempt(tmp_path / "1", *argv)
     shims.start(folder)
     exit_ = end_of(shims, folder)
-    assert (exit_.exit_code, exit_.signal, exit_.succeeded) == (None, signal.SIGSEGV, False)
-
-
-def test_a_command_that_does_not_exist_says_so_in_its_own_log(shims: Shims, tmp_path: Path) -> None:
-    folder = attempt(tmp_path / "1", "/no/such/program")
-    shims.start(folder)
-    assert end_of(shims, folder).exit_code == 127
-    assert "/no/such/program" in (folder / "stderr.log").read_text()
+    assert (exit_.exit_code, exit_.signal, exit_.succeeded) == (exit_code, ended_by, False)
+    assert said in (folder / "stderr.log").read_text()
 
 
 def test_a_time_limit_ends_the_whole_group_also_what_ignores_being_asked(shims: Shims, tmp_path: Path) -> None:
@@ -129,6 +127,7 @@ def test_an_attempt_outlives_its_runner_and_is_adopted_by_the_next(tmp_path: Pat
 
 def test_an_attempt_that_ended_meanwhile_is_told_from_its_record(tmp_path: Path) -> None:
     folder = attempt(tmp_path / "1", "sh", "-c", "exit 3")
+    assert read_exit(folder) is None
     with Shims() as first:
         first.start(folder)
         wait_for(folder / "exit")
@@ -328,7 +327,3 @@ def test_the_runners_environment_is_not_written_to_disk(
     for file in folder.iterdir():
         if file.is_file():
             assert "hunter2" not in file.read_text()
-
-
-def test_there_is_no_exit_record_before_the_end(tmp_path: Path) -> None:
-    assert read_exit(attempt(tmp_path / "1", "true")) is None

@@ -37,7 +37,7 @@ from scanflow.errors import (
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import this_machine
 from scanflow.private import open_home, private_folder
-from scanflow.processes.locks import is_locked, only_driver
+from scanflow.processes.files import is_locked, only_driver
 from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.disk import disk_error
@@ -76,11 +76,10 @@ INSERT OR REPLACE INTO tasks (run, {", ".join(_TASK)}, change) VALUES (
 """  # noqa: S608 - our own columns' names
 
 
-class JournalRun:
-    def __init__(self, id: int, record: RunRecord, definition: str) -> None:
-        self.id = id
-        self.record = record
-        self.definition = definition
+class JournalRun(NamedTuple):
+    id: int
+    record: RunRecord
+    definition: str
 
 
 class Journal:

@@ -6,8 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.service_records import Explanation, ServiceRecord
-from scanflow.processes.files import write_atomically
-from scanflow.processes.locks import is_locked
+from scanflow.processes.files import is_locked, write_atomically
 
 EVENTS_KEPT = 100
 

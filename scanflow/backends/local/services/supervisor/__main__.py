@@ -28,7 +28,7 @@ from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
 from scanflow.cpu_priority import take_short_slices
 from scanflow.errors import ScanflowError
 from scanflow.processes import seqpacket
-from scanflow.processes.locks import try_lock
+from scanflow.processes.files import try_lock
 from scanflow.processes.open_files import open_many
 from scanflow.processes.shims import Shims
 
