@@ -221,6 +221,9 @@ def test_a_function_in_then_gets_what_the_rule_gets() -> None:
     assert decide(strategy(then=chosen), sample(7), situation(both=False)) == []
     [called] = decide(strategy(then=as_printed), sample([1, 2]), situation())
     assert called == call("checker", "check_predictions", [1, 2]).replace(key="tracker/count/interval:1")
+    [ended] = decide(strategy(then=do.delete_workflow), sample("digits"), situation())  # a primitive is one as well
+    assert isinstance(ended, Intent)
+    assert ended.target == "service/digits"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
 from scanflow.backends.records import RunRecord, RunStarted
-from scanflow.deployer import Deployer, RunRequest
+from scanflow.deployer import Deployer, EmbeddedDeployer, RunRequest
 from scanflow.errors import NotFoundError
 from scanflow_server.primitives import carry_out
 
@@ -70,3 +70,34 @@ def do(
 ) -> PrimitiveResult:
     """Carry out one call; without ``runs``, they are driven here, to their end."""
     return carry_out(call, PrimitiveContext(deployer, applications, runs or InlineRuns(deployer), **given))
+
+
+class Doing:
+    """What an engine does for the application that is kept; ``always`` are arguments of each call."""
+
+    def __init__(self, deployer: EmbeddedDeployer, applications: Remembered, **always: Any) -> None:
+        self.deployer, self.applications, self.always = deployer, applications, always
+        self.runs: InlineRuns = InlineRuns(deployer)
+        self.notes: list[PrimitiveCall] = []
+
+    def __call__(
+        self, primitive: str, key: str = "k", noted: PrimitiveCall | None = None, **arguments: Any
+    ) -> PrimitiveResult:
+        call = PrimitiveCall(primitive=primitive, arguments={**self.always, **arguments})
+        return self.call(call, key=key, noted=noted)
+
+    def call(
+        self,
+        call: PrimitiveCall,
+        *,
+        key: str = "k",
+        noted: PrimitiveCall | None = None,
+        notes: list[PrimitiveCall] | None = None,
+    ) -> PrimitiveResult:
+        note, kept = (self.notes if notes is None else notes).append, self.applications.application
+        given: dict[str, Any] = {"app": kept.name, "team": kept.team, "key": key, "noted": noted, "note": note}
+        return do(self.deployer, self.applications, call, runs=self.runs, **given)
+
+    def undo(self, done: PrimitiveResult, key: str = "undo") -> PrimitiveResult:
+        assert done.inverse is not None
+        return self.call(done.inverse, key=key)

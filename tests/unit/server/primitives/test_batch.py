@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
@@ -17,7 +16,7 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageErr
 from scanflow.loading import load_application
 from scanflow.names import StepName
 from scanflow.settings import Settings
-from tests.unit.server.primitives.keeping import InlineRuns, Remembered, do
+from tests.unit.server.primitives.keeping import Doing, InlineRuns, Remembered
 
 APP = """
 import scanflow as sf
@@ -57,24 +56,7 @@ def applications(tmp_path: Path) -> Remembered:
     return Remembered(load_application(str(path))[0], path)
 
 
-class Doing:
-    def __init__(self, deployer: EmbeddedDeployer, applications: Remembered) -> None:
-        self.deployer, self.applications, self.runs = deployer, applications, InlineRuns(deployer)
-
-    def __call__(
-        self, primitive: str, key: str = "k", noted: PrimitiveCall | None = None, **arguments: Any
-    ) -> PrimitiveResult:
-        call = PrimitiveCall(primitive=primitive, arguments=arguments)
-        return self.call(call, key=key, noted=noted)
-
-    def call(self, call: PrimitiveCall, *, key: str = "k", noted: PrimitiveCall | None = None) -> PrimitiveResult:
-        given: dict[str, Any] = {"app": "counting", "team": "tests", "key": key, "runs": self.runs, "noted": noted}
-        return do(self.deployer, self.applications, call, **given)
-
-    def undo(self, done: PrimitiveResult) -> PrimitiveResult:
-        assert done.inverse is not None
-        return self.call(done.inverse, key="undo")
-
+class Batch(Doing):
     def step(self, workflow: str, name: str) -> Executor:
         node = self.applications.application.workflow(workflow).node(name)
         assert isinstance(node, Executor)
@@ -82,11 +64,11 @@ class Doing:
 
 
 @pytest.fixture
-def doing(deployer: EmbeddedDeployer, applications: Remembered) -> Doing:
-    return Doing(deployer, applications)
+def doing(deployer: EmbeddedDeployer, applications: Remembered) -> Batch:
+    return Batch(deployer, applications)
 
 
-def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doing: Doing) -> None:
+def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doing: Batch) -> None:
     done = doing("run_workflow", workflow="sums", parameters={"count": 5})
     run = done.result["run"]
     assert doing.deployer.outputs(run, "total") == {"result": 10}
@@ -94,13 +76,13 @@ def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doi
     assert doing.undo(done).result == {"runs": [run], "stopped": []}  # it has ended, and stays as it is
 
 
-def test_the_same_key_runs_once(doing: Doing) -> None:
+def test_the_same_key_runs_once(doing: Batch) -> None:
     first, second = doing("run_workflow", workflow="sums"), doing("run_workflow", workflow="sums")
     other = doing("run_workflow", key="other", workflow="sums")
     assert first.result["run"] == second.result["run"] != other.result["run"]
 
 
-def test_a_step_is_run_anew_on_what_it_had(doing: Doing) -> None:
+def test_a_step_is_run_anew_on_what_it_had(doing: Batch) -> None:
     past = doing("run_workflow", workflow="sums").result["run"]
     done = doing("run_executor", key="again", workflow="sums", executor="total", parameters={"factor": 10})
     assert done.result["run"] != past
@@ -137,7 +119,7 @@ class RunningRuns(InlineRuns):
         return self.record
 
 
-def test_the_runs_of_a_workflow_are_stopped_and_no_others(doing: Doing) -> None:
+def test_the_runs_of_a_workflow_are_stopped_and_no_others(doing: Batch) -> None:
     doing.runs = runs = RunningRuns("load")
     assert doing("stop_workflow", workflow="sums").result["stopped"] == ["calm-otter-417"]
     assert doing("stop_workflow", workflow="scripts").result == {"runs": [], "stopped": []}
@@ -146,7 +128,7 @@ def test_the_runs_of_a_workflow_are_stopped_and_no_others(doing: Doing) -> None:
         doing("stop_workflow")
 
 
-def test_a_step_or_one_replica_of_it_is_stopped_and_no_other(doing: Doing) -> None:
+def test_a_step_or_one_replica_of_it_is_stopped_and_no_other(doing: Batch) -> None:
     doing.runs = runs = RunningRuns("load.0", "load.1", "total")
     step: dict[str, Any] = {"workflow": "sums", "executor": "load"}
     assert doing("stop_executor", **step).result["stopped"] is True
@@ -158,7 +140,7 @@ def test_a_step_or_one_replica_of_it_is_stopped_and_no_other(doing: Doing) -> No
         doing("stop_executor", workflow="sums", executor="lod")
 
 
-def test_a_step_that_has_ended_is_left_as_it_is(doing: Doing) -> None:
+def test_a_step_that_has_ended_is_left_as_it_is(doing: Batch) -> None:
     doing("run_workflow", workflow="sums")
     assert doing("stop_executor", workflow="sums", executor="load").result["stopped"] is False
 
@@ -175,7 +157,7 @@ def test_a_step_that_has_ended_is_left_as_it_is(doing: Doing) -> None:
     ],
 )
 def test_what_is_wanted_is_changed_kept_and_undone(
-    doing: Doing, primitive: str, arguments: Mapping[str, Any], after: Mapping[str, Any]
+    doing: Batch, primitive: str, arguments: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
     before = doing.applications.application
     done = doing(primitive, workflow="scripts", **arguments)
@@ -187,7 +169,7 @@ def test_what_is_wanted_is_changed_kept_and_undone(
     assert doing.applications.application == before
 
 
-def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Doing) -> None:
+def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Batch) -> None:
     before = doing.applications.application
     first = doing("upgrade_workflow", workflow="scripts", parameters={"epochs": 9})
     again = doing("upgrade_workflow", workflow="scripts", parameters={"epochs": 9}, noted=first.inverse)
@@ -222,7 +204,7 @@ def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Doing) -> None:
     ],
 )
 def test_what_cannot_be_done_changes_nothing_and_says_what_to_do(
-    doing: Doing, primitive: str, arguments: Mapping[str, Any], message: str
+    doing: Batch, primitive: str, arguments: Mapping[str, Any], message: str
 ) -> None:
     before: Application = doing.applications.application
     with pytest.raises(ScanflowError, match=message):
@@ -231,6 +213,6 @@ def test_what_cannot_be_done_changes_nothing_and_says_what_to_do(
     assert doing.deployer.runs() == []
 
 
-def test_a_wrong_argument_is_named(doing: Doing) -> None:
+def test_a_wrong_argument_is_named(doing: Batch) -> None:
     with pytest.raises(InvalidError, match="'run_workflow': parameters cannot be 3"):
         doing("run_workflow", workflow="sums", parameters=3)

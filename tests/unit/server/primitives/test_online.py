@@ -7,33 +7,17 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.agent.primitive_context import PrimitiveResult
-from scanflow.agent.records import PrimitiveCall
 from scanflow.app.service import Service
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.settings import Settings
-from tests.unit.server.primitives.keeping import Remembered, do
+from tests.unit.server.primitives.keeping import Doing, Remembered
 from tests.unit.standin import Place, StandIn
 
 
-class Doing:
-    def __init__(self, deployer: EmbeddedDeployer, applications: Remembered) -> None:
-        self.deployer, self.applications = deployer, applications
-        self.notes: list[PrimitiveCall] = []
-
-    def __call__(self, primitive: str, noted: PrimitiveCall | None = None, **arguments: Any) -> PrimitiveResult:
-        return self.call(PrimitiveCall(primitive=primitive, arguments={"workflow": "serve", **arguments}), noted=noted)
-
-    def call(self, call: PrimitiveCall, *, noted: PrimitiveCall | None = None, app: str = "mnist") -> PrimitiveResult:
-        return do(self.deployer, self.applications, call, app=app, team="tests", noted=noted, note=self.notes.append)
-
-    def undo(self, done: PrimitiveResult) -> PrimitiveResult:
-        assert done.inverse is not None
-        return self.call(done.inverse)
-
+class Online(Doing):
     @property
     def record(self) -> ServiceRecord:
         return self.deployer.service("serve")
@@ -49,33 +33,33 @@ def backend(tmp_path: Path) -> StandIn:
 
 
 @pytest.fixture
-def doing(settings: Settings, backend: StandIn) -> Doing:
+def doing(settings: Settings, backend: StandIn) -> Online:
     node = sf.Service(name="cnn", model="models:/mnist/1", instances=2, resources=sf.Resources(cpu=1))
     app = sf.Application(name="mnist", team="tests", workflows=[sf.Workflow(name="serve", type="online", nodes=[node])])
-    return Doing(EmbeddedDeployer(settings, backend=Place(settings, backend)), Remembered(app))
+    return Online(EmbeddedDeployer(settings, backend=Place(settings, backend)), Remembered(app), workflow="serve")
 
 
 @pytest.fixture
-def served(doing: Doing) -> Doing:
+def served(doing: Online) -> Online:
     doing("deploy_workflow")
     doing.notes.clear()
     return doing
 
 
-def test_a_workflow_is_deployed_and_undone_by_deleting_it(doing: Doing) -> None:
+def test_a_workflow_is_deployed_and_undone_by_deleting_it(doing: Online) -> None:
     done = doing("deploy_workflow", instances=3)
     assert (done.result["service"], doing.record.shape.instances) == ("serve", 3)
     doing.undo(done)
     assert doing.deployer.services() == []
 
 
-def test_deploying_what_is_served_is_undone_by_cutting_it_as_it_was(served: Doing) -> None:
+def test_deploying_what_is_served_is_undone_by_cutting_it_as_it_was(served: Online) -> None:
     done = served("deploy_workflow", instances=5)
     served.undo(done)
     assert served.record.shape.instances == 2
 
 
-def test_deleting_is_undone_by_deploying_it_as_it_was_cut(served: Doing) -> None:
+def test_deleting_is_undone_by_deploying_it_as_it_was_cut(served: Online) -> None:
     served.deployer.change("serve", ServiceChange(instances=4))
     done = served("delete_workflow")
     assert served.deployer.services() == []
@@ -88,7 +72,7 @@ def test_deleting_is_undone_by_deploying_it_as_it_was_cut(served: Doing) -> None
         served("delete_workflow")
 
 
-def test_a_model_is_swapped_in_kept_and_swapped_back(served: Doing) -> None:
+def test_a_model_is_swapped_in_kept_and_swapped_back(served: Online) -> None:
     done = served("upgrade_workflow", model="models:/mnist/2")
     assert served.record.revisions[0].models == {"cnn": "models:/mnist/2"}
     assert served.node.model == "models:/mnist/2"
@@ -100,7 +84,7 @@ def test_a_model_is_swapped_in_kept_and_swapped_back(served: Doing) -> None:
     assert (served.record.revisions[0].models, served.node.model) == ({"cnn": "models:/mnist/1"}, "models:/mnist/1")
 
 
-def test_the_version_on_trial_is_promoted_without_loading_it_again(served: Doing) -> None:
+def test_the_version_on_trial_is_promoted_without_loading_it_again(served: Online) -> None:
     served("update_workflow_traffic", model="models:/mnist/2", weight=0.1)
     served("upgrade_workflow", model="models:/mnist/2")
     assert [one.role for one in served.record.revisions] == ["current"]
@@ -124,7 +108,7 @@ def test_the_version_on_trial_is_promoted_without_loading_it_again(served: Doing
     ],
 )
 def test_a_service_is_changed_while_it_serves_and_changed_back(
-    served: Doing, primitive: str, arguments: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+    served: Online, primitive: str, arguments: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
     done = served(primitive, **arguments)
     assert {name: getattr(served.record.shape, name) for name in after} == after
@@ -136,7 +120,7 @@ def test_a_service_is_changed_while_it_serves_and_changed_back(
     assert {name: getattr(served.record.shape, name) for name in before} == before
 
 
-def test_what_the_application_wants_is_kept_and_what_a_moment_needs_is_not(served: Doing) -> None:
+def test_what_the_application_wants_is_kept_and_what_a_moment_needs_is_not(served: Online) -> None:
     served("update_workflow_replica", instances=4)
     served("update_workflow_affinity", affinity="cpu")
     served("update_workflow_resource", cpu=0.5)
@@ -147,7 +131,7 @@ def test_what_the_application_wants_is_kept_and_what_a_moment_needs_is_not(serve
     assert served.record.shape.instances == 5
 
 
-def test_a_threshold_decides_on_instances_from_then_on(served: Doing) -> None:
+def test_a_threshold_decides_on_instances_from_then_on(served: Online) -> None:
     done = served("update_workflow_replica", metric="rps", target=20, min=1, max=4)
     assert (served.node.scaling, done.result["scaling"]["target"]) == (
         sf.Scaling(metric="rps", target=20, min=1, max=4),
@@ -160,7 +144,7 @@ def test_a_threshold_decides_on_instances_from_then_on(served: Doing) -> None:
     assert served.node.scaling.target == 20
 
 
-def test_a_version_is_tried_and_taken_back(served: Doing, backend: StandIn) -> None:
+def test_a_version_is_tried_and_taken_back(served: Online, backend: StandIn) -> None:
     done = served("update_workflow_traffic", model="models:/mnist/2", weight=0.2)
     assert done.inverse is not None
     assert done.inverse.arguments == {"workflow": "serve", "model": "models:/mnist/2", "weight": 0.0}
@@ -187,7 +171,7 @@ def test_a_version_is_tried_and_taken_back(served: Doing, backend: StandIn) -> N
     ],
 )
 def test_what_cannot_be_done_says_so_and_changes_nothing(
-    served: Doing, primitive: str, arguments: Mapping[str, Any], kind: type[ScanflowError], message: str
+    served: Online, primitive: str, arguments: Mapping[str, Any], kind: type[ScanflowError], message: str
 ) -> None:
     before = served.record
     with pytest.raises(kind, match=message):
@@ -195,15 +179,15 @@ def test_what_cannot_be_done_says_so_and_changes_nothing(
     assert (served.record, served.notes, served.applications.revision) == (before, [], 1)
 
 
-def test_an_agent_changes_no_other_applications_service(served: Doing) -> None:
+def test_an_agent_changes_no_other_applications_service(served: Online) -> None:
     node = sf.Service(name="cnn", model="models:/mnist/1")
     workflow = sf.Workflow(name="serve", type="online", nodes=[node])
     served.applications = Remembered(sf.Application(name="other", team="tests", workflows=[workflow]))
     with pytest.raises(UsageError, match="is of the application 'mnist'"):
-        served.call(PrimitiveCall(primitive="delete_workflow", arguments={"workflow": "serve"}), app="other")
+        served("delete_workflow")
 
 
-def test_cores_are_shared_out_as_before_among_the_nodes_of_a_graph(served: Doing) -> None:
+def test_cores_are_shared_out_as_before_among_the_nodes_of_a_graph(served: Online) -> None:
     nodes = [
         sf.Service(name="clean", implementation="m.py:Clean", role="TRANSFORMER", resources=sf.Resources(cpu=1)),
         sf.Service(name="cnn", model="models:/mnist/1", resources=sf.Resources(cpu=3)),

@@ -16,49 +16,39 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
 from scanflow.settings import Settings
-from tests.unit.server.primitives.keeping import Remembered, do
+from tests.unit.server.primitives.keeping import Doing, Remembered
 from tests.unit.server.primitives.ruled import KilledError, Ruled
 from tests.unit.standin import Place
 
 SCALING = sf.Scaling(metric="rps", target=20, min=1, max=3, polling=5.0)
 
 
-class World:
+def graph(*nodes: sf.Service) -> Remembered:
+    edges = [one >> other for one, other in itertools.pairwise(nodes)]
+    workflow = sf.Workflow(name="serve", type="online", nodes=list(nodes), edges=edges)
+    return Remembered(sf.Application(name="mnist", team="tests", workflows=[workflow]))
+
+
+def served(**changes: Any) -> Remembered:
+    given: dict[str, Any] = {"instances": 2, "model": "models:/mnist/1", "resources": sf.Resources(cpu=1), **changes}
+    return graph(sf.Service(name="cnn", **given))
+
+
+class World(Doing):
     """One application and what serves it; what is done is done as an engine does it."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.backend = Ruled(folder)
-        self.deployer = EmbeddedDeployer(settings, backend=Place(settings, self.backend))
-        self.wants()
+        super().__init__(EmbeddedDeployer(settings, backend=Place(settings, self.backend)), served(), workflow="serve")
 
     def wants(self, **changes: Any) -> None:
-        given: dict[str, Any] = {
-            "instances": 2,
-            "model": "models:/mnist/1",
-            "resources": sf.Resources(cpu=1),
-            **changes,
-        }
-        node = sf.Service(name="cnn", **given)
-        self.wants_graph(node)
+        self.applications = served(**changes)
 
     def wants_graph(self, *nodes: sf.Service) -> None:
-        edges = [one >> other for one, other in itertools.pairwise(nodes)]
-        workflow = sf.Workflow(name="serve", type="online", nodes=list(nodes), edges=edges)
-        self.applications = Remembered(sf.Application(name="mnist", team="tests", workflows=[workflow]))
-
-    def does(self, primitive: str, **arguments: Any) -> PrimitiveResult:
-        return self.calls(PrimitiveCall(primitive=primitive, arguments={"workflow": "serve", **arguments}))
-
-    def calls(
-        self, call: PrimitiveCall, *, key: str = "intent/i1", noted: PrimitiveCall | None = None, notes: Any = None
-    ) -> PrimitiveResult:
-        note: Callable[[PrimitiveCall], None] = [].append if notes is None else notes.append
-        given: dict[str, Any] = {"app": "mnist", "team": "tests", "key": key, "noted": noted, "note": note}
-        return do(self.deployer, self.applications, call, **given)
+        self.applications = graph(*nodes)
 
     def takes_back(self, done: PrimitiveResult) -> PrimitiveResult:
-        assert done.inverse is not None
-        return self.calls(done.inverse, key="intent/i1/revert")
+        return self.undo(done, key="intent/i1/revert")
 
     def is_killed_in(self, act: Callable[[], object]) -> None:
         """Do it, and die as soon as the backend has done its part, if it has one."""
@@ -92,27 +82,27 @@ def world(settings: Settings, tmp_path: Path) -> World:
 
 
 def as_deployed(world: World) -> None:
-    world.does("deploy_workflow")
+    world("deploy_workflow")
 
 
 def with_more_for_a_moment(world: World) -> None:
-    world.does("deploy_workflow")
-    world.does("duplicate_workflow_instance", count=2)
+    world("deploy_workflow")
+    world("duplicate_workflow_instance", count=2)
 
 
 def with_a_scaling(world: World) -> None:
     world.wants(scaling=SCALING)
-    world.does("deploy_workflow")
+    world("deploy_workflow")
 
 
 def with_a_version_that_a_person_promoted(world: World) -> None:
     world.wants(model="models:/mnist@champion")
-    world.does("deploy_workflow")
+    world("deploy_workflow")
     world.deployer.change("serve", ServiceChange(model="models:/mnist/3"))
 
 
 def with_a_version_on_trial(world: World) -> None:
-    world.does("deploy_workflow")
+    world("deploy_workflow")
     world.deployer.change("serve", ServiceChange(model="models:/mnist/3", weight=0.25))
 
 
@@ -123,13 +113,13 @@ def with_a_graph(world: World) -> None:
         name="b", model="models:/mnist/1", instances=3, resources=sf.Resources(cpu=2), affinity=affinity
     )
     world.wants_graph(first, second)
-    world.does("deploy_workflow")
+    world("deploy_workflow")
 
 
 def with_limits_on_one_node_only(world: World) -> None:
     first = sf.Service(name="a", model="models:/first/1")
     world.wants_graph(first, sf.Service(name="b", model="models:/mnist/1", resources=sf.Resources(cpu=2)))
-    world.does("deploy_workflow")
+    world("deploy_workflow")
 
 
 STATES = [
@@ -185,8 +175,8 @@ def test_what_is_taken_back_is_as_it_was(
     notes: list[PrimitiveCall] = []
     try:
         if kill == "in the action":
-            world.is_killed_in(lambda: world.calls(call, notes=notes))
-        done = world.calls(call, notes=notes, noted=notes[0] if notes else None)
+            world.is_killed_in(lambda: world.call(call, notes=notes))
+        done = world.call(call, notes=notes, noted=notes[0] if notes else None)
     except ScanflowError:
         assert world.state == before  # it cannot be done here, and nothing was
         return
@@ -201,8 +191,8 @@ def test_what_is_taken_back_is_as_it_was(
 
 def test_a_scaling_that_was_added_is_gone_again(world: World) -> None:
     world.wants(instances=4)
-    world.does("deploy_workflow")
-    done = world.does("update_workflow_replica", metric="rps", target=20, max=3)
+    world("deploy_workflow")
+    done = world("update_workflow_replica", metric="rps", target=20, max=3)
     assert world.deployer.service("serve").shape.instances == 3  # from as many as there were
     world.takes_back(done)
     assert world.deployer.service("serve").shape.instances == 4
@@ -210,40 +200,33 @@ def test_a_scaling_that_was_added_is_gone_again(world: World) -> None:
     assert world.applications.application.workflow("serve").services[0].scaling is None
 
 
-def test_thresholds_that_were_added_are_gone_again(world: World) -> None:
-    with_a_scaling(world)
-    done = world.does("update_workflow_replica", target=100, up=150, down=20)
-    world.takes_back(done)
-    assert world.applications.application.workflow("serve").services[0].scaling == SCALING
-
-
 def test_an_inverse_of_a_threshold_names_it_so_that_its_way_can_be_told(world: World) -> None:
     with_a_scaling(world)
-    done = world.does("update_workflow_replica", target=100)
+    done = world("update_workflow_replica", target=100)
     assert done.inverse is not None
     assert (done.inverse.primitive, done.inverse.arguments["target"]) == ("update_workflow_replica", 20.0)
 
 
 def test_an_inverse_says_no_more_than_it_has_to(world: World) -> None:
     as_deployed(world)
-    done = world.does("update_workflow_replica", instances=3)
+    done = world("update_workflow_replica", instances=3)
     assert done.inverse == PrimitiveCall(
         primitive="update_workflow_replica", arguments={"workflow": "serve", "instances": 2}
     )
 
 
 def test_what_was_deployed_and_is_gone_by_itself_counts_as_taken_back(world: World) -> None:
-    done = world.does("deploy_workflow")
+    done = world("deploy_workflow")
     del world.backend.stored["serve"]
     assert world.takes_back(done).result == {"service": "serve", "deleted": True}
     with pytest.raises(NotFoundError, match="'serve' is not there"):
-        world.does("delete_workflow")
+        world("delete_workflow")
 
 
 def test_an_alias_is_taken_off_trial_also_when_it_has_moved_on(world: World) -> None:
     as_deployed(world)
     before = world.state
-    done = world.does("update_workflow_traffic", model="models:/mnist@challenger", weight=0.5)
+    done = world("update_workflow_traffic", model="models:/mnist@challenger", weight=0.5)
     world.backend.aliases["challenger"] = 3
     world.takes_back(done)
     assert world.state == before
@@ -251,8 +234,8 @@ def test_an_alias_is_taken_off_trial_also_when_it_has_moved_on(world: World) -> 
 
 def test_cores_that_were_not_limited_are_not_said_to_be_given_back(world: World) -> None:
     world.wants(resources=sf.Resources())
-    world.does("deploy_workflow")
-    assert world.does("apply_workflow_instance", cores=0.5, instances=1).inverse is None
+    world("deploy_workflow")
+    assert world("apply_workflow_instance", cores=0.5, instances=1).inverse is None
 
 
 @pytest.mark.parametrize(
@@ -274,5 +257,5 @@ def test_a_wrong_scaling_is_refused_and_changes_nothing(
     as_deployed(world)
     before = world.state
     with pytest.raises(kind, match=message):
-        world.does("update_workflow_replica", **arguments)
+        world("update_workflow_replica", **arguments)
     assert world.state == before
