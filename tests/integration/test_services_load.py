@@ -15,17 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import scanflow as sf
-from scanflow.app.workflow import Workflow
-from scanflow.backends.local.services.api import LocalServices
-from scanflow.backends.service_change import Deployment, ServiceChange
-from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
+from scanflow.backends.service_records import CanaryPolicy
 from scanflow.errors import InvalidError
-from scanflow.settings import Settings
-from scanflow.wire import ModelFiles
+from tests.integration.local_services import Services, kill, processes
 from tests.load import steady_load
 from tests.waiting import until
 
@@ -51,57 +46,12 @@ class Model:
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [0.0, 7.0]}]})
 
 
-class Services:
-    """Services of one home, of real instances."""
-
-    def __init__(self, home: Path) -> None:
-        self.home, self.folder = home, home / "work"
-        self.folder.mkdir(parents=True)
-        (self.folder / "model.py").write_text(CODE)
-        self.local = LocalServices(
-            Settings(home=home), fetch=self._fetch, remember=lambda *_: None, recall=lambda *_: None, timeout_s=120
-        )
-
-    def _fetch(self, uri: str) -> ModelFiles:
-        name, _, version = uri.removeprefix("models:/").partition("/")
-        return ModelFiles(name=name, version=int(version), path=str(self.folder / version))
-
-    def workflow(self, name: str = "w", *, serving: sf.Serving | None = None, **service: Any) -> Workflow:
-        if "model" not in service:
-            service["implementation"] = "model.py:Model"
-        node = sf.Service(name="model", **service)
-        return sf.Workflow(name=name, type="online", nodes=[node], serving=serving or sf.Serving(grpc_port=0))
-
-    def app(self, *workflows: Workflow) -> sf.Application:
-        return sf.Application(name="shop", app_dir=self.folder, workflows=workflows)
-
-    def deploy(self, name: str = "w", **fields: Any) -> ServiceRecord:
-        workflow = self.workflow(name, **fields)
-        return self.local.deploy(Deployment(self.app(workflow), workflow.name))
-
-    def supervisor(self, name: str = "w") -> int:
-        return int((self.home / "services" / name / "supervisor.lock").read_text())
-
-
 @pytest.fixture
 def services(home: Path) -> Iterator[Services]:
-    made = Services(home)
+    made = Services(home, CODE)
     yield made
-    for record in sorted(made.local.services(), key=lambda record: record.backup is None):
-        made.local.delete(record.name)
-    until(lambda: not left(home), "nothing is left")
-
-
-def left(home: Path) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        if any(str(home) in word for word in words):
-            found.append(" ".join(words))
-    return found
+    made.delete_all()
+    until(lambda: not processes(home), "nothing is left")
 
 
 def infer(url: str, first: float = 0.0, *, model: str = "w", timeout_s: float = 60) -> tuple[int, dict[str, Any]]:
@@ -113,11 +63,6 @@ def infer(url: str, first: float = 0.0, *, model: str = "w", timeout_s: float = 
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
-
-
-def kill(pid: int | None) -> None:
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
 
 
 CONNECTIONS = 6
@@ -142,10 +87,10 @@ def test_it_is_cut_anew_swapped_and_deployed_anew_without_a_failed_request(servi
     url = services.deploy(instances=2).url
 
     def changes() -> None:
-        services.local.change("w", ServiceChange(instances=1, cores=2))
-        services.local.change("w", ServiceChange(instances=4, cores=1))
+        services.change(instances=1, cores=2)
+        services.change(instances=4, cores=1)
         services.deploy(instances=2)
-        services.local.change("w", ServiceChange(rollback=True))
+        services.change(rollback=True)
 
     assert not failed_during(services, url, changes)
     assert services.local.service("w").shape.instances == 4
@@ -158,7 +103,7 @@ def test_killed_instances_fail_at_most_what_they_had_read(services: Services) ->
         for _ in range(2):
             for one in services.local.service("w").instances:
                 kill(one.pid)
-                until(lambda: len(ready(services)) == 2 and one.pid not in ready(services), "it is replaced")  # noqa: B023
+                until(lambda: len(services.pids()) == 2 and one.pid not in services.pids(), "it is replaced")  # noqa: B023
 
     assert failed_during(services, url, kills) <= 4 * CONNECTIONS
 
@@ -168,24 +113,24 @@ def test_all_but_the_shim_end_at_once_and_others_come_back(services: Services, n
     url = services.deploy(instances=2).url
 
     def ends() -> None:
-        before = ready(services)
+        before = services.pids()
         for pid in (*before, services.supervisor()):
             os.kill(pid, number)
-        until(lambda: len(ready(services)) == 2 and not ready(services) & before, "others are ready")
+        until(lambda: len(services.pids()) == 2 and not services.pids() & before, "others are ready")
 
     assert failed_during(services, url, ends) <= (CONNECTIONS if number == signal.SIGKILL else 0)
 
 
 def test_a_killed_supervisor_costs_no_request(services: Services) -> None:
     url = services.deploy(instances=2).url
-    before, supervisor = ready(services), services.supervisor()
+    before, supervisor = services.pids(), services.supervisor()
 
     def kills() -> None:
         kill(supervisor)
         until(lambda: services.supervisor() != supervisor, "there is another")
 
     assert not failed_during(services, url, kills)
-    assert ready(services) == before
+    assert services.pids() == before
 
 
 @pytest.mark.slow
@@ -206,17 +151,12 @@ def test_supervisors_killed_at_random_moments_of_changes_cost_no_request(service
         killer.start()
         try:
             for _ in range(6):
-                services.local.change("w", ServiceChange(instances=rng.choice([1, 2, 3]), cores=rng.choice([1, 2])))
+                services.change(instances=rng.choice([1, 2, 3]), cores=rng.choice([1, 2]))
         finally:
             done.set()
             killer.join()
 
     assert not failed_during(services, url, changes)
-
-
-def ready(services: Services) -> set[int]:
-    record = services.local.service("w")
-    return {one.pid for one in record.instances if one.state == "ready" and one.pid is not None}
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -225,12 +165,12 @@ def test_instances_sit_on_cores_of_their_own_however_they_are_cut(services: Serv
     first, second = (one.cpus for one in record.instances)
     assert len(first) == len(second) == 1
     assert first != second
-    together = services.local.change("w", ServiceChange(instances=1, cores=2))
+    together = services.change(instances=1, cores=2)
     assert [one.cpus for one in together.instances] == [tuple(sorted(first + second))]
     with pytest.raises(InvalidError, match="Write at most instances="):
-        services.local.change("w", ServiceChange(instances=len(os.sched_getaffinity(0)) + 1, cores=1))
+        services.change(instances=len(os.sched_getaffinity(0)) + 1, cores=1)
     assert infer(record.url)[0] == 200
-    crowded = services.local.change("w", ServiceChange(instances=4, cores=1, affinity="any"))
+    crowded = services.change(instances=4, cores=1, affinity="any")
     assert [one.state for one in crowded.instances] == ["ready"] * 4
 
 
@@ -244,10 +184,10 @@ def test_a_request_that_ends_its_process_fails_alone(services: Services) -> None
 
 def test_a_component_that_holds_the_interpreter_is_ended_and_its_neighbour_goes_on(services: Services) -> None:
     url = services.deploy(instances=2, serving=sf.Serving(grpc_port=0, deadline=5)).url
-    before = ready(services)
+    before = services.pids()
     with pytest.raises(OSError, match=r"closed|reset"):
         infer(url, 3)
-    until(lambda: len(ready(services)) == 2 and ready(services) != before, "it is replaced")
+    until(lambda: len(services.pids()) == 2 and services.pids() != before, "it is replaced")
     assert infer(url)[0] == 200
 
 
@@ -275,13 +215,12 @@ def test_load_adds_instances_and_quiet_takes_them_away(services: Services) -> No
     scaling = sf.Scaling(metric="rps", target=20, min=1, max=3, polling=1, cool_down=2)
     url = services.deploy(scaling=scaling).url
     with steady_load(f"{url}/v2/models/w/infer", BODY, connections=6, duration_s=300, rate=100) as load:
-        until(lambda: len(ready(services)) == 3, "there are three")
-        told = services.local.service("w").explanation
-        assert told is not None
+        until(lambda: len(services.pids()) == 3, "there are three")
+        told = services.local.explain("w")
         assert told.sample is not None
         load.stop()
         assert not load.result().failed
-    until(lambda: len(ready(services)) == 1, "there is one")
+    until(lambda: len(services.pids()) == 1, "there is one")
     revision = services.local.service("w").revisions[0]
     assert revision.requests > 100
     assert revision.errors == 0
@@ -291,18 +230,18 @@ def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> 
     first = services.workflow("w", serving=sf.Serving(grpc_port=0, backup="spare", hand_back_after=2))
     spare = services.workflow("spare", parameters={"factor": 2.0})
     app = services.app(first, spare)
-    services.local.deploy(Deployment(app, spare.name))
-    url = services.local.deploy(Deployment(app, first.name)).url
+    services.local.deploy(app, spare)
+    url = services.local.deploy(app, first).url
     seen = []
 
     def kills() -> None:
         for _ in range(4):  # until its pause is long enough to be seen
-            pids = ready(services)
+            pids = services.pids()
             for pid in pids:
                 kill(pid)
-            until(lambda: not pids & ready(services), "it is noticed")  # noqa: B023
+            until(lambda: not pids & services.pids(), "it is noticed")  # noqa: B023
             seen.append(services.local.service("w").state)
-        until(lambda: services.local.service("w").state == "ready" and ready(services), "it is back")
+        until(lambda: services.local.service("w").state == "ready" and services.pids(), "it is back")
 
     assert failed_during(services, url, kills, expect="outputs") <= 4 * CONNECTIONS
     assert "backup" in seen
@@ -316,7 +255,7 @@ def test_a_judged_canary_is_taken_back_when_it_fails_and_promoted_when_it_does_n
     rule = CanaryPolicy(metric="errors", after_requests=20, within_s=120)
 
     def tried(version: str) -> str:
-        services.local.change("w", ServiceChange(model=f"models:/sums/{version}", weight=0.5, policy=rule))
+        services.change(model=f"models:/sums/{version}", weight=0.5, policy=rule)
         with steady_load(f"{url}/v2/models/w/infer", BODY, connections=2, duration_s=300, rate=100) as load:
             until(lambda: len(services.local.service("w").revisions) == 1, "it is judged")
             load.stop()
@@ -325,7 +264,7 @@ def test_a_judged_canary_is_taken_back_when_it_fails_and_promoted_when_it_does_n
 
     assert tried("2") == "models:/sums/1"
     assert tried("3") == "models:/sums/3"
-    assert services.local.change("w", ServiceChange(rollback=True)).revisions[0].models == {"model": "models:/sums/1"}
+    assert services.change(rollback=True).revisions[0].models == {"model": "models:/sums/1"}
 
 
 def save_models(folder: Path, *, columns: dict[str, int]) -> None:

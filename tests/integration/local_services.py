@@ -1,0 +1,110 @@
+"""The services of one home, deployed as tests need them: of real instances, or of stand-ins for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import scanflow as sf
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.services.api import LocalServices
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_records import Progress, ServiceRecord, Shape
+from scanflow.settings import Settings
+from scanflow.wire import ModelFiles
+from tests.waiting import until
+
+
+class Services:
+    """``told`` and ``remembered``: what was told meanwhile, and the shapes that were kept with versions of models."""
+
+    def __init__(self, home: Path, code: str, *, program: tuple[str, ...] = ("-m", "scanflow_serving")) -> None:
+        self.home, self.folder = home, home / "work"
+        self.told: list[str] = []
+        self.remembered: dict[tuple[str, int], Shape] = {}
+        self.folder.mkdir(parents=True)
+        (self.folder / "model.py").write_text(code)
+        self.local = LocalServices(
+            Settings(home=home),
+            fetch=self._fetch,
+            remember=lambda name, version, shape: self.remembered.__setitem__((name, version), shape),
+            recall=lambda name, version: self.remembered.get((name, version)),
+            program=program,
+            timeout_s=120,
+        )
+
+    def _fetch(self, uri: str) -> ModelFiles:
+        name, _, version = uri.removeprefix("models:/").partition("/")
+        return ModelFiles(name=name, version=int(version), path=str(self.folder / version))
+
+    def observe(self, progress: Progress) -> None:
+        self.told.append(progress.text)
+
+    def app(self, *workflows: Workflow, name: str = "shop") -> sf.Application:
+        return sf.Application(name=name, app_dir=self.folder, workflows=workflows)
+
+    def workflow(self, name: str = "w", *, serving: sf.Serving | None = None, **service: Any) -> Workflow:
+        if "model" not in service:
+            service["implementation"] = "model.py:Model"
+        node = sf.Service(name="model", **service)
+        return sf.Workflow(name=name, type="online", nodes=[node], serving=serving or sf.Serving(grpc_port=0))
+
+    def deploy(self, name: str = "w", **fields: Any) -> ServiceRecord:
+        workflow = self.workflow(name, **fields)
+        return self.local.deploy(self.app(workflow), workflow, observe=self.observe)
+
+    def change(self, name: str = "w", **fields: Any) -> ServiceRecord:
+        return self.local.change(name, ServiceChange(**fields), observe=self.observe)
+
+    def path(self, name: str = "w") -> ServiceFolder:
+        return ServiceFolder(self.home / "services" / name)
+
+    def supervisor(self, name: str = "w") -> int:
+        return int(self.path(name).supervised.read_text())
+
+    def pids(self, name: str = "w") -> set[int]:
+        """Return the instances that are ready."""
+        instances = self.local.service(name).instances
+        return {one.pid for one in instances if one.state == "ready" and one.pid is not None}
+
+    def eventually(self, true: Callable[[ServiceRecord], object], what: str, name: str = "w") -> ServiceRecord:
+        until(lambda: true(self.local.service(name)), what)
+        return self.local.service(name)
+
+    def delete_all(self) -> None:
+        for record in sorted(self.local.services(), key=lambda record: record.backup is None):
+            self.local.delete(record.name)
+
+
+def processes(home: Path) -> list[psutil.Process]:
+    """Return the processes that work below that home, and the shims above them."""
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and any(str(home) in word for word in process.cmdline()):
+                found |= {process, *process.children()}
+                parent = process.parent()
+                if parent is not None and is_shim(parent):
+                    found.add(parent)
+        except psutil.Error:
+            continue
+    return list(found)
+
+
+def is_shim(process: psutil.Process) -> bool:
+    return any(word.endswith("shim.py") for word in process.cmdline())
+
+
+def kill(pid: int | None) -> None:
+    """End a process, if it has not ended already."""
+    try:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
