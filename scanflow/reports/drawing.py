@@ -105,12 +105,8 @@ def place(
 ) -> list[PlacedLabel | None]:
     """Return a place for each label so that no two overlap, or None where ``rows`` rows have no room for it.
 
-    Args:
-        wanted: the middle and the width of each, in the order in which they may choose.
-        left: no label begins before this,
-        right: and none ends after this, unless it is wider than all.
-        rows: how many rows there are.
-        gap: how far labels of one row are apart, at least.
+    ``wanted``: the middle and the width of each, in the order in which they may choose. None begins before ``left`` or
+    ends after ``right``, unless it is wider than all; those of one row are ``gap`` apart, at least.
     """
     taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
     placed: list[PlacedLabel | None] = []

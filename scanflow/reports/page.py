@@ -47,12 +47,8 @@ def loop_report(
 ) -> str:
     """Return the page. It has no scripts and asks for nothing from elsewhere.
 
-    Args:
-        title: its heading.
-        events: what the agents saw and did, in any order.
-        versions: of the model, in any order.
-        facts: figures to show first, by what they are; without them, what can be counted is.
-        lead: a sentence below the heading.
+    ``facts`` are figures to show first, by what they are; without them, what can be counted is. ``lead`` is a sentence
+    below the heading.
     """
     shown = dict(facts) if facts is not None else counted(events, versions)
     return f"""<!doctype html>

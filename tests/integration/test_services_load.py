@@ -83,7 +83,7 @@ def failed_during(services: Services, url: str, what: Callable[[], object], *, e
     return result.failed
 
 
-def test_it_is_cut_anew_swapped_and_deployed_anew_without_a_failed_request(services: Services) -> None:
+def test_what_is_planned_fails_no_request_and_a_kill_what_was_read(services: Services) -> None:
     url = services.deploy(instances=2).url
 
     def changes() -> None:
@@ -91,46 +91,32 @@ def test_it_is_cut_anew_swapped_and_deployed_anew_without_a_failed_request(servi
         services.change(instances=4, cores=1)
         services.deploy(instances=2)
         services.change(rollback=True)
+        services.change(instances=2)
 
-    assert not failed_during(services, url, changes)
-    assert services.local.service("w").shape.instances == 4
+    def supervisor_ends() -> None:
+        supervisor = services.supervisor()
+        kill(supervisor)
+        until(lambda: services.supervisor() != supervisor, "there is another")
 
-
-def test_killed_instances_fail_at_most_what_they_had_read(services: Services) -> None:
-    url = services.deploy(instances=2).url
-
-    def kills() -> None:
+    def instances_end() -> None:
         for _ in range(2):
-            for one in services.local.service("w").instances:
-                kill(one.pid)
-                until(lambda: len(services.pids()) == 2 and one.pid not in services.pids(), "it is replaced")  # noqa: B023
+            for pid in services.pids():
+                kill(pid)
+                until(lambda: len(services.pids()) == 2 and pid not in services.pids(), "it is replaced")  # noqa: B023
 
-    assert failed_during(services, url, kills) <= 4 * CONNECTIONS
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_all_but_the_shim_end_at_once_and_others_come_back(services: Services, number: signal.Signals) -> None:
-    url = services.deploy(instances=2).url
-
-    def ends() -> None:
+    def all_but_the_shim_end(number: signal.Signals) -> None:
         before = services.pids()
         for pid in (*before, services.supervisor()):
             os.kill(pid, number)
         until(lambda: len(services.pids()) == 2 and not services.pids() & before, "others are ready")
 
-    assert failed_during(services, url, ends) <= (CONNECTIONS if number == signal.SIGKILL else 0)
-
-
-def test_a_killed_supervisor_costs_no_request(services: Services) -> None:
-    url = services.deploy(instances=2).url
-    before, supervisor = services.pids(), services.supervisor()
-
-    def kills() -> None:
-        kill(supervisor)
-        until(lambda: services.supervisor() != supervisor, "there is another")
-
-    assert not failed_during(services, url, kills)
+    assert not failed_during(services, url, changes)
+    before = services.pids()
+    assert not failed_during(services, url, supervisor_ends)
     assert services.pids() == before
+    assert failed_during(services, url, instances_end) <= 4 * CONNECTIONS
+    assert not failed_during(services, url, lambda: all_but_the_shim_end(signal.SIGTERM))
+    assert failed_during(services, url, lambda: all_but_the_shim_end(signal.SIGKILL)) <= CONNECTIONS
 
 
 @pytest.mark.slow
@@ -174,21 +160,15 @@ def test_instances_sit_on_cores_of_their_own_however_they_are_cut(services: Serv
     assert [one.state for one in crowded.instances] == ["ready"] * 4
 
 
-def test_a_request_that_ends_its_process_fails_alone(services: Services) -> None:
-    url = services.deploy(instances=2).url
-    for what in (1, 2):
+def test_a_request_that_ends_or_holds_its_process_fails_alone(services: Services) -> None:
+    url = services.deploy(instances=2, serving=sf.Serving(grpc_port=0, deadline=5)).url
+    for what in (1, 2, 3):
+        until(lambda: len(services.pids()) == 2, "both are ready")
+        before = services.pids()
         with pytest.raises(OSError, match=r"closed|reset"):
             infer(url, what)
         assert infer(url)[0] == 200
-
-
-def test_a_component_that_holds_the_interpreter_is_ended_and_its_neighbour_goes_on(services: Services) -> None:
-    url = services.deploy(instances=2, serving=sf.Serving(grpc_port=0, deadline=5)).url
-    before = services.pids()
-    with pytest.raises(OSError, match=r"closed|reset"):
-        infer(url, 3)
-    until(lambda: len(services.pids()) == 2 and services.pids() != before, "it is replaced")
-    assert infer(url)[0] == 200
+        until(lambda: services.pids() != before, "it is replaced")  # noqa: B023
 
 
 def test_a_service_with_a_token_answers_only_to_who_has_it(services: Services) -> None:
@@ -203,27 +183,19 @@ def test_a_service_with_a_token_answers_only_to_who_has_it(services: Services) -
         sf.Serving(auth="secret")
 
 
-def test_a_sleeping_service_answers_its_first_caller(services: Services) -> None:
-    scaling = sf.Scaling(metric="rps", target=1000, min=0, max=2, polling=0.5, cool_down=5)
-    url = services.deploy(scaling=scaling).url
-    until(lambda: services.local.service("w").state == "idle", "it sleeps")
-    assert infer(url)[0] == 200
-    until(lambda: services.local.service("w").state in {"ready", "degraded"}, "it is noted that it is awake")
-
-
-def test_load_adds_instances_and_quiet_takes_them_away(services: Services) -> None:
-    scaling = sf.Scaling(metric="rps", target=20, min=1, max=3, polling=1, cool_down=2)
+def test_load_adds_instances_quiet_takes_them_away_and_the_first_caller_wakes_one(services: Services) -> None:
+    scaling = sf.Scaling(metric="rps", target=20, min=0, max=3, polling=1, cool_down=2)
     url = services.deploy(scaling=scaling).url
     with steady_load(f"{url}/v2/models/w/infer", BODY, connections=6, duration_s=300, rate=100) as load:
         until(lambda: len(services.pids()) == 3, "there are three")
-        told = services.local.explain("w")
-        assert told.sample is not None
+        assert services.local.explain("w").sample is not None
         load.stop()
         assert not load.result().failed
-    until(lambda: len(services.pids()) == 1, "there is one")
+    services.eventually(lambda record: record.state == "idle", "it sleeps")
     revision = services.local.service("w").revisions[0]
-    assert revision.requests > 100
-    assert revision.errors == 0
+    assert (revision.requests > 100, revision.errors) == (True, 0)
+    assert infer(url)[0] == 200
+    services.eventually(lambda record: record.state in {"ready", "degraded"}, "it is noted that it is awake")
 
 
 def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> None:

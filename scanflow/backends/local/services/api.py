@@ -58,19 +58,9 @@ class LocalServices:
         program: tuple[str, ...] = ("-m", "scanflow_serving"),
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Work below ``settings.home``.
-
-        Args:
-            settings: which home.
-            fetch: downloads the version of a model that a registry address names.
-            remember: keeps a shape with a model version.
-            recall: returns the shape that was kept.
-            log_predictions: ``module:function`` that takes a file of predictions to the tracker, called by the recorder
-                as ``function(home=…, tracker_uri=…, app=…, team=…, service=…, file=…, metrics=…, tags=…)``. None: no
-                predictions are recorded.
-            program: what instances run.
-            timeout_s: longest that a change is waited for.
-        """
+        """``log_predictions``: ``module:function`` that takes a file of predictions to the tracker, called by the
+        recorder as ``function(home=…, tracker_uri=…, app=…, team=…, service=…, file=…, metrics=…, tags=…)``. None: no
+        predictions are recorded. ``timeout_s``: longest that a change is waited for."""
         self._settings = settings
         self._home = Home(settings.home.expanduser().absolute())
         self._folders = ServicesHome(self._home.path / "services")
@@ -93,7 +83,6 @@ class LocalServices:
         *,
         key: str | None = None,
         observe: ServiceObserver = lambda _: None,
-        timeout_s: float | None = None,
     ) -> ServiceRecord:
         """Start a service, or change it to this definition; return it once that is in effect.
 
@@ -117,8 +106,7 @@ class LocalServices:
         def deployed(before: DesiredState | None) -> DesiredState:
             return self._deployed(before, folder, made, app, workflow, deployment.port)
 
-        ports = locked(self._folders.lock)
-        return self._change(folder, deployed, key, observe, timeout_s or self._timeout_s, inside=ports)
+        return self._change(folder, deployed, key, observe, inside=locked(self._folders.lock))
 
     def _check_owner(self, folder: ServiceFolder, app: Application, workflow: Workflow) -> None:
         desired = read_desired(folder)
@@ -150,12 +138,11 @@ class LocalServices:
                 generation, had_http, had_grpc = before.generation + 1, before.port, before.grpc_port
             taken = taken_ports(self._folders, workflow.name)
             http = _port(asked, had_http, taken, "HTTP")
+            assert http is not None
             return DesiredState(
                 name=workflow.name,
                 port=http,
-                grpc_port=None
-                if serving.grpc_port == 0
-                else _port(serving.grpc_port, had_grpc, {*taken, http}, "gRPC"),
+                grpc_port=_port(serving.grpc_port, had_grpc, {*taken, http}, "gRPC"),
                 created=time.time(),
                 generation=generation,
                 definition=_numbered(made, generation),
@@ -255,7 +242,7 @@ class LocalServices:
                 raise UsageError(f"The service {name!r} is not deployed yet. Deploy it first: scanflow deploy")
             return changes.applied(found, change, files, self._recalled, self._builder.complete)
 
-        return self._change(folder, changed, key, observe, self._timeout_s)
+        return self._change(folder, changed, key, observe)
 
     def _change(
         self,
@@ -263,7 +250,6 @@ class LocalServices:
         make: Callable[[DesiredState | None], DesiredState],
         key: str | None,
         observe: ServiceObserver,
-        timeout_s: float,
         *,
         inside: AbstractContextManager[None] | None = None,
     ) -> ServiceRecord:
@@ -277,7 +263,7 @@ class LocalServices:
             after = change_stored(folder, made_once)
         assert after is not None
         generation = after.generation if key is None else after.changes[key]
-        record = wait_until_settled(folder, generation, watcher, timeout_s)
+        record = wait_until_settled(folder, generation, watcher, self._timeout_s)
         self._keep_shapes(after.definition, observe)
         return record
 
@@ -341,8 +327,10 @@ def _numbered(made: ServiceSpec, generation: int) -> ServiceSpec:
     return made.changed(deployment=generation, serves=generation, revisions=(revision,))
 
 
-def _port(asked: int | None, had: int | None, taken: set[int], what: str) -> int:
-    """Return the port a service had, if it may keep that, or a free one."""
+def _port(asked: int | None, had: int | None, taken: set[int], what: str) -> int | None:
+    """Return the port a service had, if it may keep that, or a free one; None where 0 asks for none."""
+    if asked == 0:
+        return None
     if had and asked in {None, had}:
         return had
     return choose_port(asked, host="127.0.0.1", taken=taken, what=what)

@@ -56,12 +56,12 @@ def planned(topology: Topology, shape: Shape, count: int, others: UsedCpus) -> t
             memory_bytes=shape.memory_bytes,
         )
 
-    if others.shared and not shared:
-        try:
-            return beside([*others.exclusive, *others.shared])
-        except InvalidError:
-            return beside(others.exclusive)
-    return beside([*others.exclusive, *others.shared])
+    try:
+        return beside([*others.exclusive, *others.shared])
+    except InvalidError:
+        if shared or not others.shared:
+            raise
+        return beside(others.exclusive)
 
 
 def threads_of(topology: Topology, shape: Shape, env: dict[str, str]) -> dict[str, str]:
@@ -88,13 +88,7 @@ def choose(
 ) -> Grant:
     """Choose and write down the grant of one more instance of a service of ``count``.
 
-    Args:
-        folder: the service's.
-        topology: the machine.
-        shape: of each instance.
-        count: instances that there will be.
-        own: grants of the instances that stay.
-        leaving: grants of the instances that these replace, which are avoided where that is possible.
+    ``own``: grants of the instances that stay; ``leaving``: of those that are replaced, avoided where that is possible.
 
     Raises:
         InvalidError: there are not enough cores.

@@ -12,28 +12,21 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 IDLE_S = 10.0
 POLL_S = 0.5
 
 
-class PredictionLog(Protocol):
-    def __call__(self, *, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> object:
-        """Return once it is safe there.
-
-        Raises:
-            UnavailableError: it is not; the file stays.
-        """
-        ...
-
-
 def take(
-    folder: Path, log: PredictionLog, *, ended: threading.Event, idle_s: float = IDLE_S, poll_s: float = POLL_S
+    folder: Path, log: Callable[..., object], *, ended: threading.Event, idle_s: float = IDLE_S, poll_s: float = POLL_S
 ) -> int:
-    """Take all files there are, and those that come, until none came for ``idle_s`` seconds; return how many."""
+    """Take all files there are, and those that come, until none came for ``idle_s`` seconds; return how many.
+
+    ``log(file=…, metrics=…, tags=…)`` returns once a file is safe with the tracker; where it raises, the file stays.
+    """
     taken, quiet = 0, 0.0
     while not ended.is_set() and quiet < idle_s:
         files = sorted(folder.glob("*.npz"))
@@ -77,14 +70,9 @@ def main(arguments: list[str]) -> None:
     folder, locator, given = arguments
     module, _, name = locator.partition(":")
     function: Callable[..., object] = getattr(importlib.import_module(module), name)
-    fixed: dict[str, Any] = json.loads(given)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-
-    def log(*, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> object:
-        return function(**fixed, file=file, metrics=metrics, tags=tags)
-
-    take(Path(folder), log, ended=ended)
+    take(Path(folder), partial(function, **json.loads(given)), ended=ended)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.supervisor.instance import Instance
-from scanflow.backends.local.services.supervisor.metrics import MetricsWindow, RevisionStats, quantile
+from scanflow.backends.local.services.supervisor.metrics import MetricsWindow, quantile
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, ServiceState
 from scanflow.wire import Revision
 
@@ -97,7 +97,7 @@ def _whole(value: object) -> int | None:
 
 
 def _revision(revision: Revision, place: int, window: MetricsWindow) -> RevisionRecord:
-    whole, lately = window.totals.revisions.get(revision.id, RevisionStats()), window.lately(revision.id)
+    whole, lately = window.totals.of(revision.id), window.lately(revision.id)
     return RevisionRecord(
         id=revision.id,
         models={

@@ -32,15 +32,9 @@ class Failover:
 def look(before: Failover, *, ready: int, wanted: int, backup: bool, hand_back_after: int) -> Failover:
     """Return who answers after one more look at the service. Pure.
 
-    Failover is immediate, since nobody else would respond; failing back waits for consecutive successful health
-    checks, so that a service that comes and goes does not take its callers along.
-
-    Args:
-        before: who answered until now.
-        ready: instances that could answer.
-        wanted: instances that there should be; with none the service sleeps, and its backup is not asked.
-        backup: whether it has a backup that could answer.
-        hand_back_after: consecutive successful health checks before the service answers itself again.
+    Failover is immediate, since nobody else would respond; failing back waits for ``hand_back_after`` successful looks
+    in a row, so that a service that comes and goes does not take its callers along. ``backup``: whether it has one that
+    could answer. With no instances ``wanted`` the service sleeps, and its backup is not asked.
     """
     healthy = before.healthy + 1 if ready else 0
     if before.active == "primary":
@@ -90,16 +84,8 @@ class Backup:
         listener: socket.socket | None,
         now: float,
     ) -> str | None:
-        """Decide again who answers, and have that done; return what changed, in words.
-
-        Args:
-            name: the backup; None: there is none.
-            ready: instances of this service that are ready.
-            wanted: instances that there should be.
-            hand_back_after: successful looks in a row after which this service answers itself again.
-            listener: what the backup is to accept from.
-            now: seconds on the monotonic clock.
-        """
+        """Decide again who answers, and have that done; return what changed, in words. Without a ``name`` there is no
+        backup."""
         if name != self._name:
             self.close()
             self._name, self._failover = name, Failover()

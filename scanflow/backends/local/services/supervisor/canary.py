@@ -61,13 +61,12 @@ class CanaryAnalysis:
         if canary is None or definition.policy is None:
             return None
         names = (definition.current.id, canary.id)
-        none = RevisionStats()
         self._began = self._began or self._read()
         if self._began is None or self._began[0] != canary.id:
-            self._began = (canary.id, wall, {name: totals.revisions.get(name, none) for name in names})
+            self._began = (canary.id, wall, {name: totals.of(name) for name in names})
             self._write(*self._began)
         _, began, before = self._began
-        current, other = (between(before.get(name, none), totals.revisions.get(name, none)) for name in names)
+        current, other = (between(before.get(name, RevisionStats()), totals.of(name)) for name in names)
         return analyse(definition.policy, current=current, canary=other, elapsed_s=wall - began)
 
     def _read(self) -> tuple[str, float, dict[str, RevisionStats]] | None:

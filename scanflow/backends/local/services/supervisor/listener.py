@@ -70,13 +70,10 @@ class Listener:
     @property
     def waiting(self) -> bool:
         """Whether a client waits to be accepted."""
-        if self.sock is None:
-            return False
-        poller = select.poll()
-        poller.register(self.sock, select.POLLIN)
-        return bool(poller.poll(0))
+        return self.sock is not None and bool(select.select([self.sock], [], [], 0)[0])
 
     def close(self) -> None:
+        """Let go of the socket; it listens on in the processes that have it."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None

@@ -59,6 +59,9 @@ class Totals:
     recorded: float = 0.0
     dropped: float = 0.0
 
+    def of(self, revision: str) -> RevisionStats:
+        return self.revisions.get(revision, RevisionStats())
+
     @property
     def requests(self) -> float:
         """Requests answered by any revision, or refused before one was chosen."""
@@ -130,8 +133,7 @@ class MetricsWindow:
 
     def lately(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
         _, before = self._at(window_s)
-        none = RevisionStats()
-        return between(before.revisions.get(revision, none), self.totals.revisions.get(revision, none))
+        return between(before.of(revision), self.totals.of(revision))
 
     def rps(self, revision: str) -> float | None:
         """Return the requests a second that a revision answered lately; None until it was looked at twice."""
@@ -141,13 +143,9 @@ class MetricsWindow:
     def sample(
         self, metric: ScalingMetric, window_s: float, *, queues: Sequence[float], cpu_shares: Sequence[float]
     ) -> float | None:
-        """Return a metric's value per instance; None where nothing was measured.
+        """Return a metric's value per instance over ``window_s``; None where nothing was measured.
 
-        Args:
-            metric: what to measure.
-            window_s: seconds to look back.
-            queues: waiting requests of each instance that is ready.
-            cpu_shares: shares of their cores that they use, where known.
+        ``queues``: waiting requests of each instance that is ready; ``cpu_shares``: of their cores, where known.
         """
         if not queues:
             return None
@@ -213,10 +211,6 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 
     Inside a bucket observations are taken as spread evenly, as in Prometheus' ``histogram_quantile``; above the last
     finite limit that limit is returned.
-
-    Args:
-        buckets: observations up to each limit, those of smaller limits included.
-        share: from 0 to 1.
     """
     rank = share * max(buckets.values(), default=0.0)
     if rank <= 0:
