@@ -102,9 +102,10 @@ class LocalServices:
             shape=shape,
             tell=lambda text: observe(Progress(service=workflow.name, text=text)),
         )
+        recorder = self._recorder(folder, app, made.serving)
 
         def deployed(before: DesiredState | None) -> DesiredState:
-            return self._deployed(before, folder, made, app, workflow, deployment.port)
+            return self._deployed(before, made, recorder, deployment.port or made.serving.port)
 
         return self._change(folder, deployed, key, observe, inside=locked(self._folders.lock))
 
@@ -121,28 +122,19 @@ class LocalServices:
             raise UnavailableError(f"The service {workflow.name!r} is being deleted. Try again in a moment.")
 
     def _deployed(
-        self,
-        before: DesiredState | None,
-        folder: ServiceFolder,
-        made: ServiceSpec,
-        app: Application,
-        workflow: Workflow,
-        port: int | None,
+        self, before: DesiredState | None, made: ServiceSpec, recorder: tuple[str, ...], asked: int | None
     ) -> DesiredState:
-        serving = workflow.serving or Serving()
-        recorder = self._recorder(folder, app, serving)
-        asked = port or serving.port
         if before is None or before.settled == 0:
-            generation, had_http, had_grpc = 1, None, None
-            if before is not None:
-                generation, had_http, had_grpc = before.generation + 1, before.port, before.grpc_port
-            taken = taken_ports(self._folders, workflow.name)
-            http = _port(asked, had_http, taken, "HTTP")
-            assert http is not None
+            generation, had, had_grpc = (
+                (1, None, None) if before is None else (before.generation + 1, before.port, before.grpc_port)
+            )
+            taken = taken_ports(self._folders, made.workflow)
+            port = _port(asked, had, taken, "HTTP")
+            grpc_port = made.serving.grpc_port
             return DesiredState(
-                name=workflow.name,
-                port=http,
-                grpc_port=_port(serving.grpc_port, had_grpc, {*taken, http}, "gRPC"),
+                name=made.workflow,
+                port=port,
+                grpc_port=None if grpc_port == 0 else _port(grpc_port, had_grpc, {*taken, port}, "gRPC"),
                 created=time.time(),
                 generation=generation,
                 definition=_numbered(made, generation),
@@ -327,10 +319,8 @@ def _numbered(made: ServiceSpec, generation: int) -> ServiceSpec:
     return made.changed(deployment=generation, serves=generation, revisions=(revision,))
 
 
-def _port(asked: int | None, had: int | None, taken: set[int], what: str) -> int | None:
-    """Return the port a service had, if it may keep that, or a free one; None where 0 asks for none."""
-    if asked == 0:
-        return None
+def _port(asked: int | None, had: int | None, taken: set[int], what: str) -> int:
+    """Return the port a service had, if it may keep that, or a free one."""
     if had and asked in {None, had}:
         return had
     return choose_port(asked, host="127.0.0.1", taken=taken, what=what)
