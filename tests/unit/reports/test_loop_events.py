@@ -92,11 +92,6 @@ def test_what_is_no_part_of_it_is_left_out_and_nothing_that_somebody_tells_break
     assert versions_of([happened]) == []
 
 
-def test_other_applications_are_left_out() -> None:
-    mine = event("labels.given", count=1)
-    assert len(loop_events([mine, mine.model_copy(update={"app": "other"})], app="mnist")) == 1
-
-
 def test_versions_have_the_figure_of_their_first_comparison_and_who_was_promoted() -> None:
     found = versions_of(
         [
@@ -119,95 +114,82 @@ def moved(type: str, version: int, *, at: float = 100.0, **data: Any) -> Event:
     return event(type, "executor", at=at, subject="model/mnist_cnn", version=version, **data)
 
 
-def champions(*told: Event) -> list[int]:
-    return [one.version for one in versions_of(told) if one.champion]
-
-
-def uses(*told: Event) -> dict[int, list[tuple[float, float | None]]]:
-    return {one.version: [(use.began, use.ended) for use in one.uses] for one in versions_of(told)}
-
-
 def later(event: Event, at: float) -> Event:
     return event.model_copy(update={"at": at})
 
 
-def test_whom_a_comparison_names_is_the_champion_also_where_somebody_moved_the_alias() -> None:
-    told = [
-        later(judged(2, 0.90, 0.93), 100),
-        moved("model.promoted", 2, before=1, at=110),
-        later(judged(3, 0.90, 0.89, champion=1, better=False), 150),
+FIRST = later(judged(2, 0.90, 0.93), 100)
+PROMOTED = moved("model.promoted", 2, before=1, at=110)
+
+
+@pytest.mark.parametrize(
+    ("happened", "uses"),
+    [
+        pytest.param(
+            [FIRST, PROMOTED, later(judged(3, 0.90, 0.89, champion=1, better=False), 150)],
+            {1: [(100, 110), (150, None)], 2: [(110, 150)], 3: []},
+            id="the one that a comparison names, also where somebody moved the alias",
+        ),
+        pytest.param(
+            [FIRST, PROMOTED, moved("model.rejected", 2, why="it fails", at=130)],
+            {1: [(100, 110), (130, None)], 2: [(110, 130)]},
+            id="the one before, once a champion is rejected",
+        ),
+        pytest.param(
+            [FIRST, PROMOTED, moved("model.promoted", 2, before=2, at=120), moved("model.rejected", 2, at=130)],
+            {1: [(100, 110), (130, None)], 2: [(110, 130)]},
+            id="the one before its first promotion, where a rejected one was promoted again",
+        ),
+        pytest.param(
+            [
+                later(judged(2, 0.90, 0.93, champion=None), 100),
+                moved("model.promoted", 2, before=None, at=110),
+                moved("model.rejected", 2, at=120),
+            ],
+            {2: [(110, 120)]},
+            id="none, after a rejection of one that had none before",
+        ),
+        pytest.param(
+            [FIRST, moved("model.rejected", 2, at=120)],
+            {1: [(100, None)], 2: []},
+            id="the same, where another is rejected",
+        ),
+        pytest.param(
+            [FIRST, PROMOTED, later(judged(3, 0.93, 0.9, champion=None), 120)],
+            {1: [(100, 110)], 2: [(110, None)], 3: []},
+            id="the same, where a comparison names none",
+        ),
+    ],
+)
+def test_who_is_the_champion(happened: list[Event], uses: dict[int, list[tuple[float, float | None]]]) -> None:
+    found = versions_of(happened)
+    assert {one.version: [(use.began, use.ended) for use in one.uses] for one in found} == uses
+    assert [one.version for one in found if one.champion] == [
+        version for version, times in uses.items() if times and times[-1][1] is None
     ]
-    assert champions(*told) == [1]
-    assert uses(*told) == {1: [(100, 110), (150, None)], 2: [(110, 150)], 3: []}
 
 
-def test_the_champion_before_is_back_once_a_champion_is_rejected() -> None:
-    told = [
-        later(judged(2, 0.90, 0.93), 100),
-        moved("model.promoted", 2, before=1, at=110),
-        moved("model.rejected", 2, why="it fails", at=130),
-    ]
-    assert champions(*told) == [1]
-    assert uses(*told) == {1: [(100, 110), (130, None)], 2: [(110, 130)]}
-
-
-def test_a_version_that_is_promoted_again_goes_back_to_what_was_before_it_first() -> None:
-    told = [
-        judged(2, 0.90, 0.93),
-        moved("model.promoted", 2, before=1),
-        moved("model.promoted", 2, before=2),
-        moved("model.rejected", 2, why="it fails"),
-    ]
-    assert champions(*told) == [1]
-    assert len(next(one for one in versions_of(told) if one.version == 2).uses) == 1
-
-
-def test_after_a_rejection_of_a_champion_that_had_none_before_there_is_none() -> None:
-    told = [
-        later(judged(2, 0.90, 0.93, champion=None), 100),
-        moved("model.promoted", 2, before=None, at=110),
-        moved("model.rejected", 2, why="it fails", at=120),
-    ]
-    assert champions(*told) == []
-    assert uses(*told) == {2: [(110, 120)]}
-
-
-def test_a_rejection_of_another_than_the_champion_changes_nothing() -> None:
-    told = [judged(2, 0.90, 0.93), moved("model.rejected", 2, why="it fails")]
-    assert champions(*told) == [1]
-
-
-def test_a_comparison_that_names_no_champion_leaves_it_as_it_was() -> None:
-    told = [judged(2, 0.9, 0.93), moved("model.promoted", 2, before=1), judged(3, 0.93, 0.9, champion=None)]
-    assert champions(*told) == [2]
-
-
-def test_what_was_told_twice_counts_once() -> None:
-    found = event("drift.found", "checker", anomalies=300, picked=200, predictions=1000, run="a-b-1")
-    other = event("drift.found", "checker", anomalies=300, picked=200, predictions=1000, run="a-b-2")
-    again = found.model_copy(update={"id": 9, "at": 105.0})
-    assert len(loop_events([found, other, again])) == 2
-    assert len(loop_events([event("labels.given", count=1, by="ada")] * 2)) == 2
-
-
-def test_points_that_were_picked_are_counted() -> None:
-    told = [
-        event("drift.found", "checker", anomalies=300, picked=150, predictions=1000, run="a-b-1"),
+def test_events_become_a_page_and_what_was_told_twice_or_of_another_application_counts_once() -> None:
+    found = event("drift.found", "checker", anomalies=300, picked=150, predictions=1000, run="a-b-1")
+    happened = [
+        event("predictions.counted", "tracker", new=1000, predictions=1000),
+        found,
+        found.model_copy(update={"id": 9, "at": 105.0}),
+        found.model_copy(update={"app": "other"}),
         event("drift.found", "checker", anomalies=80, picked=50, predictions=1000, run="a-b-2"),
         event("drift.found", "checker", anomalies=3, predictions=1000, run="a-b-3"),
+        judged(2, 0.9, 0.93),
     ]
-    page = loop_report(title="Loop", events=loop_events(told), versions=[])
+    events = loop_events(happened, app="mnist")
+    assert len(events) == 5
+    assert len(loop_events([event("labels.given", count=1, by="ada")] * 2)) == 2
+    page = loop_report(title="A <loop>", events=events, versions=versions_of(happened))
     assert "<dt>samples selected</dt><dd>200</dd>" in page
     assert "<dt>anomalies</dt><dd>383</dd>" in page
+    assert "1,000 predictions" in page
+    assert "A &lt;loop&gt;" in page
 
 
 def test_a_model_of_another_name_has_versions_of_its_own() -> None:
     other = judged(7, 0.1, 0.2, champion=6).model_copy(update={"subject": "model/other"})
     assert [one.version for one in versions_of([judged(2, 0.9, 0.93), other], model="mnist_cnn")] == [1, 2]
-
-
-def test_a_story_becomes_a_page() -> None:
-    told = [event("predictions.counted", "tracker", new=1000, predictions=1000), judged(2, 0.9, 0.93)]
-    page = loop_report(title="A <loop>", events=loop_events(told), versions=versions_of(told))
-    assert "1,000 predictions" in page
-    assert "A &lt;loop&gt;" in page

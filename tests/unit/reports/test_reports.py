@@ -43,14 +43,7 @@ def loop() -> list[LoopEvent]:
         found += [
             event(at + 10, "tracker", "call", "calls checker: 1,000 ≥ 1,000"),
             event(at + 10.1, "checker", "call", "runs the detector"),
-            event(
-                at + 17,
-                "checker",
-                "detection",
-                "drift: 300 of 1,000 outliers; 100 samples selected for labelling",
-                300,
-                100,
-            ),
+            event(at + 17, "checker", "detection", DRIFT, 300, 100),
             event(at + 18, "planner", "label", "100 labels", 100),
             event(at + 19, "planner", "retrain", f"retrains V{number + 2}"),
             event(at + 30, "planner", "gate", "0.94 > 0.90"),
@@ -205,6 +198,7 @@ def test_the_line_goes_on_in_time_and_ends_at_what_is_in_use_now(many: list[Vers
 def test_a_champion_taken_back_after_a_while_has_no_line_to_the_end() -> None:
     first = Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10), use(30)))
     second = Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),))
+    third = Version(version=3, at=BEGIN + 30, accuracy=0.89)
     svg = model_history([first, second])
 
     points, [line] = points_of(svg), in_use_line(svg)
@@ -213,6 +207,11 @@ def test_a_champion_taken_back_after_a_while_has_no_line_to_the_end() -> None:
     assert line[3:] == [(line[3][0], points[2][1]), (line[3][0], points[1][1]), (920.0, points[1][1])]
     assert ringed(svg) == [points[1]]
 
+    svg = model_history([first, second, third])
+    points, [line] = points_of(svg), in_use_line(svg)
+    assert points[2][0] < line[-2][0] < points[3][0]  # between the versions it happened between
+    assert line[-1] == (920.0, points[1][1])
+
 
 def test_where_nothing_is_in_use_any_more_the_line_ends_and_nothing_has_a_ring() -> None:
     svg = model_history([Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10),))])
@@ -220,19 +219,6 @@ def test_where_nothing_is_in_use_any_more_the_line_ends_and_nothing_has_a_ring()
     [line] = in_use_line(svg)
     assert points_of(svg)[1][0] < line[-1][0] < 920
     assert ringed(svg) == []
-
-
-def test_a_change_back_stands_between_the_versions_it_happened_between() -> None:
-    versions = [
-        Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10), use(30))),
-        Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),)),
-        Version(version=3, at=BEGIN + 30, accuracy=0.89),
-    ]
-    svg = model_history(versions)
-
-    points, [line] = points_of(svg), in_use_line(svg)
-    assert points[2][0] < line[-2][0] < points[3][0]
-    assert line[-1] == (920.0, points[1][1])
 
 
 def guides_of(svg: str) -> list[tuple[str, float]]:

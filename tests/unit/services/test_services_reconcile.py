@@ -67,76 +67,48 @@ def ready(name: str, *, serves: int = 1, **more: Any) -> Instance:
     return one(name, "ready", was_ready=True, serves=serves, **more)
 
 
-def told(want: PoolTarget, *there: Instance) -> list[tuple[str, str]]:
-    return [(action.kind, action.name) for action in reconcile(want, there, NOW)]
+GONE = one("1", "waiting", due_s=0.4, was_ready=True, failures=2)
+OLD = [ready("1", spec_hash="b"), ready("2", spec_hash="b")]
 
 
-def test_what_is_missing_is_started_at_once() -> None:
-    assert told(wanted(3)) == [("start", "1"), ("start", "2"), ("start", "3")]
+SILENT, LOADING = ready("1", silent_s=SILENT_S + 0.1), ready("1", silent_s=SILENT_S + 0.1, applying=True)
+LEAVING = one("1", "draining", spec_hash="b", in_phase_s=60)
+USELESS = [one("1", "waiting", was_ready=True), one("2", "starting")]
+
+NEXT: dict[str, tuple[PoolTarget, list[Instance], str]] = {
+    "what is missing is started at once": (wanted(3), [], "start 1, start 2, start 3"),
+    "names are used again": (wanted(3), [ready("2"), ready("4")], "start 1"),
+    "one that ended has a pause": (wanted(), [GONE], ""),
+    "and is started again after it": (wanted(), [replace(GONE, due=NOW)], "start 1"),
+    "surplus goes, the useless first": (wanted(), [*USELESS, ready("3"), ready("4")], "forget 1, end 2, drain 4"),
+    "one that does not answer is killed": (wanted(), [SILENT], "kill 1"),
+    "one that loads has more time": (wanted(), [LOADING], ""),
+    "but not for ever": (wanted(), [ready("1", silent_s=APPLY_SILENT_S + 1, applying=True)], "kill 1"),
+    "one that never gets ready is killed": (wanted(), [one("1", "starting", in_phase_s=START_S + 1)], "kill 1"),
+    "one that does not go is ended": (wanted(), [LEAVING, ready("2")], "end 1"),
+    "versions are swapped in one instance": (wanted(2, serves=2), [ready("1"), ready("2")], "apply 1"),
+    "after the other": (wanted(2, serves=2), [ready("1", applying=True), ready("2")], ""),
+    "until all have it": (wanted(2, serves=2), [ready("1", serves=2), ready("2")], "apply 2"),
+    "a new cut starts one at a time": (wanted(2), OLD, "start 3"),
+    "while the old answer": (wanted(2), [*OLD, one("3", "starting")], ""),
+    "old ones go as soon as they are not needed": (wanted(2), [*OLD, ready("3")], "drain 2, start 4"),
+    "all at once where that is enough": (wanted(cores=2), [*OLD, ready("3", cores=2)], "drain 2, drain 1"),
+    "a change that cannot be is given up": (wanted(2), [OLD[0], one("3", "failed", failures=1)], "give up "),
+    "and one that fails too often": (wanted(2), [OLD[0], one("3", "waiting", failures=3, due_s=1)], "give up "),
+    "but not what is in effect": (wanted(changing=False), [one("1", "waiting", failures=3, due_s=1)], ""),
+    "nor what was ready once": (wanted(), [one("1", "waiting", failures=9, was_ready=True)], "start 1"),
+}
 
 
-def test_names_are_used_again() -> None:
-    assert told(wanted(3), ready("2"), ready("4")) == [("start", "1")]
+@pytest.mark.parametrize(("want", "there", "actions"), NEXT.values(), ids=NEXT)
+def test_what_is_done_next(want: PoolTarget, there: list[Instance], actions: str) -> None:
+    assert ", ".join(f"{action.kind} {action.name}" for action in reconcile(want, there, NOW)) == actions
 
 
 def test_when_all_is_well_there_is_nothing_to_do() -> None:
-    assert told(wanted(2), ready("1"), ready("2")) == []
-    assert settled(wanted(2), [ready("1"), ready("2")])
-
-
-def test_an_instance_that_ended_is_started_again_when_its_pause_is_over() -> None:
-    gone = one("1", "waiting", due_s=0.4, was_ready=True, failures=2)
-    assert told(wanted(), gone) == []
-    assert told(wanted(), replace(gone, due=NOW)) == [("start", "1")]
-
-
-def test_surplus_goes_the_useless_first() -> None:
-    waiting = one("1", "waiting", was_ready=True)
-    starting = one("2", "starting")
-    assert told(wanted(1), waiting, starting, ready("3"), ready("4")) == [("forget", "1"), ("end", "2"), ("drain", "4")]
-
-
-def test_one_that_does_not_answer_is_killed_and_one_that_loads_has_more_time() -> None:
-    assert told(wanted(), ready("1", silent_s=SILENT_S + 0.1)) == [("kill", "1")]
-    assert told(wanted(), ready("1", silent_s=SILENT_S + 0.1, applying=True)) == []
-    assert told(wanted(), ready("1", silent_s=APPLY_SILENT_S + 1, applying=True))[0] == ("kill", "1")
-
-
-def test_one_that_never_gets_ready_is_killed() -> None:
-    assert told(wanted(), one("1", "starting", in_phase_s=START_S + 1))[0] == ("kill", "1")
-
-
-def test_one_that_does_not_go_is_ended() -> None:
-    assert ("end", "1") in told(wanted(), one("1", "draining", spec_hash="b", in_phase_s=60), ready("2"))
-
-
-def test_versions_are_swapped_in_place_one_instance_after_the_other() -> None:
-    assert told(wanted(2, serves=2), ready("1"), ready("2")) == [("apply", "1")]
-    assert told(wanted(2, serves=2), ready("1", applying=True), ready("2")) == []
-    assert told(wanted(2, serves=2), ready("1", serves=2), ready("2")) == [("apply", "2")]
-
-
-def test_a_new_cut_starts_one_at_a_time_while_the_old_answers() -> None:
-    old = [ready("1", spec_hash="b"), ready("2", spec_hash="b")]
-    assert told(wanted(2), *old) == [("start", "3")]
-    assert told(wanted(2), *old, one("3", "starting")) == []
-
-
-def test_old_ones_go_as_soon_as_they_are_not_needed() -> None:
-    old = [ready("1", spec_hash="b"), ready("2", spec_hash="b")]
-    assert told(wanted(1, cores=2), *old, ready("3", cores=2)) == [("drain", "2"), ("drain", "1")]
-    assert told(wanted(2), *old, ready("3")) == [("drain", "2"), ("start", "4")]
-
-
-@pytest.mark.parametrize("bad", [one("3", "failed", failures=1), one("3", "waiting", failures=3, due_s=1)])
-def test_a_change_that_cannot_be_is_given_up(bad: Instance) -> None:
-    assert told(wanted(2), ready("1", spec_hash="b"), bad) == [("give up", "")]
-    assert ("give up", "") not in told(wanted(2, changing=False), bad)
-
-
-def test_one_that_was_ready_once_is_tried_for_ever() -> None:
-    gone = one("1", "waiting", failures=9, due_s=0, was_ready=True)
-    assert told(wanted(), gone) == [("start", "1")]
+    there = [ready("1"), ready("2")]
+    assert settled(wanted(2), there)
+    assert reconcile(wanted(2), there, NOW) == []
 
 
 class World:

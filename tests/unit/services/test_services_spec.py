@@ -53,11 +53,6 @@ def define(folder: Path, workflow: Workflow, *others: Workflow, shape: Shape | N
     return blueprint.definition(app, workflow, source=None, shape=shape, tell=lambda _: None)
 
 
-def refused(folder: Path, workflow: Workflow, **fields: Any) -> None:
-    app = application(folder, workflow, **fields)
-    ServiceSpecBuilder(Home(folder), ServicesHome(folder / "services"), fetch).check(app, workflow, None)
-
-
 def test_a_graph_keeps_its_parents_in_the_order_of_the_nodes(folder: Path) -> None:
     a, b = service("a"), service("b", model="models:/x/1")
     join = service("join", role="combiner", parameters={"weights": [1, 2]})
@@ -126,32 +121,36 @@ def test_a_definition_reads_back(folder: Path) -> None:
     assert ServiceSpec.model_validate_json(made.model_dump_json()) == made
 
 
-def test_what_cannot_be_honoured_is_refused_by_name(folder: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"Service 'm': .* cannot honour resources.gpu"):
-        refused(folder, online(service(resources=sf.Resources(gpu=1))))
-    with pytest.raises(UnsupportedError, match="cannot honour affinity"):
-        refused(folder, online(service(affinity=sf.Affinity(node_selector={"a": "b"}))))
-    a, b = service("a", requirements="one.txt"), service("b", requirements="two.txt")
-    with pytest.raises(UnsupportedError, match="cannot honour requirements: 'a' and 'b' name different ones"):
-        refused(folder, online(a, b, edges=[a >> b]))
-    with pytest.raises(NotFoundError, match=r"There is no file 'c.py'"):
-        refused(folder, online(sf.Service(name="m", implementation="c.py:C")))
-    with pytest.raises(InvalidError, match="has no tracker to record them in"):
-        refused(folder, online(service(), record=0.5))
-    with pytest.raises(UsageError, match="is run, not served"):
-        refused(folder, sf.Workflow(name="w", nodes=[sf.Executor(name="x", mainfile="a.py")]))
+A, B = service("a", requirements="one.txt"), service("b", requirements="two.txt")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "error", "words"),
+    [
+        (
+            online(service(resources=sf.Resources(gpu=1))),
+            UnsupportedError,
+            "Service 'm': .* cannot honour resources.gpu",
+        ),
+        (online(service(affinity=sf.Affinity(node_selector={"a": "b"}))), UnsupportedError, "cannot honour affinity"),
+        (online(A, B, edges=[A >> B]), UnsupportedError, "requirements: 'a' and 'b' name different ones"),
+        (online(sf.Service(name="m", implementation="c.py:C")), NotFoundError, "There is no file 'c.py'"),
+        (online(service(), record=0.5), InvalidError, "has no tracker to record them in"),
+        (online(service(resources=sf.Resources(memory="900Ti"))), InvalidError, "of memory do not fit this machine"),
+        (sf.Workflow(name="w", nodes=[sf.Executor(name="x", mainfile="a.py")]), UsageError, "is run, not served"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    folder: Path, workflow: Workflow, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        define(folder, workflow)
 
 
 def test_a_backup_has_none_itself(folder: Path) -> None:
     first, second = online(service(), backup="second"), online(service(), name="second", backup="third")
-    third = online(service(), name="third")
     with pytest.raises(UnsupportedError, match="nobody follows a chain"):
-        define(folder, first, second, third)
-
-
-def test_more_memory_than_there_is_is_refused(folder: Path) -> None:
-    with pytest.raises(InvalidError, match="of memory do not fit this machine"):
-        refused(folder, online(service(resources=sf.Resources(memory="900Ti"))))
+        define(folder, first, second, online(service(), name="third"))
 
 
 def test_requirements_of_all_nodes_are_one_file(folder: Path) -> None:
