@@ -122,6 +122,7 @@ def test_curl_is_told_that_its_body_is_too_large(double: Instance, tmp_path: Pat
 def test_curl_is_told_what_is_there_when_it_asks_for_something_else(double: Instance) -> None:
     status, _, body = curl(f"{double.url}/v2/models/v")
     assert (status, "Known: model, w" in json.loads(body)["detail"]) == (404, True)
+    assert curl("--json", "{}", f"{double.url}/v2/models/w/versions/77/infer")[0] == 404
     status, heads, _ = curl("--request", "DELETE", f"{double.url}/v2/models/w/infer")
     assert (status, "allow: POST" in heads) == (405, True)
     assert curl("--request", "BREW", f"{double.url}/v2")[0] == 501
@@ -133,6 +134,9 @@ def test_an_instance_lives_on_whatever_it_is_sent(double: Instance) -> None:
         b"\0" * 1000,
         os.urandom(4000),
         b"GET /v2 HTTP/1.1\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"GET\r\n\r\n",
+        b"POST / HTTP/9.9\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\n\r\n" * 9,
     ):
         raw_exchange(double.port, noise)
