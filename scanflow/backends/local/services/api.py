@@ -17,13 +17,7 @@ from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.log_files import FileLogs
-from scanflow.backends.local.services.control.rollout import (
-    Watcher,
-    wait_until_gone,
-    wait_until_reported,
-    wait_until_settled,
-)
-from scanflow.backends.local.services.control.start import ensure_supervisor
+from scanflow.backends.local.services.control import rollout
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.spec import changes
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder, plan_online
@@ -186,16 +180,12 @@ class LocalServices:
         explanation = None if state is None else state.explanation
         return self._record(folder).model_copy(update={"explanation": explanation})
 
-    def ensure(self, name: str) -> bool:
-        """Make sure that a service has a supervisor; say whether it had none."""
+    def _watched(self, name: str) -> ServiceFolder:
+        """Return the folder of a service that has a supervisor by now, which has reported."""
         folder = self._folder(name)
         desired = read_desired(folder)
-        return desired is not None and not desired.hopeless and ensure_supervisor(folder)
-
-    def _watched(self, name: str) -> ServiceFolder:
-        folder = self._folder(name)
-        if self.ensure(name):
-            wait_until_reported(folder)
+        if desired is not None and not desired.hopeless and rollout.ensure_supervisor(folder):
+            rollout.wait_until_reported(folder)
         return folder
 
     def logs(self, name: str, instance: str | None = None) -> FileLogs:
@@ -250,12 +240,12 @@ class LocalServices:
         def made_once(found: DesiredState | None) -> DesiredState:
             return found if found is not None and key in found.changes else make(found).with_key(key)
 
-        watcher = Watcher(folder, observe)
+        watcher = rollout.Watcher(folder, observe)
         with inside or nullcontext():
             after = change_stored(folder, made_once)
         assert after is not None
         generation = after.generation if key is None else after.changes[key]
-        record = wait_until_settled(folder, generation, watcher, self._timeout_s)
+        record = rollout.wait_until_settled(folder, generation, watcher, self._timeout_s)
         self._keep_shapes(after.definition, observe)
         return record
 
@@ -271,9 +261,9 @@ class LocalServices:
                 raise UsageError(
                     f"{name!r} is the backup of {other.name!r}. Delete that first: scanflow delete {other.name}"
                 )
-        watcher = Watcher(folder, observe)
+        watcher = rollout.Watcher(folder, observe)
         change_stored(folder, lambda found: None if found is None else found.model_copy(update={"deleted": True}))
-        wait_until_gone(folder, watcher, timeout_s)
+        rollout.wait_until_gone(folder, watcher, timeout_s)
         shutil.rmtree(folder.path, ignore_errors=True)
 
     def _recalled(self, model: str, version: int) -> Shape | None:

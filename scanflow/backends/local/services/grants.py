@@ -65,11 +65,7 @@ def planned(topology: Topology, shape: Shape, count: int, others: UsedCpus) -> t
 
 
 def threads_of(topology: Topology, shape: Shape, env: dict[str, str]) -> dict[str, str]:
-    """Return the thread variables of an instance; the user's own are among them.
-
-    Raises:
-        InvalidError: one of the user's asks for more threads than the cores granted.
-    """
+    """Return the thread variables of an instance; the user's own are among them."""
     cores = shape.cores or (1.0 if shape.affinity != "any" else float(topology.effective_count))
     known = {*POOLS, "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"}
     overrides = {} if shape.pool_threads is None else dict.fromkeys(POOLS, str(shape.pool_threads))

@@ -12,14 +12,7 @@ from scanflow.app.quantities import format_memory
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.environments import (
-    SERVING_RUNTIME,
-    Patience,
-    environment_python,
-    is_ready,
-    make_environment,
-    normalised,
-)
+from scanflow.backends.local import environments
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.grants import grants_of_others, planned, threads_of
 from scanflow.backends.local.services.layout import ServicesHome
@@ -126,20 +119,16 @@ class ServiceSpecBuilder:
         if not files:
             return Path(sys.executable)
         lines = files[0].read_text(encoding="utf-8").splitlines()
-        wanted = normalised(lines, with_runtime=True, runtime=SERVING_RUNTIME)
-        python = environment_python(self._home.environments, wanted)
-        if not is_ready(python):
+        wanted = environments.normalised(lines, with_runtime=True, runtime=environments.SERVING_RUNTIME)
+        python = environments.environment_python(self._home.environments, wanted)
+        if not environments.is_ready(python):
             tell("its environment is being made")
-            make_environment(python, wanted, base=files[0].parent, patience=Patience())
+            environments.make_environment(python, wanted, base=files[0].parent, patience=environments.Patience())
         return python
 
 
 def plan_online(home: Path, workflow: Workflow) -> Plan:
-    """Return the plan of an online workflow beside what is deployed in this home.
-
-    Raises:
-        InvalidError: there are too few CPUs for it; the message says what to write.
-    """
+    """Return the plan of an online workflow beside what is deployed in this home."""
     shape, topology = shape_of(workflow), read_topology()
     others = grants_of_others(ServicesHome(home / "services"), workflow.name)
     instances = tuple(

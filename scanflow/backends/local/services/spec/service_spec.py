@@ -130,11 +130,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def nodes_of(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Node, ...]:
-    """Return the graph as an instance takes it, with models fetched and files found.
-
-    Raises:
-        NotFoundError: a model or file is not there.
-    """
+    """Return the graph as an instance takes it, with models fetched and files found."""
     places = AppFiles(app, workflow)
     order = {service.name: place for place, service in enumerate(workflow.services)}
     return tuple(
@@ -153,12 +149,7 @@ def nodes_of(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Node, 
 
 
 def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> tuple[Node, ...]:
-    """Return the current revision's nodes with another version of a model in one of them.
-
-    Raises:
-        NotFoundError: there is no such node.
-        UsageError: none was named and the model is in several, or the node has no registered model.
-    """
+    """Return the current revision's nodes with another version of a model in one of them."""
     nodes = definition.current.nodes
     models = [one.name for one in nodes if one.model is not None]
     if node is None:
@@ -183,12 +174,7 @@ def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> 
 
 
 def requirements_of(app: Application, workflow: Workflow) -> tuple[Path, ...]:
-    """Return the file of what the instances' environment must hold, if any: there is one for all nodes.
-
-    Raises:
-        NotFoundError: it is not there.
-        UnsupportedError: the nodes name different ones.
-    """
+    """Return the file of what the instances' environment must hold, if any: there is one for all nodes."""
     places = AppFiles(app, workflow)
     found = {
         places.find(service.requirements, service.name): service
@@ -206,11 +192,7 @@ def requirements_of(app: Application, workflow: Workflow) -> tuple[Path, ...]:
 
 
 def check_supported(app: Application, workflow: Workflow) -> None:
-    """Refuse what this backend cannot honour.
-
-    Raises:
-        UnsupportedError: names the field.
-    """
+    """Refuse what this backend cannot honour."""
     for node in workflow.services:
         affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
         problems = {

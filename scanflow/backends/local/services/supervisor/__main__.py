@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from scanflow.backends.local.services.control.start import start_supervisor
+from scanflow.backends.local.services.control.rollout import start_supervisor
 from scanflow.backends.local.services.grants import release
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState, read_desired

@@ -41,11 +41,7 @@ class Template:
 
 
 def make_attempt(folder: ServiceFolder, desired: DesiredState, name: str, template: Template) -> Path:
-    """Write the folder of an instance's next attempt, ready for its shim.
-
-    Raises:
-        OSError: it cannot be written; nothing is left of it.
-    """
+    """Write the folder of an instance's next attempt, ready for its shim."""
     path, definition = next_attempt(folder.attempts(name)), desired.definition
     spec = _spec(folder, desired, name, path, template.grant)
     command = Spec(

@@ -10,7 +10,7 @@ from selectors import BaseSelector
 from typing import Literal
 
 from scanflow.backends.local.services.control.channel import Channel
-from scanflow.backends.local.services.control.start import start_supervisor
+from scanflow.backends.local.services.control.rollout import start_supervisor
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_supervised

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from pydantic import BaseModel
 
 from scanflow.backends.local.services.spec.service_spec import ServiceSpec
 from scanflow.backends.local.services.supervisor.metrics import RevisionStats, Totals, between, quantile
@@ -46,10 +47,20 @@ def _value(policy: CanaryPolicy, stats: RevisionStats) -> float:
     return (quantile(stats.buckets, 0.95) if policy.metric == "p95" else stats.mean_s) or 0.0
 
 
+class _Beginning(BaseModel):
+    """Where the counters stood when the analysis of a canary began."""
+
+    revision: str
+    began: float  # seconds since the epoch
+    before: dict[str, RevisionStats]
+
+
 class CanaryAnalysis:
+    """The analysis of the canary that there is now, if any."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._began: tuple[str, float, dict[str, RevisionStats]] | None = None
+        self._beginning: _Beginning | None = None
 
     def verdict(self, definition: ServiceSpec, totals: Totals, wall: float) -> Verdict | None:
         """Return what becomes of the canary; None: none is to be analysed. ``wall``: seconds since the epoch.
@@ -61,25 +72,16 @@ class CanaryAnalysis:
         if canary is None or definition.policy is None:
             return None
         names = (definition.current.id, canary.id)
-        self._began = self._began or self._read()
-        if self._began is None or self._began[0] != canary.id:
-            self._began = (canary.id, wall, {name: totals.of(name) for name in names})
-            self._write(*self._began)
-        _, began, before = self._began
-        current, other = (between(before.get(name, RevisionStats()), totals.of(name)) for name in names)
-        return analyse(definition.policy, current=current, canary=other, elapsed_s=wall - began)
+        beginning = self._beginning or self._read()
+        if beginning is None or beginning.revision != canary.id:
+            beginning = _Beginning(revision=canary.id, began=wall, before={name: totals.of(name) for name in names})
+            write_atomically(self._path, beginning.model_dump_json().encode())
+        self._beginning = beginning
+        current, other = (between(beginning.before.get(name, RevisionStats()), totals.of(name)) for name in names)
+        return analyse(definition.policy, current=current, canary=other, elapsed_s=wall - beginning.began)
 
-    def _read(self) -> tuple[str, float, dict[str, RevisionStats]] | None:
+    def _read(self) -> _Beginning | None:
         try:
-            found = json.loads(self._path.read_bytes())
-            stats = {}
-            for name, one in found["before"].items():
-                buckets = {float(limit): count for limit, count in one.pop("buckets").items()}
-                stats[name] = RevisionStats(**one, buckets=buckets)
-            return str(found["revision"]), float(found["began"]), stats
-        except (OSError, ValueError, KeyError, TypeError):
+            return _Beginning.model_validate_json(self._path.read_bytes())
+        except (OSError, ValueError):
             return None
-
-    def _write(self, revision: str, began: float, before: dict[str, RevisionStats]) -> None:
-        kept = {"revision": revision, "began": began, "before": {name: asdict(one) for name, one in before.items()}}
-        write_atomically(self._path, json.dumps(kept).encode())

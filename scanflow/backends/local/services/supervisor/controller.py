@@ -14,14 +14,8 @@ from selectors import BaseSelector
 from socket import socket
 
 from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.state import observed
 from scanflow.backends.local.services.state.desired import DesiredState, change, read_desired
-from scanflow.backends.local.services.state.observed import (
-    EVENTS_KEPT,
-    ObservedState,
-    ServiceEvent,
-    read_observed,
-    write_observed,
-)
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.local.services.supervisor.attempts import limit_logs
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
@@ -63,8 +57,8 @@ class ServiceController:
         """``selector`` calls what is registered with it whenever there is something to read."""
         now = time.monotonic()
         self.folder, self.desired, self.shims = folder, desired, shims
-        before = read_observed(folder)
-        self._events = deque(before.events if before else (), maxlen=EVENTS_KEPT)
+        before = observed.read_observed(folder)
+        self._events = deque(before.events if before else (), maxlen=observed.EVENTS_KEPT)
         self.listener = Listener()
         self._metrics = ServiceMetrics(folder.counted)
         self._window = MetricsWindow(now)
@@ -204,11 +198,7 @@ class ServiceController:
         )
 
     def _change(self, make: Callable[[DesiredState], DesiredState]) -> None:
-        """Change what is wanted, unless another process did meanwhile.
-
-        Raises:
-            UnavailableError: it cannot be written.
-        """
+        """Change what is wanted, unless another process did meanwhile."""
         generation = self.desired.generation
 
         def changed(found: DesiredState | None) -> DesiredState | None:
@@ -387,7 +377,7 @@ class ServiceController:
     def _say(self, text: str) -> None:
         _log.info("%s", text)
         number = self._events[-1].number + 1 if self._events else 1
-        self._events.append(ServiceEvent(number=number, at=time.time(), text=text))
+        self._events.append(observed.ServiceEvent(number=number, at=time.time(), text=text))
         self._dirty = True
 
     def _report(self, now: float, *, surely: bool = False) -> None:
@@ -402,9 +392,11 @@ class ServiceController:
             backup_active=self._backup.active,
         )
         explanation = self.autoscaler.explanation(time.time())
-        state = ObservedState(record=record, events=tuple(self._events), explanation=explanation, by=os.getpid())
+        state = observed.ObservedState(
+            record=record, events=tuple(self._events), explanation=explanation, by=os.getpid()
+        )
         try:
-            write_observed(self.folder, state)
+            observed.write_observed(self.folder, state)
             self._dirty = False
         except ScanflowError as error:  # a full disk: what serves goes on serving
             if self._gate.due("unwritten", 10.0, now):

@@ -23,11 +23,7 @@ _MOST_OPEN = 256
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there, non-blocking.
-
-    Raises:
-        UnavailableError: another process has the port, or the address is not this machine's.
-    """
+    """Return a socket that listens there, non-blocking."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,11 +50,7 @@ class Listener:
         self.sock.setblocking(False)
 
     def open(self, host: str, port: int) -> bool:
-        """Listen there; say whether the socket is a new one.
-
-        Raises:
-            UnavailableError: the port cannot be listened on.
-        """
+        """Listen there; say whether the socket is a new one."""
         if self.sock is not None and self.sock.getsockname()[1] == port:
             return False
         self.close()

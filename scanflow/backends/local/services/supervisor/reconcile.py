@@ -10,8 +10,9 @@ there is never less than there will be, and requests are answered at every momen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Literal
 
 from scanflow.backends.local.services.supervisor.instance import Instance, Phase
@@ -53,7 +54,11 @@ def reconcile(wanted: PoolTarget, instances: Sequence[Instance], now: float) -> 
     alive = [one for one in instances if one.phase != "draining"]
     new = [one for one in alive if one.spec_hash == wanted.spec_hash]
     old = [one for one in alive if one.spec_hash != wanted.spec_hash]
-    if wanted.changing and wanted.count and any(_hopeless(one) for one in new):
+    if (
+        wanted.changing
+        and wanted.count
+        and any(one.phase == "failed" or (not one.was_ready and one.failures >= TRIES) for one in new)
+    ):
         return [*actions, InstanceAction("give up")]
     surplus = _surplus(wanted, new)
     kept = [one for one in new if one not in surplus]
@@ -85,10 +90,6 @@ def _unwell(wanted: PoolTarget, one: Instance, now: float) -> InstanceAction | N
     return None
 
 
-def _hopeless(one: Instance) -> bool:
-    return one.phase == "failed" or (not one.was_ready and one.failures >= TRIES)
-
-
 def _surplus(wanted: PoolTarget, new: Sequence[Instance]) -> list[Instance]:
     """Return those of the right kind that are too many: what has no process first, then what is not ready."""
     order: dict[Phase, int] = {"failed": 0, "waiting": 1, "starting": 2, "ready": 3, "draining": 4}
@@ -116,7 +117,7 @@ def _replaced(wanted: PoolTarget, new: Sequence[Instance], old: Sequence[Instanc
 
 
 def _starts(
-    wanted: PoolTarget, new: Sequence[Instance], old: Sequence[Instance], taken: Iterable[str], now: float
+    wanted: PoolTarget, new: Sequence[Instance], old: Sequence[Instance], taken: set[str], now: float
 ) -> list[InstanceAction]:
     """Start what is missing: one at a time while others answer callers, since starting takes their CPU."""
     actions = [InstanceAction("start", one.name) for one in new if one.phase == "waiting" and one.due <= now]
@@ -124,8 +125,8 @@ def _starts(
     if any(one.phase == "ready" for one in old):
         busy = len(actions) + sum(one.phase == "starting" for one in new)
         missing = min(missing, max(0, 1 - busy))
-    names = _free_names(set(taken), missing)
-    return [*actions, *(InstanceAction("start", name) for name in names)]
+    free = (str(number) for number in count(1) if str(number) not in taken)
+    return [*actions, *(InstanceAction("start", name) for name in islice(free, max(missing, 0)))]
 
 
 def _next_to_apply(wanted: PoolTarget, new: Sequence[Instance]) -> Instance | None:
@@ -134,11 +135,6 @@ def _next_to_apply(wanted: PoolTarget, new: Sequence[Instance]) -> Instance | No
         return None
     behind = [one for one in new if one.phase == "ready" and one.serves < wanted.serves]
     return min(behind, key=lambda one: _number(one.name), default=None)
-
-
-def _free_names(taken: set[str], count: int) -> list[str]:
-    free = (str(number) for number in range(1, len(taken) + max(count, 0) + 1) if str(number) not in taken)
-    return [name for name, _ in zip(free, range(count), strict=False)]
 
 
 def _number(name: str) -> int:

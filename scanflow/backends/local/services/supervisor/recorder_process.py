@@ -10,13 +10,7 @@ from pathlib import Path
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState
-from scanflow.backends.local.services.supervisor.attempts import (
-    failures_in_a_row,
-    next_attempt,
-    numbers,
-    pause_s,
-    prune,
-)
+from scanflow.backends.local.services.supervisor import attempts
 from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, stop_attempt
 
 
@@ -28,7 +22,7 @@ class RecorderProcess:
         self._due = 0.0
 
     def adopt(self) -> None:
-        if tries := numbers(self._folder.recorder):
+        if tries := attempts.numbers(self._folder.recorder):
             path = self._folder.recorder / str(tries[-1])
             if (path / "alive").exists() and self._shims.adopt(path) is None:
                 self._running = path
@@ -44,11 +38,11 @@ class RecorderProcess:
 
     def look(self, desired: DesiredState, now: float) -> None:
         if self._running is None and desired.recorder and now >= self._due and self.waiting:
-            path = next_attempt(self._folder.recorder)
+            path = attempts.next_attempt(self._folder.recorder)
             attempt_folder(path, Spec(argv=desired.recorder, cwd=str(self._folder.path)))
             self._running = path
             self._shims.start(path)
-            prune(self._folder.recorder)
+            attempts.prune(self._folder.recorder)
 
     def stop(self) -> None:
         if self._running is not None:
@@ -62,4 +56,4 @@ class RecorderProcess:
             self._lives = []
             return
         self._lives = [*self._lives, exit_.seconds or 0.0][-10:]
-        self._due = now + max(1.0, pause_s(failures_in_a_row(self._lives)))
+        self._due = now + max(1.0, attempts.pause_s(attempts.failures_in_a_row(self._lives)))
