@@ -14,7 +14,7 @@ import scanflow as sf
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services.api import LocalServices
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.settings import Settings
 from scanflow.wire import ModelFiles
@@ -56,8 +56,10 @@ class Services:
         return sf.Workflow(name=name, type="online", nodes=[node], serving=serving or sf.Serving(grpc_port=0))
 
     def deploy(self, name: str = "w", **fields: Any) -> ServiceRecord:
-        workflow = self.workflow(name, **fields)
-        return self.local.deploy(self.app(workflow), workflow, observe=self.observe)
+        return self.deploy_of(self.app(self.workflow(name, **fields)), name)
+
+    def deploy_of(self, app: sf.Application, workflow: str) -> ServiceRecord:
+        return self.local.deploy(Deployment(app, workflow), observe=self.observe)
 
     def change(self, name: str = "w", **fields: Any) -> ServiceRecord:
         return self.local.change(name, ServiceChange(**fields), observe=self.observe)
@@ -98,7 +100,7 @@ def processes(home: Path) -> list[psutil.Process]:
 
 
 def is_shim(process: psutil.Process) -> bool:
-    return any(word.endswith("shim.py") for word in process.cmdline())
+    return any(word.endswith("restarter.py") for word in process.cmdline())
 
 
 def kill(pid: int | None) -> None:

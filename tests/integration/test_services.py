@@ -23,6 +23,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.local.services.state.desired import change
 from scanflow.backends.service_records import ServiceRecord
+from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.processes.ports import next_port
 from tests.integration.local_services import Services, is_shim, kill, processes
@@ -122,7 +123,7 @@ def test_what_cannot_be_is_refused_by_name_and_changes_nothing(services: Service
         services.change(instances=9999, cores=1, affinity="cpu")
     workflow = services.workflow()
     with pytest.raises(InvalidError, match="by the application 'shop'"):
-        services.local.deploy(services.app(workflow, name="other"), workflow)
+        services.deploy_of(services.app(workflow, name="other"), "w")
     with pytest.raises(InvalidError, match="OMP_NUM_THREADS=64"):
         services.deploy(serving=sf.Serving(grpc_port=0, env={"OMP_NUM_THREADS": "64"}), resources=sf.Resources(cpu=1))
     with pytest.raises(InvalidError, match="another service of this home"):
@@ -265,7 +266,7 @@ def test_what_instances_do_not_see_replaces_none_and_ends_no_canary(services: Se
     after = services.deploy(model="models:/digits/1", scaling=sf.Scaling(metric="rps", target=50, min=1, max=2))
     assert pids(after) == pids(before)
     assert [one.role for one in after.revisions] == ["current", "canary"]
-    assert services.local.explain("w").target == 50
+    assert explanation_of(services.local.service("w")).target == 50
     (services.folder / "model.py").write_text("class Model:\n    changed = True\n")
     assert not pids(services.deploy(model="models:/digits/1", scaling=scaling)) & pids(before)
 
@@ -342,7 +343,8 @@ def test_a_service_without_instances_is_woken_by_its_first_caller(services: Serv
     with closing(Caller(url)) as kept:
         first = kept.get()["pid"]
         assert not services.eventually(asleep, "it sleeps").instances
-        assert "sleep" in services.local.explain("w").decision or services.local.explain("w").instances == 0
+        scaled = explanation_of(services.local.service("w"))
+        assert "sleep" in scaled.decision or scaled.instances == 0
         second = ask(url)["pid"]
         assert second != first
         services.eventually(asleep, "it sleeps again")
@@ -357,8 +359,8 @@ def test_a_backup_takes_over_and_hands_back(services: Services) -> None:
     first = services.workflow("first", serving=sf.Serving(grpc_port=0, backup="second", hand_back_after=2))
     second = services.workflow("second")
     app = services.app(first, second)
-    (backup,) = pids(services.local.deploy(app, second, observe=services.observe))
-    url = services.local.deploy(app, first, observe=services.observe).url
+    (backup,) = pids(services.deploy_of(app, "second"))
+    url = services.deploy_of(app, "first").url
     assert ask(url)["pid"] != backup
     for _ in range(4):  # until its pause is long enough to be seen
         for pid in pids(services.local.service("first")):

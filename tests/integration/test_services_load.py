@@ -19,6 +19,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.service_records import CanaryPolicy
+from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import InvalidError
 from tests.integration.local_services import Services, kill, processes
 from tests.load import steady_load
@@ -188,7 +189,7 @@ def test_load_adds_instances_quiet_takes_them_away_and_the_first_caller_wakes_on
     url = services.deploy(scaling=scaling).url
     with steady_load(f"{url}/v2/models/w/infer", BODY, connections=6, duration_s=300, rate=100) as load:
         until(lambda: len(services.pids()) == 3, "there are three")
-        assert services.local.explain("w").sample is not None
+        assert explanation_of(services.local.service("w")).sample is not None
         load.stop()
         assert not load.result().failed
     services.eventually(lambda record: record.state == "idle", "it sleeps")
@@ -202,8 +203,8 @@ def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> 
     first = services.workflow("w", serving=sf.Serving(grpc_port=0, backup="spare", hand_back_after=2))
     spare = services.workflow("spare", parameters={"factor": 2.0})
     app = services.app(first, spare)
-    services.local.deploy(app, spare)
-    url = services.local.deploy(app, first).url
+    services.deploy_of(app, "spare")
+    url = services.deploy_of(app, "w").url
     seen = []
 
     def kills() -> None:

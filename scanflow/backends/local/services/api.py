@@ -72,11 +72,7 @@ class LocalServices:
         return plan_online(self._home.path, workflow)
 
     def deploy(
-        self,
-        deployment: Deployment,
-        *,
-        key: str | None = None,
-        observe: ServiceObserver = lambda _: None,
+        self, deployment: Deployment, *, key: str | None = None, observe: ServiceObserver = lambda _: None
     ) -> ServiceRecord:
         """Start a service, or change it to this definition; return it once that is in effect.
 
