@@ -71,17 +71,15 @@ def sqlite_path(tracking_uri: str) -> Path | None:
     return Path(text).absolute()
 
 
-def step_environment(
-    place: TrackerPlace, *, app: str, team: str, experiment_id: str, registry_uri: str | None = None
-) -> dict[str, str]:
-    """Return the variables with which ``import mlflow`` in a step's own code logs to the environment. A pure function.
+def step_environment(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> dict[str, str]:
+    """Return the variables with which ``import mlflow`` in a step's own code logs to the environment.
 
     A step that calls ``mlflow.set_experiment`` itself chooses its own place: with a SQLite tracker, MLflow then keeps
     the artifacts in ``./mlruns`` of the step's working folder.
     """
     return {
         "MLFLOW_TRACKING_URI": place.tracking_uri,
-        "MLFLOW_REGISTRY_URI": registry_uri or place.tracking_uri,
+        "MLFLOW_REGISTRY_URI": place.tracking_uri,
         # Both, and the name first: MLflow refuses a name whose id in the variables is another's, as an inherited one
         # may be.
         "MLFLOW_EXPERIMENT_NAME": check_environment(app, team),
@@ -106,10 +104,7 @@ def tagged(environment: Mapping[str, str], tags: Mapping[str, str]) -> dict[str,
 
 
 def prepared_environment(home: Path, app: str, team: str, *, tracker_uri: str | None = None) -> dict[str, str] | None:
-    """Return the variables for a step if its environment was prepared; None if ``prepare`` has to be called.
-
-    Takes a few milliseconds, asks no server, and imports nothing of MLflow.
-    """
+    """Return the variables for a step if its environment was prepared; None if ``prepare`` has to be called."""
     return known_environment(tracker_place(home, tracker_uri), app, team)
 
 
@@ -121,11 +116,10 @@ def known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str
     path = sqlite_path(place.tracking_uri)
     if path is not None and not _agrees(path, experiment_id, app, team, note.get("schema")):
         return None
-    registry_uri = note.get("registry_uri")
-    return step_environment(place, app=app, team=team, experiment_id=experiment_id, registry_uri=registry_uri)
+    return step_environment(place, app=app, team=team, experiment_id=experiment_id)
 
 
-def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str, registry_uri: str | None = None) -> None:
+def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> None:
     """Note that the environment is prepared. A note that cannot be written is done without: it only saves time."""
     path = sqlite_path(place.tracking_uri)
     note = {
@@ -134,7 +128,6 @@ def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str, re
         "experiment_id": experiment_id,
         "mlflow": _installed_mlflow(),
         "schema": None if path is None else _schema(path),
-        "registry_uri": registry_uri,
     }
     target = _note(place, check_environment(app, team))
     with suppress(OSError):

@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +17,7 @@ import pytest
 from scanflow.errors import NotFoundError
 from scanflow.knowledge import KnowledgeBase, MemoryKnowledge, open_knowledge
 from scanflow.testing.knowledge import KnowledgeBaseContract
+from tests.waiting import until
 
 
 class TestInMemory(KnowledgeBaseContract):
@@ -104,28 +103,18 @@ def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with log.open("wb") as out:
         environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert server.poll() is None, log.read_text()[-2000:]
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
+            return True
+        return False
+
     try:
-        _wait_until_ready(f"http://127.0.0.1:{port}/health", server, log)
-        yield f"http://127.0.0.1:{port}"
+        until(answers, "the tracking server answers", patience_s=90)
+        yield url
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(timeout=10)
-        except subprocess.TimeoutExpired:
             os.killpg(server.pid, signal.SIGKILL)
-            server.wait(timeout=10)
-
-
-def _wait_until_ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            with suppress(subprocess.TimeoutExpired):
-                server.wait(timeout=0.2)
-    pytest.fail(f"The tracking server did not come up:\n{log.read_text()[-2000:]}")
+        server.wait(timeout=10)

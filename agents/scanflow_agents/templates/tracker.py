@@ -102,13 +102,7 @@ def declare(app: Application, agent: Agent) -> None:
         return bool(found["predictions"] >= least and found["due"])
 
     def hand_over(found: dict[str, Any]) -> Call:
-        return call(
-            checker,
-            "check_predictions",
-            run_ids=found["run_ids"],
-            predictions=found["predictions"],
-            since=found["since"],
-        )
+        return call(checker, "check_predictions", **{name: found[name] for name in ("run_ids", "predictions", "since")})
 
     Strategy(
         name="count_number_of_predictions",

@@ -23,12 +23,12 @@ class Found(NamedTuple):
     file: str = ""
 
 
-def find_artifact(client: MlflowClient, run: Run, path: str, registry_uri: str) -> Found:
+def find_artifact(client: MlflowClient, run: Run, path: str) -> Found:
     """Return where ``path`` of a run lies: among its artifacts or, as ``mlflow.<flavor>.log_model(model, name=...)``
     puts a model, beside them."""
     # Not client.list_artifacts and not runs:/ addresses: those hide every error, so a store that does not answer looks
     # empty.
-    root = _repository(root_of(run), client.tracking_uri, registry_uri)
+    root = _repository(root_of(run), client.tracking_uri)
     if root.list_artifacts(path or None):
         return Found(inside(root_of(run), path))
     if not path:
@@ -43,8 +43,8 @@ def find_artifact(client: MlflowClient, run: Run, path: str, registry_uri: str) 
     raise unknown_path(run.info.run_id, path, beside)
 
 
-def download(found: Found, staging: Path, tracking_uri: str, registry_uri: str) -> None:
-    _repository(found.folder, tracking_uri, registry_uri).download_artifacts(found.file, str(staging))
+def download(found: Found, staging: Path, tracking_uri: str) -> None:
+    _repository(found.folder, tracking_uri).download_artifacts(found.file, str(staging))
     if not any(staging.iterdir()):
         raise NotFoundError(
             f"There are no files at {found.folder!r}. They were never logged, or removed since: look there."
@@ -61,10 +61,10 @@ def inside(uri: str, path: str) -> str:
     return str(append_to_uri_path(uri, path)) if path else uri
 
 
-def _repository(uri: str, tracking_uri: str, registry_uri: str) -> ArtifactRepository:
+def _repository(uri: str, tracking_uri: str) -> ArtifactRepository:
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    return get_artifact_repository(uri, tracking_uri=tracking_uri, registry_uri=registry_uri)
+    return get_artifact_repository(uri, tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
 def _logged_model(client: MlflowClient, run: Run, name: str) -> LoggedModel | None:

@@ -39,13 +39,12 @@ _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 class MlflowConnection:
     """Gives a client for one tracker. Making one does not load MLflow."""
 
-    def __init__(self, place: TrackerPlace, *, registry_uri: str | None = None, connect_timeout_s: float = 5.0) -> None:
+    def __init__(self, place: TrackerPlace, *, connect_timeout_s: float) -> None:
         if importlib.util.find_spec("mlflow") is None:
             raise MissingExtraError(
                 "The knowledge base needs MLflow, which is not installed. Install it: pip install 'scanflow[local]'"
             )
         self.place = place
-        self.registry_uri = registry_uri or place.tracking_uri
         self._connect_timeout_s = connect_timeout_s
         self._lock = threading.Lock()
         self._client: MlflowClient | None = None
@@ -59,8 +58,7 @@ class MlflowConnection:
         MLFLOW_HTTP_REQUEST_TIMEOUT).
         """
         where = shown(self.place.tracking_uri)
-        for uri in dict.fromkeys((self.place.tracking_uri, self.registry_uri)):
-            _check_reachable(uri, self._connect_timeout_s)
+        _check_reachable(self.place.tracking_uri, self._connect_timeout_s)
         for name, value in _DEFAULTS.items():
             os.environ.setdefault(name, value)
         from mlflow.exceptions import MlflowException
@@ -83,7 +81,7 @@ class MlflowConnection:
         path = sqlite_path(self.place.tracking_uri)
         if path is not None:
             make_database(path, self.place.artifact_root or path.parent / "artifacts")
-        return MlflowClient(tracking_uri=self.place.tracking_uri, registry_uri=self.registry_uri)
+        return MlflowClient(tracking_uri=self.place.tracking_uri, registry_uri=self.place.tracking_uri)
 
 
 def shown(uri: str) -> str:

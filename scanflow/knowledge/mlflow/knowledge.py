@@ -54,39 +54,34 @@ class MlflowKnowledge(KnowledgeBase):
         self,
         place: TrackerPlace,
         *,
-        registry_uri: str | None = None,
         connect_timeout_s: float = 5.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``connect_timeout_s`` is how long a tracker may take to give a sign of life."""
         super().__init__(clock=clock)
         self._place = place
-        self._registry_uri = registry_uri
-        self._connection = MlflowConnection(place, registry_uri=registry_uri, connect_timeout_s=connect_timeout_s)
+        self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s)
 
     @contextmanager
     def _open(self, doing: str, /) -> Generator[_MlflowStore, None, None]:
         with self._connection.open(doing) as client:
-            yield _MlflowStore(client, self._place, self._connection.registry_uri)
+            yield _MlflowStore(client, self._place)
 
     def prepare(self, app: str, team: str) -> dict[str, str]:
         """See the port. Quick for an environment that was prepared before: then MLflow is not even loaded."""
         known = known_environment(self._place, app, team)
-        if known is not None and known["MLFLOW_REGISTRY_URI"] == self._connection.registry_uri:
+        if known is not None:
             return known
         with self._connection.open("prepare the environment") as client:
             experiment_id = make_experiment(client, self._place, app, team)
-        remember(self._place, app=app, team=team, experiment_id=experiment_id, registry_uri=self._registry_uri)
-        return step_environment(
-            self._place, app=app, team=team, experiment_id=experiment_id, registry_uri=self._registry_uri
-        )
+        remember(self._place, app=app, team=team, experiment_id=experiment_id)
+        return step_environment(self._place, app=app, team=team, experiment_id=experiment_id)
 
 
 @dataclass(frozen=True, slots=True)
 class _MlflowStore:
     client: MlflowClient
     tracker: TrackerPlace
-    registry_uri: str
 
     def save(self, kept: Kept, source: Path, now: datetime) -> SavedVersion:
         tags = {KIND: kept.kind, _LABEL: _digest(kept.name), _NAME: kept.name}
@@ -187,10 +182,10 @@ class _MlflowStore:
         )
 
     def run_at(self, run_id: str, path: str) -> Found:
-        return find_artifact(self.client, self.client.get_run(run_id), path, self.registry_uri)
+        return find_artifact(self.client, self.client.get_run(run_id), path)
 
     def download(self, place: Found, staging: Path) -> None:
-        download(place, staging, self.tracker.tracking_uri, self.registry_uri)
+        download(place, staging, self.tracker.tracking_uri)
 
     def _write(
         self, app: str, team: str, name: str, tags: Mapping[str, str], source: Path, below: str | None, now: datetime
