@@ -94,6 +94,7 @@ class Job:
 
     def end_unheld(self, result: Mapping[str, Any]) -> bool:
         """Write down how it ended where no process works on it, nor will; return whether that was so."""
+        private_folder(self.path)
         if not self.daemon.withdraw() or self.result is not None:
             return False
         self.end(result)

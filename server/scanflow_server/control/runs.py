@@ -12,7 +12,6 @@ from scanflow.app.files import load_json
 from scanflow.deployer import RunRequest
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.names import RunName
-from scanflow.private import private_folder
 from scanflow.problems import problem_of
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
@@ -53,7 +52,6 @@ class RunsController:
             raise
         except ScanflowError as error:  # it cannot be entered, and never will be
             _log.warning("The run %r cannot be driven: %s", run.name, error)
-            private_folder(job.path)
             job.end_unheld({"record": None, "problem": problem_of(error)[1]})
             return False
 
@@ -85,7 +83,6 @@ class RunsController:
         except UsageError:
             record = self._context.deployer.show(run.name)  # it has ended
         if not alive and record.state != "running":
-            private_folder(job.path)
             job.end_unheld({"record": record.model_dump(mode="json"), "problem": None})
 
     def _give_up(self, run: WantedRun, job: Job) -> None:

@@ -198,6 +198,7 @@ def test_events_are_told_listed_and_numbered(api: Api) -> None:
     assert [one["data"] for one in api.get("/events", params={"after": 1}).json()] == [{"value": 2}]
     assert [one["id"] for one in api.get("/events", params={"limit": 1}).json()] == [1]
     assert api.get("/events", params={"type": "run.*"}).json() == []
+    assert len(api.get("/events", params={"type": ["run.*", "sample"]}).json()) == 2
 
 
 def test_an_event_that_cannot_be_kept_is_refused_with_all_that_came_with_it(api: Api) -> None:

@@ -19,8 +19,9 @@ from scanflow_server.control.runs import RunsController
 from scanflow_server.jobs import Job
 from scanflow_server.store import events, operations, runs
 from scanflow_server.store.operations import OperationRow
-from scanflow_server.store.runs import DriveRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest
 from tests.unit.server.answering import a_service
+from tests.unit.server.keeping import a_run
 
 
 class Started:
@@ -52,10 +53,8 @@ class Driving:
 
     def want(self, created: float) -> Job:
         run = self.context.deployer.batch.enter(self.context.deployer.define(RunRequest(self.app, "train")))
-        asked = DriveRequest(action="resume")
-        wanted = WantedRun(name=run.name, app="a", team="t", workflow="train", created=created, asked=asked)
         with self.context.store.write() as connection:
-            runs.add(connection, wanted)
+            runs.add(connection, a_run(run.name, created=created, asked=DriveRequest(action="resume")))
         return self.context.run_job(run.name, 1)
 
 

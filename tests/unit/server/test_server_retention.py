@@ -31,10 +31,9 @@ from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, intents, keys, labels, operations, pruning, runs
 from scanflow_server.store.intents import ActionRow, FieldRow
 from scanflow_server.store.operations import OperationRow
-from scanflow_server.store.runs import DriveRequest, WantedRun
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
-from tests.unit.server.keeping import Api
+from tests.unit.server.keeping import Api, a_run
 
 DATABASES = ["sqlite", "postgresql"]
 NOW = 1_800_000_000.0
@@ -222,18 +221,6 @@ def ended_job(job: Job, at: float) -> Job:
     assert job.end_unheld({"record": None})
     os.utime(job.path / "ended.json", (at, at))
     return job
-
-
-def a_run(name: str, **more: Any) -> WantedRun:
-    fields: dict[str, Any] = {
-        "app": "a",
-        "team": "t",
-        "workflow": "w",
-        "created": LONG_AGO,
-        "asked": DriveRequest(action="run"),
-        **more,
-    }
-    return WantedRun(name=name, **fields)
 
 
 def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: ServerContext) -> None:

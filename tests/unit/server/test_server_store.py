@@ -19,27 +19,15 @@ from scanflow_server.store import agents, applications, events, keys, operations
 from scanflow_server.store.base import Store, open_store, translated
 from scanflow_server.store.migrations import head, migrate
 from scanflow_server.store.operations import OperationRow
-from scanflow_server.store.runs import DriveRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest
 from scanflow_server.store.tables import metadata
-from tests.unit.server.keeping import known_by
+from tests.unit.server.keeping import a_run, known_by
 
 DATABASES = ["sqlite", "postgresql"]
 
 
 def an_event(number: int = 0, type: str = "sample") -> Event:
     return Event(at=1.0, type=type, app="mnist", subject="agent/tracker", data={"number": number})
-
-
-def a_run(name: str = "calm-otter-417") -> WantedRun:
-    return WantedRun(
-        name=name,
-        app="mnist",
-        team="t",
-        workflow="train",
-        created=1.0,
-        definition={"x": [1]},
-        asked=DriveRequest(action="run"),
-    )
 
 
 def test_the_steps_lead_to_the_tables_that_the_code_uses(store: Store) -> None:
@@ -80,7 +68,7 @@ def test_servers_that_start_at_once_change_the_database_once(database: str) -> N
 def test_what_fails_in_the_middle_is_as_if_it_had_not_begun(store: Store) -> None:
     def cut_short() -> None:
         with store.write() as connection:
-            runs.add(connection, a_run())
+            runs.add(connection, a_run("calm-otter-417", definition={"x": [1]}))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -179,7 +167,7 @@ def test_a_key_stands_for_one_request(store: Store) -> None:
 
 def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
     with store.write() as connection:
-        runs.add(connection, a_run())
+        runs.add(connection, a_run("calm-otter-417", definition={"x": [1]}))
         runs.add(connection, a_run("bold-fox-001"))
         assert [run.name for run in runs.active(connection)] == ["bold-fox-001", "calm-otter-417"]
         assert runs.settle(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
