@@ -56,7 +56,9 @@ class ModelsContract:
         assert read_folder(tmp_path / "latest") == dict.fromkeys(ODD_NAMES, b"\x02")
         assert read_folder(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
 
-    def test_what_is_unknown_is_told(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
+    def test_what_is_unknown_names_what_is_known(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
         knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
         wrong = model.replace("model", "modle")
         for ask in (knowledge.get_model, knowledge.list_model_versions):
