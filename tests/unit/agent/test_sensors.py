@@ -65,12 +65,17 @@ def test_the_thesis_spelling_has_no_trigger_and_is_called() -> None:
     assert [(one.trigger, one.timed) for one in (count, bare)] == [(CallReceive(), False)] * 2
 
 
+def yields() -> Any:
+    yield 1
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
         (lambda: made(sensor, nodes="predictor"), "Write a list: nodes=['predictor']."),
         (lambda: sensor(HOURLY)(lambda: 1), "which a lambda has not"),
         (lambda: sensor(HOURLY, name="a-b")(print), "Write 'a_b' instead."),
+        (lambda: sensor(HOURLY)(yields), "The sensor 'yields' yields"),
         (lambda: sensor(HOURLY)(ANY(3)), "A sensor is made of a function; 3 is not one."),
         (lambda: sensor(HOURLY)(int), "is not one."),
         (lambda: sensor(HOURLY)(sensor(HOURLY)(print)), "is not one."),
@@ -81,14 +86,6 @@ def test_a_wrong_sensor_is_refused_with_what_to_write(make: Callable[[], object]
     with pytest.raises(InvalidError) as error:
         make()
     assert told in message(error)
-
-
-def test_a_sensor_that_yields_is_refused() -> None:
-    with pytest.raises(InvalidError, match="The sensor 'count' yields"):
-
-        @sensor(HOURLY)
-        def count() -> Any:
-            yield 1
 
 
 def test_an_agents_own_decorator_leaves_the_agent_as_it_is() -> None:
@@ -122,17 +119,10 @@ def test_a_sensor_is_given_what_it_names() -> None:
     def all_of_it(runs: Any, n: int, context: Context, event: Any, args: Any, kwargs: Any, *, more: int = 5) -> Any:
         return [len(runs), n, context.agent, event, args, kwargs, more]
 
-    given = fired(all_of_it, runs=[a_run()], args=[7], kwargs={"x": 1})
-    assert given == [1, 7, "tracker", None, [7], {"x": 1}, 5]
+    assert fired(all_of_it, runs=[a_run()], args=[7], kwargs={"x": 1}) == [1, 7, "tracker", None, [7], {"x": 1}, 5]
+    event = Event(at=1.0, type="run.failed", subject="run/calm-otter-417")
+    assert fired(all_of_it, args=[7], event=event)[3]["subject"] == "run/calm-otter-417"
     assert [wants(all_of_it, what) for what in ("runs", "event", "tracker")] == [True, True, False]
-
-
-def test_an_event_comes_to_the_sensor_that_asks_for_it() -> None:
-    @sensor(sf.on_event("run.failed"))
-    def failed(event: Event) -> str:
-        return event.subject
-
-    assert fired(failed, event=Event(at=1.0, type="run.failed", subject="run/calm-otter-417")) == "run/calm-otter-417"
 
 
 @given(
@@ -178,11 +168,13 @@ def test_a_plain_sensor_runs_in_a_thread_and_finds_its_context() -> None:
     assert fired(here) == [True, "shop"]
 
 
-def test_what_a_sensor_returns_is_kept_as_json() -> None:
+def test_what_a_sensor_returns_is_kept_as_json_and_what_it_raises_is_not_swallowed() -> None:
     import numpy as np
 
     @sensor
     def returned(what: str) -> Any:
+        if what == "nothing":
+            raise ZeroDivisionError("none")
         return {"number": np.float64(0.5), "record": Guard(metric="m"), "tuple": (1, 2), "odd": {1}}[what]
 
     assert fired(returned, args=["number"]) == 0.5
@@ -190,15 +182,8 @@ def test_what_a_sensor_returns_is_kept_as_json() -> None:
     assert fired(returned, args=["tuple"]) == [1, 2]
     with pytest.raises(InvalidError, match="What the sensor 'returned' returned is a set"):
         fired(returned, args=["odd"])
-
-
-def test_what_a_sensor_raises_is_not_swallowed() -> None:
-    @sensor
-    def broken() -> None:
-        raise ZeroDivisionError("none")
-
     with pytest.raises(ZeroDivisionError, match="none"):
-        fired(broken)
+        fired(returned, args=["nothing"])
 
 
 def test_a_run_reads_as_scanflows_and_as_mlflows() -> None:
