@@ -11,7 +11,7 @@ import scanflow as sf
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.environments import SERVING_RUNTIME, normalised
 from scanflow.backends.local.layout import Home
-from scanflow.backends.local.services.grants import UsedCpus, choose, planned, release, threads_of
+from scanflow.backends.local.services.grants import UsedCpus, choose, planned, threads_of
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
 from scanflow.backends.local.services.spec.service_spec import ServiceSpec, nodes_of, requirements_of
@@ -185,7 +185,7 @@ def test_pinned_services_do_not_share_cores(tmp_path: Path) -> None:
     assert sorted(cpu for grant in (a1, a2, b1, b2) for cpu in grant.cpus) == list(range(8))
     with pytest.raises(InvalidError, match="0 cores of them are left"):
         choose(second, MACHINE, shape, 3, [b1, b2])
-    release(first)
+    first.grants.unlink()  # as when its supervisor ends
     assert set(choose(second, MACHINE, shape, 3, [b1, b2]).cpus) <= {*a1.cpus, *a2.cpus}
 
 

@@ -123,11 +123,6 @@ def _exclusive(
     return planned(topology, shape, 1 if own else max(count, 1), beside)[0]
 
 
-def release(folder: ServiceFolder) -> None:
-    """Hold no cores any more."""
-    folder.grants.unlink(missing_ok=True)
-
-
 def grants_of_others(home: ServicesHome, name: str) -> UsedCpus:
     found = [_read(home.service(other).grants) for other in home.names() if other != name]
     exclusive, shared = (

@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 
 from scanflow.backends.local.services.control.rollout import start_supervisor
-from scanflow.backends.local.services.grants import release
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState, read_desired
 from scanflow.backends.local.services.supervisor.controller import ServiceController
@@ -123,7 +122,7 @@ def main(arguments: list[str]) -> int:
             supervisor.close()
     if not done:
         return RESTART
-    release(folder)
+    folder.grants.unlink(missing_ok=True)
     folder.socket.unlink(missing_ok=True)
     return 0
 
