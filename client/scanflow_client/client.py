@@ -85,15 +85,11 @@ class Client:
 
         The run is kept, and :meth:`resume` continues it.
         """
-        app = _application(what)
-        with progress_on(self._stream()) as observe:
-            return _checked(self._deployer.run(RunRequest(app, workflow, parameters=parameters or {}), observe=observe))
+        return self._run(RunRequest(_application(what), workflow, parameters=parameters or {}))
 
     def resume(self, run: str = "@latest", *, app: Application | Workflow | None = None) -> RunRecord:
         """Continue a run from where it stands; with ``app``, with its steps as they are there."""
-        with progress_on(self._stream()) as observe:
-            application = None if app is None else _application(app)
-            return _checked(self._deployer.run(RunRequest(application, run=run), observe=observe))
+        return self._run(RunRequest(None if app is None else _application(app), run=run))
 
     def spin(
         self,
@@ -104,10 +100,8 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
     ) -> RunRecord:
         """Run one step again on the inputs it had in a past run."""
-        with progress_on(self._stream()) as observe:
-            application = None if app is None else _application(app)
-            request = RunRequest(application, parameters=parameters or {}, run=run, step=step)
-            return _checked(self._deployer.run(request, observe=observe))
+        application = None if app is None else _application(app)
+        return self._run(RunRequest(application, parameters=parameters or {}, run=run, step=step))
 
     def plan(
         self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
@@ -252,6 +246,13 @@ class Client:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         return predict(self._deployer, name, inputs, node=node, dtype=dtype)
 
+    def _run(self, request: RunRequest) -> RunRecord:
+        with progress_on(self._stream()) as observe:
+            record = self._deployer.run(request, observe=observe)
+        if record.state == "failed":
+            raise StepFailedError("\n".join(failure_lines(record)))
+        return record
+
     def _stream(self) -> TextIO | None:
         return sys.stdout if self._progress else None
 
@@ -267,9 +268,3 @@ def _program_folder() -> Path:
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = None if file is None else Path(file).absolute().parent
     return Path.cwd() if folder is None or folder.is_relative_to(sys.prefix) else folder
-
-
-def _checked(record: RunRecord) -> RunRecord:
-    if record.state == "failed":
-        raise StepFailedError("\n".join(failure_lines(record)))
-    return record

@@ -44,8 +44,7 @@ def demo(
         session = DemoSession(deployer(), server(), application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
         request = RunRequest(application, "mnist-wf", parameters=parameters, source=path)
-        where = session.where
-        record = watch(where, lambda observe: where.run(request, observe=observe), as_json, last=False)
+        record = watch(session.where, request, as_json, last=False)
         loop = session.close_the_loop(corrupted, keep=keep, stream=progress_stream(as_json))
         home = own.home.expanduser().absolute()
         written = (report or home / "reports" / f"{record.name}.html").expanduser().absolute()

@@ -21,10 +21,10 @@ from scanflow_client.cli.options import (
 from scanflow_client.cli.output import print_json, progress_stream, respond, say, write_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from scanflow.backends.records import Observer, RunRecord
-    from scanflow.deployer import Deployer
+    from scanflow.backends.records import RunRecord
+    from scanflow.deployer import Deployer, RunRequest
 
 
 def run(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
@@ -34,22 +34,14 @@ def run(target: TargetArgument = None, parameter: ParameterOption = None, as_jso
 
     where = deployer()
     application, path, workflow = load_application(target)
-    parameters = parse_parameters(parameter)
-    watch(
-        where,
-        lambda observe: where.run(
-            RunRequest(application, workflow, parameters=parameters, source=path), observe=observe
-        ),
-        as_json,
-    )
+    watch(where, RunRequest(application, workflow, parameters=parse_parameters(parameter), source=path), as_json)
 
 
 def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
     """Continue a run: finished steps are kept, running ones adopted, failed ones run again."""
     from scanflow.deployer import RunRequest
 
-    where = deployer()
-    watch(where, lambda observe: where.run(RunRequest(run=name), observe=observe), as_json)
+    watch(deployer(), RunRequest(run=name), as_json)
 
 
 def spin(
@@ -61,8 +53,7 @@ def spin(
     """Run one step again, as its file is now, on the inputs it had in a past run."""
     from scanflow.deployer import RunRequest
 
-    where, request = deployer(), RunRequest(parameters=parse_parameters(parameter), run=on, step=step)
-    watch(where, lambda observe: where.run(request, observe=observe), as_json)
+    watch(deployer(), RunRequest(parameters=parse_parameters(parameter), run=on, step=step), as_json)
 
 
 def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
@@ -152,7 +143,7 @@ def stop(
     respond(record, as_json, lambda: [stopped if record.state == "stopped" else asked])
 
 
-def watch(where: Deployer, start: Callable[[Observer], RunRecord], as_json: bool, *, last: bool = True) -> RunRecord:
+def watch(where: Deployer, request: RunRequest, as_json: bool, *, last: bool = True) -> RunRecord:
     """Show a run as it happens and how it ended; exit with 1 if it failed and 130 if it was stopped.
 
     ``last``: no other output follows, so that JSON ends with its record, and the last step's result is printed.
@@ -161,7 +152,7 @@ def watch(where: Deployer, start: Callable[[Observer], RunRecord], as_json: bool
     from scanflow_client.progress import progress_on
 
     with progress_on(progress_stream(as_json)) as observe:
-        record = start(observe)
+        record = where.run(request, observe=observe)
     if not as_json:
         say(*(_result_lines(where, record) if last and record.state == "succeeded" else ()), outcome_line(record))
     elif last or record.state != "succeeded":
