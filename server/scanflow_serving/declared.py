@@ -15,8 +15,6 @@ from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import DATATYPES, datatype_of
 
-UNPROCESSABLE: Final = 422
-
 _COLUMNS: Final = {
     "boolean": "BOOL",
     "integer": "INT32",
@@ -101,9 +99,7 @@ class NodeSignature:
         if isinstance(value, dict):
             known = {spec.name: spec for spec in specs}
             if missing := next((spec.name for spec in specs if spec.name not in value and not spec.optional), None):
-                raise ProblemError(
-                    UNPROCESSABLE, f"{who} takes an input {missing!r}, and got {', '.join(map(repr, value))}."
-                )
+                raise _unfit(f"{who} takes an input {missing!r}, and got {', '.join(map(repr, value))}.")
             return {
                 name: _cast(known[name], array, f"{who}, input {name!r},", column=self.table)
                 if name in known
@@ -116,7 +112,7 @@ class NodeSignature:
             if len(specs) == 1:
                 return _cast(specs[0], value, who)
         names = ", ".join(f"{spec.name!r}" for spec in specs)
-        raise ProblemError(UNPROCESSABLE, f"{who} takes {names}, and got one value of type {type(value).__name__}.")
+        raise _unfit(f"{who} takes {names}, and got one value of type {type(value).__name__}.")
 
     def zeros(self) -> Any:
         """Return the smallest value that fits, or None where nothing is declared."""
@@ -145,9 +141,7 @@ class NodeSignature:
     def _as_table(self, value: Any, who: str) -> NDArray[Any]:
         table = np.asarray(value)
         if table.ndim != 2 or table.shape[1] != len(self.inputs):
-            raise ProblemError(
-                UNPROCESSABLE, f"{who} takes tables of {len(self.inputs)} columns, and got shape {list(table.shape)}."
-            )
+            raise _unfit(f"{who} takes tables of {len(self.inputs)} columns, and got shape {list(table.shape)}.")
         return table
 
 
@@ -248,10 +242,10 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ProblemError(UNPROCESSABLE, f"{who} takes {spec}, and got rows that are not equally long.") from error
+        raise _unfit(f"{who} takes {spec}, and got rows that are not equally long.") from error
     got = f"{array.dtype.name} [{', '.join(map(str, array.shape))}]"
     if not spec.fits(array.shape) and not (column and array.ndim == 2 and array.shape[1] == 1):
-        raise ProblemError(UNPROCESSABLE, f"{who} takes {spec}, and got {got}: the shape is wrong.")
+        raise _unfit(f"{who} takes {spec}, and got {got}: the shape is wrong.")
     wanted = DATATYPES[spec.datatype]
     if array.dtype == wanted or (wanted.kind == "O" and array.dtype.kind in "OSU"):
         return array
@@ -265,4 +259,8 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
             cast = array.astype(wanted)
             if np.array_equal(cast, array):
                 return cast
-    raise ProblemError(UNPROCESSABLE, f"{who} takes {spec}, and got {got}, which cannot be had without loss.")
+    raise _unfit(f"{who} takes {spec}, and got {got}, which cannot be had without loss.")
+
+
+def _unfit(detail: str) -> ProblemError:
+    return ProblemError(422, detail)

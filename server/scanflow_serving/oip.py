@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from scanflow.errors import did_you_mean
 from scanflow_serving.declared import NodeSignature
@@ -84,7 +87,8 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
         return InferRequest([from_binary("input-0", "UINT8", [len(data)], data, allow_nan=True, where="The body")])
     spec = declared.inputs[0]
     if spec.datatype == "BYTES":
-        return InferRequest([_whole_as_bytes(spec.name, spec.shape, data)])
+        whole = np.array([bytes(data)], dtype=object).reshape([1] * len(spec.shape))
+        return InferRequest([Tensor(spec.name, "BYTES", whole)])
     width = 2 if spec.datatype == "BF16" else spec.zeros().dtype.itemsize
     shape = _solve(spec.shape, len(data) // width)
     where = f"The body, the input {spec.name!r}"
@@ -246,30 +250,12 @@ def _reason(text: str) -> str:
     return f"{what}, at {place}" if place else what
 
 
-def _whole_as_bytes(name: str, shape: Sequence[int], data: Body) -> Tensor:
-    import numpy as np
-
-    found = np.empty(1, dtype=object)
-    found[0] = bytes(data)
-    return Tensor(name, "BYTES", found.reshape([1] * len(shape)))
-
-
 def _solve(shape: Sequence[int], count: int) -> list[int] | None:
     """Return the shape with its unknown sizes filled in so that it holds ``count`` elements; None: it cannot be."""
-    known, unknown = 1, 0
-    for size in shape:
-        if size < 0:
-            unknown += 1
-        else:
-            known *= size
-    if unknown == 0:
+    known = math.prod(size for size in shape if size >= 0)
+    if all(size >= 0 for size in shape):
         return list(shape) if known == count else None
     if known == 0 or count % known:
         return None
-    filled = False
-    found: list[int] = []
-    for size in shape:
-        # The first unknown size, that of the batch, takes what there is; further ones are 1.
-        found.append(size if size >= 0 else 1 if filled else count // known)
-        filled = filled or size < 0
-    return found
+    unknown = itertools.chain([count // known], itertools.repeat(1))  # the batch takes what there is
+    return [size if size >= 0 else next(unknown) for size in shape]

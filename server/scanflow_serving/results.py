@@ -43,9 +43,7 @@ def raw_bytes(value: Any, who: str) -> bytes | memoryview:
     if isinstance(value, dict) and len(value) == 1:
         return raw_bytes(next(iter(value.values())), who)
     if isinstance(value, (dict, tuple)):
-        raise ProblemError(
-            500, f"{who} returned {len(value)} outputs, and only one can be answered as raw bytes. Ask for JSON."
-        )
+        raise _unusable(who, f"{len(value)} outputs, and only one can be answered as raw bytes. Ask for JSON.")
     array = as_array(value, who)
     if array.dtype.kind == "O":
         return b"".join(array.flat)
@@ -60,14 +58,12 @@ def _tensor(name: str, value: Any, who: str) -> Tensor:
         array = np.empty(1, dtype=object)
         array[0] = value if isinstance(value, str) else bytes(value)
     elif value is None:
-        raise ProblemError(
-            500, f"{who} returned nothing. Let it return an array, a list, a dict of them, bytes or text."
-        )
+        raise _unusable(who, "nothing. Let it return an array, a list, a dict of them, bytes or text.")
     else:
         array = _convert(value, who)
     datatype = datatype_of(array.dtype)
     if datatype is None:
-        raise ProblemError(500, f"{who} returned an array of {array.dtype.name}, which no datatype can hold.")
+        raise _unusable(who, f"an array of {array.dtype.name}, which no datatype can hold.")
     if datatype == "BYTES":
         array = _bytes_only(array, who)
     elif datatype == "BF16":
@@ -79,13 +75,11 @@ def _convert(value: Any, who: str) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ProblemError(500, f"{who} returned a list whose rows are not equally long.") from error
+        raise _unusable(who, "a list whose rows are not equally long.") from error
     # What numpy does not know becomes an array without dimensions that holds the thing itself.
     if array.dtype.kind == "O" and array.ndim == 0:
-        raise ProblemError(
-            500,
-            f"{who} returned a value of type {type(value).__name__!r}, which is no array, list, dict of them, bytes "
-            "or text.",
+        raise _unusable(
+            who, f"a value of type {type(value).__name__!r}, which is no array, list, dict of them, bytes or text."
         )
     return array
 
@@ -98,7 +92,9 @@ def _bytes_only(array: NDArray[Any], who: str) -> NDArray[Any]:
         elif isinstance(item, (bytes, bytearray)):
             found[place] = bytes(item)
         else:
-            raise ProblemError(
-                500, f"{who} returned an array of objects, the first of which is of type {type(item).__name__!r}."
-            )
+            raise _unusable(who, f"an array of objects, the first of which is of type {type(item).__name__!r}.")
     return found.reshape(array.shape)
+
+
+def _unusable(who: str, what: str) -> ProblemError:
+    return ProblemError(500, f"{who} returned {what}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -56,11 +57,9 @@ def _dtype_of(datatype: str, where: str) -> np.dtype[Any]:
 def check_shape(shape: Sequence[int], where: str) -> int:
     if len(shape) > MAX_DIMENSIONS:
         raise invalid(f"{where}: the shape has {len(shape)} dimensions, and {MAX_DIMENSIONS} is the most there can be.")
-    count = 1
-    for size in shape:
-        if size < 0:
-            raise invalid(f"{where}: the shape {_shown(shape)} has a negative dimension. Say how large the data is.")
-        count *= size
+    if any(size < 0 for size in shape):
+        raise invalid(f"{where}: the shape {_shown(shape)} has a negative dimension. Say how large the data is.")
+    count = math.prod(shape)
     if count > _MAX_ELEMENTS or any(size > _MAX_ELEMENTS for size in shape):  # [0, 2**63] has none, but no array has it
         raise invalid(f"{where}: the shape {_shown(shape)} stands for more elements than any request can hold.")
     return count
