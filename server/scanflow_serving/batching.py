@@ -82,14 +82,6 @@ def rows_of(value: Any) -> tuple[int, object] | None:
     return None
 
 
-def stack(values: Sequence[Any]) -> Any:
-    if len(values) == 1:
-        return values[0]
-    if isinstance(values[0], dict):
-        return {name: np.concatenate([one[name] for one in values]) for name in values[0]}
-    return np.concatenate(values)
-
-
 def split(result: Any, counts: Sequence[int]) -> list[Any]:
     """Return a result's rows dealt out again."""
     if len(counts) == 1:
@@ -107,8 +99,10 @@ def split(result: Any, counts: Sequence[int]) -> list[Any]:
 
 
 def join(results: Sequence[Any]) -> Any:
-    """Return the results of pieces of one request as one; of results that have no rows, the last."""
+    """Return values of one kind, or the results of pieces of one request, as one: the rows of the first first."""
     first = results[0]
+    if len(results) == 1:
+        return first
     if isinstance(first, dict):
         return {name: join([one[name] for one in results]) for name in first}
     if isinstance(first, tuple):
@@ -252,19 +246,16 @@ class Batcher:
         """Call the component, more than once for a single request that has more rows than one call may have."""
         component, names, most = self._step.component, batch[0].names, self._batching.max_size
         meta = batch[0].walk.meta if len(batch) == 1 else {}
-        value = stack([entry.value for entry in batch])
+        value = join([entry.value for entry in batch])
         pieces = [value]
         if len(batch) == 1 and batch[0].kind is not None and batch[0].rows > most:
-            begins = range(0, batch[0].rows, most)
-            if isinstance(value, dict):
-                pieces = [{name: one[begin : begin + most] for name, one in value.items()} for begin in begins]
-            else:
-                pieces = [value[begin : begin + most] for begin in begins]
+            whole, rest = divmod(batch[0].rows, most)
+            pieces = split(value, [most] * whole + [rest] * bool(rest))
         results = []
         for piece in pieces:
             result = component.call(piece, names, meta)
             results.append(await result if component.is_async else result)
-        return results[0] if len(results) == 1 else join(results)
+        return join(results)
 
     def _note(self, batch: Sequence[_Entry], begin: float) -> None:
         """Note what a call cost with the first of its requests, and what the component says of it with all."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import unquote
 
 from scanflow.errors import ScanflowError
@@ -36,7 +36,6 @@ _LOADING_SWITCH_S: Final = 0.0002
 _READ_BY_GRPC: Final = Request("POST", "")
 
 _log = logging.getLogger(__name__)
-_Call = TypeVar("_Call", bound=ServingCall)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -164,8 +163,7 @@ class ServingApplication:
         target = self._targets.get((model, version))
         if target is None:
             raise self._unknown(model, version)
-        call = self._begin(GrpcCall, target, _READ_BY_GRPC)
-        call.infer = request
+        call = self._begin(GrpcCall, target, _READ_BY_GRPC, infer=request)
         result = await self._run(call, deadline_s)
         if isinstance(result, ProblemError):
             raise result
@@ -184,10 +182,10 @@ class ServingApplication:
         answer: Response = await self._run(call, self.limits.deadline_s)
         return answer
 
-    def _begin(self, kind: type[_Call], target: RouteTarget, request: Request) -> _Call:
+    def _begin(self, kind: type[ServingCall], target: RouteTarget, request: Request, **more: Any) -> ServingCall:
         self._admit()
         loaded = target.chooser.pick()
-        return kind(self, loaded, target, target.graph(loaded), request, self._headers[loaded.id])
+        return kind(self, loaded, target, target.graph(loaded), request, self._headers[loaded.id], **more)
 
     def _admit(self) -> None:
         try:

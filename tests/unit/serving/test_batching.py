@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.wire import BatchingOptions, Node
-from scanflow_serving.batching import QUIET, Batcher, Traffic, arrived, join, pause, rows_of, split, stack
+from scanflow_serving.batching import QUIET, Batcher, Traffic, arrived, join, pause, rows_of, split
 from scanflow_serving.components import Call, Component
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import GraphStep, Walk
@@ -87,12 +87,12 @@ arrays = st.integers(0, 5).map(lambda rows: np.arange(rows * 2, dtype="f4").resh
 @given(st.lists(arrays, min_size=1, max_size=6))
 def test_what_is_stacked_is_dealt_out_again(values: list[Any]) -> None:
     counts = [len(one) for one in values]
-    for one, again in zip(values, split(stack(values), counts), strict=True):
+    for one, again in zip(values, split(join(values), counts), strict=True):
         np.testing.assert_array_equal(one, again)
     named = [{"a": one, "b": one[:, 0]} for one in values]
-    for one, again in zip(named, split(stack(named), counts), strict=True):
+    for one, again in zip(named, split(join(named), counts), strict=True):
         np.testing.assert_array_equal(one["b"], again["b"])
-    pairs = split((stack(values), stack(values).tolist()), counts)
+    pairs = split((join(values), join(values).tolist()), counts)
     assert [list(map(list, pair[1])) for pair in pairs] == [one.tolist() for one in values] or len(values) == 1
 
 
