@@ -45,6 +45,13 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """For tests that leave it as it was."""
+    with Instance(tmp_path_factory.mktemp("shared"), CODE) as made:
+        yield made
+
+
 def connect(instance: Instance) -> socket.socket:
     return socket.create_connection(("127.0.0.1", instance.port), timeout=30)
 
@@ -73,37 +80,37 @@ def test_a_new_revision_is_served_once_the_answer_is_there(instance: Instance) -
 
 
 @pytest.mark.parametrize(("name", "words"), BAD)
-def test_what_cannot_be_loaded_is_said_and_changes_nothing(instance: Instance, name: str, words: str) -> None:
-    with connect(instance) as sock:
-        assert words in instance.ask("apply", desired(instance, name))["error"]
-        assert "`generation`" in instance.ask("apply", {"generations": 2})["error"]
+def test_what_cannot_be_loaded_is_said_and_changes_nothing(shared: Instance, name: str, words: str) -> None:
+    with connect(shared) as sock:
+        assert words in shared.ask("apply", desired(shared, name))["error"]
+        assert "`generation`" in shared.ask("apply", {"generations": 2})["error"]
         assert answer_of(sock) == [2, 4]
-        assert instance.ask("state")["generation"] == 1
+        assert shared.ask("state")["generation"] == 1
 
 
-def test_an_instance_answers_on_a_lent_socket_until_it_is_taken_back(instance: Instance) -> None:
+def test_an_instance_answers_on_a_lent_socket_until_it_is_taken_back(shared: Instance) -> None:
     with socket.create_server(("127.0.0.1", 0)) as lent:
-        instance.ask("listen", fds=[lent.fileno()], key="primary")
+        shared.ask("listen", fds=[lent.fileno()], key="primary")
         with socket.create_connection(lent.getsockname(), timeout=30) as sock:
             assert answer_of(sock) == [2, 4]
-            instance.ask("ignore", key="primary")
+            shared.ask("ignore", key="primary")
             sock.sendall(infer_request())
             assert read_answer(sock)[1]["connection"] == "close"
         with socket.create_connection(lent.getsockname(), timeout=30):
             assert select.select([lent], (), (), 0)[0], "nobody accepts"
-        with connect(instance) as sock:
+        with connect(shared) as sock:
             assert answer_of(sock) == [2, 4]
 
 
-def test_a_lent_socket_is_left_when_its_lender_is_gone(instance: Instance) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as lent, seqpacket.connect(instance.folder / "control") as lender:
+def test_a_lent_socket_is_left_when_its_lender_is_gone(shared: Instance) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as lent, seqpacket.connect(shared.folder / "control") as lender:
         seqpacket.send(lender, ControlMessage(kind="listen", key="primary"), [lent.fileno()])
         assert seqpacket.receive(lender) is not None
         with socket.create_connection(lent.getsockname(), timeout=30) as sock:
             assert answer_of(sock) == [2, 4]
             lender.close()
             until(lambda: last(sock), "the connection is to close")
-    assert instance.ask("state")["ready"]
+    assert shared.ask("state")["ready"]
 
 
 def last(sock: socket.socket) -> bool:
@@ -111,10 +118,10 @@ def last(sock: socket.socket) -> bool:
     return read_answer(sock)[1].get("connection") == "close"
 
 
-def test_every_peer_gets_the_replies_to_what_it_sent(instance: Instance) -> None:
-    with seqpacket.connect(instance.folder / "control") as other:
+def test_every_peer_gets_the_replies_to_what_it_sent(shared: Instance) -> None:
+    with seqpacket.connect(shared.folder / "control") as other:
         seqpacket.send(other, ControlMessage(kind="state", key="mine", body={"metrics": True}))
-        assert instance.ask("state")["generation"] == 1
+        assert shared.ask("state")["generation"] == 1
         came = seqpacket.receive(other)
     assert came is not None
     assert came[0].key == "mine"
@@ -122,10 +129,10 @@ def test_every_peer_gets_the_replies_to_what_it_sent(instance: Instance) -> None
 
 
 @pytest.mark.parametrize(("kind", "with_file"), [("listen", False), ("listen", True), ("reply", False)])
-def test_a_message_that_makes_no_sense_gets_an_error(instance: Instance, kind: str, with_file: bool) -> None:
-    with (instance.folder / "instance.json").open("rb") as file:
-        assert instance.ask(kind, fds=[file.fileno()] if with_file else [])["error"]
-    with connect(instance) as sock:
+def test_a_message_that_makes_no_sense_gets_an_error(shared: Instance, kind: str, with_file: bool) -> None:
+    with (shared.folder / "instance.json").open("rb") as file:
+        assert shared.ask(kind, fds=[file.fileno()] if with_file else [])["error"]
+    with connect(shared) as sock:
         assert answer_of(sock) == [2, 4]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import os
@@ -11,7 +12,7 @@ import socket
 import threading
 import zlib
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 import uvloop
@@ -94,7 +95,10 @@ class Server:
         came = raw_exchange(self.port, request)
         return int((re.findall(rb"^HTTP/1.1 (\d+)", came, re.MULTILINE) or [b"0"])[-1]), came
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         self.call(self.http.close)
         self.listener.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -104,9 +108,8 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    with Server() as made:
+        yield made
 
 
 def get(path: str, more: str = "", method: str = "GET") -> bytes:
@@ -227,20 +230,15 @@ def test_a_client_that_leaves_while_its_request_runs_leaves_nothing(server: Serv
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.binary(max_size=200) | st.sampled_from([get("/"), post("/", b"a"), b"\r\n", b"GET "]), max_size=6))
 def test_hostile_bytes_hurt_no_other_client(noise: list[bytes]) -> None:
-    server = Server()
-    try:
-        with server.connect() as other:
-            other.sendall(get("/wait")[:20])
-            with server.connect() as sock:
-                for one in noise:
-                    sock.sendall(one)
-                sock.shutdown(socket.SHUT_WR)
-            other.sendall(get("/wait")[20:])
-            assert read_answer(other)[2] == b"/wait"
-    except ConnectionError:  # the noise was refused before it was all sent
-        pass
-    finally:
-        server.close()
+    # The noise may be refused before it was all sent.
+    with Server() as server, contextlib.suppress(ConnectionError), server.connect() as other:
+        other.sendall(get("/wait")[:20])
+        with server.connect() as sock:
+            for one in noise:
+                sock.sendall(one)
+            sock.shutdown(socket.SHUT_WR)
+        other.sendall(get("/wait")[20:])
+        assert read_answer(other)[2] == b"/wait"
 
 
 # -- who may ask
@@ -262,12 +260,9 @@ def test_hostile_bytes_hurt_no_other_client(noise: list[bytes]) -> None:
 )
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
 def test_a_page_of_another_origin_gets_no_prediction(more: str, status: int, kind: str) -> None:
-    server = Server(hosts=("models.example",))
-    try:
+    with Server(hosts=("models.example",)) as server:
         head = f"POST / HTTP/1.1\r\n{more}\r\nContent-Type: {kind}\r\nContent-Length: 1\r\n{LAST}\r\n"
         assert server.exchange(head.encode() + b"a")[0] == status
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize(
@@ -280,11 +275,8 @@ def test_a_page_of_another_origin_gets_no_prediction(more: str, status: int, kin
     ],
 )
 def test_a_token_is_needed_where_one_is_set(path: str, more: str, status: int) -> None:
-    server = Server(token="s3cret")
-    try:
+    with Server(token="s3cret") as server:
         assert server.exchange(get(path, more + LAST))[0] == status
-    finally:
-        server.close()
 
 
 # -- compression
@@ -372,18 +364,14 @@ def test_a_connection_without_requests_is_closed(server: Server, first: bytes, m
 
 
 def test_an_old_connection_says_that_its_response_is_the_last() -> None:
-    server = Server(age_s=0.001)
-    try:
-        with server.connect() as sock:
-            closed = False
-            while not closed:  # its age is looked at twice a second
-                sock.sendall(get("/"))
-                status, headers, _ = read_answer(sock)
-                assert status == 200
-                closed = headers.get("connection") == "close"
-            assert sock.recv(1) == b""
-    finally:
-        server.close()
+    with Server(age_s=0.001) as server, server.connect() as sock:
+        closed = False
+        while not closed:  # its age is looked at twice a second
+            sock.sendall(get("/"))
+            status, headers, _ = read_answer(sock)
+            assert status == 200
+            closed = headers.get("connection") == "close"
+        assert sock.recv(1) == b""
 
 
 def test_a_draining_server_answers_what_it_has_read_and_closes_the_rest(server: Server) -> None:
