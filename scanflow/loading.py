@@ -17,7 +17,7 @@ from scanflow.failures import failure_from_text
 from scanflow.modules import file_being_loaded, load_function, load_module
 from scanflow.names import slug
 
-__all__ = ["file_being_loaded", "find_file", "load_application", "load_function", "load_module"]
+__all__ = ["find_file", "load_application", "load_function", "load_module", "refuse_while_loading"]
 
 _T = TypeVar("_T")
 DEFAULT_FILES = ("app.py", "scanflow.yaml", "scanflow.yml")
@@ -31,6 +31,18 @@ def find_file(name: str, folders: Iterable[Path]) -> Path:
     siblings = [path.name for folder in {path.parent for path in tried} if folder.is_dir() for path in folder.iterdir()]
     hint = did_you_mean(name, siblings) if len(siblings) > 12 else did_you_mean(name, siblings).partition(" Known")[0]
     raise NotFoundError(f"There is no file {name!r} in {', '.join(str(path.parent) for path in tried)}.{hint}")
+
+
+def refuse_while_loading() -> None:
+    """Refuse to run from a file that is being loaded: it would run again each time a step of it loads that file.
+
+    Raises:
+        UsageError: this process is loading one.
+    """
+    if (path := file_being_loaded()) is not None:
+        raise UsageError(
+            f"{path.name} runs a workflow while it is only being loaded. Put that below: if __name__ == '__main__':"
+        )
 
 
 def load_application(target: str | None, *, folder: Path | None = None) -> tuple[Application, Path, str | None]:

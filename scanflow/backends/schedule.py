@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Literal
 
 Outcome = Literal["ran", "skipped"]
@@ -14,24 +15,18 @@ class StepProgress:
     """Which steps wait for nothing any more. Linear in nodes and edges over a whole run."""
 
     def __init__(self, parents: Mapping[str, Sequence[str]]) -> None:
-        self._parents = parents
-        self._missing = {name: len(before) for name, before in parents.items()}
-        self._children: dict[str, list[str]] = {name: [] for name in parents}
-        for name, before in parents.items():
-            for parent in before:
-                self._children[parent].append(name)
-        self._outcomes: dict[str, Outcome] = {}
-        self._ready = deque(name for name, missing in self._missing.items() if missing == 0)
+        self._parents, self._outcomes = parents, dict[str, Outcome]()
+        self._sorter = TopologicalSorter(parents)
+        self._sorter.prepare()
+        self._ready: deque[str] = deque()
 
     def next_ready(self) -> str | None:
+        self._ready.extend(self._sorter.get_ready())
         return self._ready.popleft() if self._ready else None
 
     def end(self, step: str, outcome: Outcome) -> None:
         self._outcomes[step] = outcome
-        for child in self._children[step]:
-            self._missing[child] -= 1
-            if self._missing[child] == 0:
-                self._ready.append(child)
+        self._sorter.done(step)
 
     def must_skip(self, step: str) -> bool:
         """Say whether all that a ready step waited for was skipped, so that it is skipped too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,22 +14,23 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
-from scanflow.deployer.checks import application_of, refuse_while_loading, requested_workflow, runnable
-from scanflow.deployer.places import open_backend
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import client_of
-from scanflow.errors import NotFoundError
+from scanflow.errors import NotFoundError, UnsupportedError
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.step_environment import prepared_environment, tagged
-from scanflow.loading import load_application
+from scanflow.loading import load_application, refuse_while_loading
 from scanflow.names import RunName
+from scanflow.plugins import load_plugin
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:  # most commands are about runs, and need none of these
-    from scanflow.backends.port import Backend, OnlineBackend, RunBackend, ServiceClient
+    from scanflow.backends.port import Backend, Models, OnlineBackend, RunBackend, ServiceClient
     from scanflow.backends.service_change import Deployment, ServiceChange
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 
+_EXTRAS = {"kubernetes": "pip install 'scanflow[kubernetes]'"}
+DEFAULT = "local"
 LOG_POLL_S = 0.2
 
 
@@ -75,7 +77,7 @@ class EmbeddedDeployer(Deployer):
     # Runs
 
     def plan(self, request: RunRequest) -> Plan:
-        app, chosen = self._use(application_of(request)), requested_workflow(request)
+        app, chosen = self._use(request.application), request.chosen
         return (self._online(app) if chosen.type == "online" else self.batch).plan(app, chosen)
 
     def define(self, request: RunRequest) -> RunDefinition:
@@ -85,8 +87,13 @@ class EmbeddedDeployer(Deployer):
             UsageError: there is no such workflow, step or parameter, or it is not run.
         """
         if request.run is None:
-            app = self._use(application_of(request))
-            return RunDefinition(app, runnable(request), request.parameters, request.source)
+            app, chosen = self._use(request.application), request.chosen
+            if chosen.type == "online":
+                raise UnsupportedError(
+                    f"The workflow {chosen.name!r} is of type 'online': it is served, and has no end. "
+                    "Deploy it: scanflow deploy"
+                )
+            return RunDefinition(app, chosen, request.parameters, request.source)
         past, kept = self.batch.show(request.run), self.batch.definition(request.run)
         app, workflow = request.app or kept.app, kept.workflow
         if request.app is not None:
@@ -209,3 +216,32 @@ def _read_again(record: RunRecord) -> Application | None:
             "Put it back, or start a new run."
         )
     return app
+
+
+def open_backend(settings: Settings, name: str | None = None) -> Backend:
+    """Return the backend that the settings name, else the one of that name, else this machine.
+
+    Raises:
+        NotFoundError: it is not installed; the message says which are, and what to install.
+    """
+    home = settings.home.expanduser().absolute()
+    chosen = settings.backend or name or DEFAULT
+    try:
+        factory = load_plugin("backends", chosen)
+    except NotFoundError as error:
+        extra = _EXTRAS.get(chosen)
+        raise NotFoundError(f"{error} Choose one: SCANFLOW_BACKEND.{f' Or: {extra}' if extra else ''}") from error
+    backend: Backend = factory(settings, lambda tracker: _models(home, tracker or settings.tracker_uri))
+    return backend
+
+
+def _models(home: Path, uri: str | None) -> Models:
+    """Return a tracker's registry; MLflow, where it is not loaded, works in a process of its own beside what serves."""
+    if "mlflow" not in sys.modules:
+        from scanflow.knowledge.registry_subprocess import RegistrySubprocess
+
+        return RegistrySubprocess(home, uri)
+    from scanflow.knowledge import open_knowledge
+    from scanflow.knowledge.model_cache import ModelCache
+
+    return ModelCache(home / "models", lambda: open_knowledge(home, uri))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
+from scanflow.app.workflow import Workflow
 from scanflow.backends.port import LogPart, Stream
 from scanflow.backends.records import Observer, RunRecord
+from scanflow.errors import UsageError
 
 if TYPE_CHECKING:
     from scanflow.backends.port import ServiceClient
@@ -39,6 +41,24 @@ class RunRequest:
     run: str | None = None
     step: str | None = None
     """``train``, or ``train.3`` for one task of a fan-out."""
+
+    @property
+    def application(self) -> Application:
+        """The application of a new run."""
+        if self.app is None:
+            raise UsageError("It names neither an application nor a run. Give one.")
+        return self.app
+
+    @property
+    def chosen(self) -> Workflow:
+        """The named workflow, or the only batch one, with its parameters set.
+
+        Raises:
+            NotFoundError: there is no such workflow, or no such parameter.
+        """
+        batches = [one.name for one in self.application.workflows if one.type == "batch"]
+        name = batches[0] if self.workflow is None and len(batches) == 1 else self.workflow
+        return self.application.workflow(name).with_parameters(self.parameters)
 
 
 class TaskLog(NamedTuple):

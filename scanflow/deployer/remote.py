@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from scanflow.app.plan import Plan
+from scanflow.app.steps import check_parameters
 from scanflow.backends.port import LogPart, ServiceClient
 from scanflow.backends.records import Event, Observer, RunEnded, RunRecord
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
-from scanflow.deployer.checks import application_of, refuse_while_loading
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
-from scanflow.deployer.serialization import packed, with_changes
+from scanflow.deployer.serialization import packed
 from scanflow.deployer.service_client import client_of
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.loading import refuse_while_loading
 from scanflow.names import RunName
 from scanflow.problems import error_of
 from scanflow.transport import ServerClient, path_of
@@ -263,5 +264,11 @@ def _written(line: bytes) -> tuple[str, bytes]:
 
 
 def _new_run(request: RunRequest) -> dict[str, Any]:
-    changed, name = with_changes(application_of(request), request.workflow, request.parameters)
-    return packed(changed, request.source) | {"workflow": name, "parameters": dict(request.parameters)}
+    """Return what a new run is asked for with, its parameters set on this side: here functions are at hand, and tell
+    which parameters they have, and of which types."""
+    chosen = request.chosen
+    for node in chosen.steps:
+        if node.target is not None and node.target.call is not None:
+            check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
+    about = {"workflow": chosen.name, "parameters": dict(request.parameters)}
+    return packed(request.application.with_workflow(chosen), request.source) | about

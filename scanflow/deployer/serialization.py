@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.files import dump_json
-from scanflow.app.steps import check_parameters, defaults_of
+from scanflow.app.steps import defaults_of
 from scanflow.app.workflow import Workflow
 from scanflow.errors import UsageError
 
@@ -36,24 +35,6 @@ def packed(app: Application | None, source: Path | None = None) -> dict[str, Any
         "application": json.loads(dump_json(absolute)),
         "source": None if source is None else str(source.absolute()),
     }
-
-
-def with_changes(app: Application, workflow: str | None, parameters: Mapping[str, Any]) -> tuple[Application, str]:
-    """Return the application with one workflow's parameters changed, and that workflow's name.
-
-    It is done on this side, where functions are at hand and tell which parameters they have, and of which types.
-
-    Raises:
-        NotFoundError: there is no such workflow, or no such parameter.
-        InvalidError: a parameter is not what the function takes.
-    """
-    batches = [one.name for one in app.workflows if one.type == "batch"]
-    chosen = app.workflow(batches[0] if workflow is None and len(batches) == 1 else workflow)
-    changed = chosen.with_parameters(parameters)
-    for node in changed.steps:
-        if node.target is not None and node.target.call is not None:
-            check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
-    return app.with_workflow(changed), chosen.name
 
 
 def _with_defaults(workflow: Workflow) -> Workflow:

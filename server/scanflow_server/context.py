@@ -13,8 +13,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from scanflow.app.application import Application
-from scanflow.deployer.embedded import EmbeddedDeployer
-from scanflow.deployer.places import DEFAULT
+from scanflow.deployer.embedded import DEFAULT, EmbeddedDeployer
 from scanflow.errors import UnsupportedError
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 from scanflow_server.change_notifier import ChangeNotifier

@@ -14,7 +14,6 @@ from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import RunRequest
-from scanflow.deployer.checks import application_of
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.commands import intent_of, new_id
@@ -33,7 +32,7 @@ def request_run(
     ``own``: the server asks itself, for an application that it keeps. The application is not kept again, as it may be
     another by now; and the key alone says whether the run was begun.
     """
-    app, file = application_of(request), None if request.source is None else str(request.source)
+    app, file = request.application, None if request.source is None else str(request.source)
     definition = {"application": document_of(app), "parameters": dict(request.parameters)}
     sent = {**definition, "workflow": request.workflow, "source": file}
     once = _Once("run", key, None if own else keys.fingerprint(sent))
