@@ -151,7 +151,7 @@ class Actor:
             kept.put(connection, kept.find(connection, id).changed(action={"inverse": inverse}))
 
     def _succeed(self, id: str, done: PrimitiveResult) -> None:
-        stored = self._stored(id)
+        stored = self._find(id)
         guard, inverse, said = stored.intent.guard, stored.action.inverse or done.inverse, [_done(done.result)]
         until = None
         if guard is not None and inverse is not None:
@@ -164,7 +164,7 @@ class Actor:
 
     def _fail(self, id: str, why: str) -> None:
         change = {"state": "failed", "error": why}
-        self._over(self._stored(id), "failed", [f"it failed: {why}"], change, {"error": why}, give_back=True)
+        self._over(self._find(id), "failed", [f"it failed: {why}"], change, {"error": why}, give_back=True)
 
     def _lose(self, stored: ActionRow, what: str) -> None:
         why = (
@@ -174,14 +174,14 @@ class Actor:
         self._over(stored, "failed", [why], {"state": "lost", "error": why}, {"error": why}, seen={})
 
     def _taken_back(self, id: str) -> None:
-        stored = self._stored(id)
+        stored = self._find(id)
         by = stored.reverting
         change = {"state": "reverted", "reverted_by": by, "error": None}
         seen = self._look(stored.intent)
         self._over(stored, "reverted", [f"it is taken back, by {by}"], change, {"by": by}, seen=seen, give_back=True)
 
     def _not_taken_back(self, id: str, why: str) -> None:
-        stored = self._stored(id)
+        stored = self._find(id)
         said, change = [f"it could not be taken back: {why}"], {"error": why, "reverted_by": None}
         self._over(stored, "failed", said, change, {"error": why}, seen=self._look(stored.intent))
 
@@ -215,7 +215,7 @@ class Actor:
                 self._give_back(connection, stored.intent)
             tell_of(connection, stored.intent, f"action.{event}", now, id=stored.id, **told)
 
-    def _stored(self, id: str) -> ActionRow:
+    def _find(self, id: str) -> ActionRow:
         with self._store.read() as connection:
             return kept.find(connection, id)
 
@@ -242,7 +242,7 @@ class Actor:
 
     def _put_off(self, id: str, error: Exception) -> None:
         """Try again later, as what does not answer may; for ever it is not tried."""
-        stored = self._stored(id)
+        stored = self._find(id)
         if stored.tries >= MOST_TRIES:
             if stored.reverting is not None:
                 self._not_taken_back(id, str(error))
