@@ -1,6 +1,6 @@
 """The port of the knowledge base: what scanflow remembers of applications, runs and models.
 
-:class:`KnowledgeBase` checks what it is asked, once for all stores. :class:`Store` is what an adapter brings:
+:class:`KnowledgeBase` checks what it is asked, once for all stores. :class:`KnowledgeStore` is what an adapter brings:
 :mod:`scanflow.knowledge.mlflow` (a server, a database, or SQLite in the home folder) and
 :mod:`scanflow.knowledge.memory` (tests). ``scanflow.testing.knowledge`` holds the suite that every adapter passes.
 """
@@ -70,7 +70,7 @@ class NewRun:
     parent: str | None = None
 
 
-class Store(Protocol[Place]):
+class KnowledgeStore(Protocol[Place]):
     """What keeps the records, opened for one operation. All that it is given was checked; it knows what is there.
 
     A ``Place`` says where files are; it is good as long as the store is open.
@@ -144,7 +144,7 @@ class KnowledgeBase(ABC):
         self._clock = clock
 
     @abstractmethod
-    def _open(self, doing: str, /) -> AbstractContextManager[Store[Any]]:
+    def _open(self, doing: str, /) -> AbstractContextManager[KnowledgeStore[Any]]:
         """Give the store for one operation; ``doing`` completes "could not ..." in errors."""
 
     @abstractmethod
@@ -318,7 +318,7 @@ class KnowledgeBase(ABC):
             return _download(store, store.save_at(kept, found.version), destination)
 
 
-def _never_saved(store: Store[Any], kept: Kept) -> NotFoundError:
+def _never_saved(store: KnowledgeStore[Any], kept: Kept) -> NotFoundError:
     whose = f"Application {kept.app!r} of team {kept.team!r}"
     if kept.kind == "application":
         return NotFoundError(f"{whose} was never saved here. Save it first, or check both names and the tracker.")
@@ -326,7 +326,7 @@ def _never_saved(store: Store[Any], kept: Kept) -> NotFoundError:
     return NotFoundError(f"{whose} has no artifacts {kept.name!r}.{advice}")
 
 
-def _versions(store: Store[Any], name: str) -> list[ModelVersion]:
+def _versions(store: KnowledgeStore[Any], name: str) -> list[ModelVersion]:
     found = store.versions(checks.check_model_name(name))
     if not found:
         advice = did_you_mean(name, store.model_names()) or " Register a version of it first."
@@ -334,7 +334,7 @@ def _versions(store: Store[Any], name: str) -> list[ModelVersion]:
     return found
 
 
-def _version(store: Store[Any], name: str, version: int | str) -> ModelVersion:
+def _version(store: KnowledgeStore[Any], name: str, version: int | str) -> ModelVersion:
     versions = _versions(store, name)
     for one in versions:
         if version == LATEST or version == one.version or version in one.aliases:
@@ -346,14 +346,14 @@ def _version(store: Store[Any], name: str, version: int | str) -> ModelVersion:
     raise NotFoundError(f"Model {name!r} has no version {version}. Known: {', '.join(known)}.")
 
 
-def _run(store: Store[Any], run_id: str) -> TrackedRun:
+def _run(store: KnowledgeStore[Any], run_id: str) -> TrackedRun:
     found = store.run(run_id)
     if found is None:
         raise NotFoundError(f"There is no run {run_id!r} here. Search the environment's runs for its id.")
     return found
 
 
-def _download(store: Store[Place], place: Place, destination: Path) -> Path:
+def _download(store: KnowledgeStore[Place], place: Place, destination: Path) -> Path:
     with arriving(destination) as staging:
         store.download(place, staging)
     return destination
