@@ -70,11 +70,6 @@ def entry(kind: str, subject: str, body: Any) -> dict[str, Any]:
     return {"id": 1, "at": 0.0, "kind": kind, "subject": subject, "body": json.loads(json.dumps(body))}
 
 
-def test_the_same_trace_gives_the_same_timeline() -> None:
-    assert replay(strategies(), TRACE) == replay(strategies(), TRACE)
-    assert difference(replay(strategies(), TRACE), replay(strategies(), TRACE)) == []
-
-
 def test_a_timeline_tells_what_each_strategy_wanted_and_when() -> None:
     timeline = replay(strategies(), TRACE)
     told = [(moment.at, moment.strategy, moment.wants) for moment in timeline if moment.held]

@@ -118,18 +118,6 @@ async def test_it_begins_with_what_comes_next_and_then_hears_each_event_once(tmp
         assert server.asked == [3, 9], "it goes on behind what it was told that it need not hear"
 
 
-async def test_what_happened_while_it_was_down_is_heard_at_the_next_start(tmp_path: Path) -> None:
-    server, clock = FakeServer(), FakeClock()
-    async with Listening(tmp_path, server, sensor("made", MADE), clock=clock) as agent:
-        await server.happen()
-        await agent.settled()
-    await server.happen(2)
-    async with Listening(tmp_path, server, sensor("made", MADE), clock=clock) as agent:
-        await turns(30)
-        await agent.settled()
-        assert agent.keys() == ["tracker/made/event:2", "tracker/made/event:3"]
-
-
 async def test_an_agent_that_did_not_listen_does_not_hear_the_past(tmp_path: Path) -> None:
     server, clock = FakeServer(), FakeClock()
     async with Listening(tmp_path, server, sensor("made", MADE), clock=clock):

@@ -94,7 +94,9 @@ def hosting(context: ServerContext, tmp_path: Path) -> Iterator[Hosting]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_an_agent_that_is_wanted_is_hosted_once_and_told_where_it_belongs(hosting: Hosting) -> None:
+def test_an_agent_is_hosted_once_while_it_is_wanted_anew_after_a_kill_or_a_change_and_ended_after_that(
+    hosting: Hosting,
+) -> None:
     hosting.want()
     pid = hosting.hosted()
     hosting.tick()
@@ -104,28 +106,14 @@ def test_an_agent_that_is_wanted_is_hosted_once_and_told_where_it_belongs(hostin
     assert (spec["agent"], spec["source"], spec["application"]) == ("tracker", "/x/app.py", {"v": 1})
     assert spec["home"] == str(hosting.context.settings.home)
     assert hosting.state == "starting"
-
-
-def test_an_agent_that_is_killed_is_hosted_again_and_that_is_counted(hosting: Hosting) -> None:
-    hosting.want()
-    pid = hosting.hosted()
+    hosting.want(version=2)
+    assert hosting.hosted() != pid
+    assert hosting.known.restarts == 0
+    pid = hosting.job.pid
     os.kill(pid, signal.SIGKILL)
     hosting.now += 1.0
     assert hosting.hosted() != pid
     assert hosting.known.restarts == 1
-
-
-def test_an_agent_with_another_application_is_hosted_anew(hosting: Hosting) -> None:
-    hosting.want()
-    pid = hosting.hosted()
-    hosting.want(version=2)
-    assert hosting.hosted() != pid
-    assert hosting.known.restarts == 0
-
-
-def test_an_agent_that_is_wanted_no_more_is_ended(hosting: Hosting) -> None:
-    hosting.want()
-    hosting.hosted()
     hosting.unwant()
     assert hosting.state == "stopping"
     hosting.until(lambda: not hosting.job.alive, "it has ended")
@@ -219,6 +207,11 @@ def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it
     hosting.want(team="blue", version=2)
     hosting.hosted()
     assert journal.read_text() == "what blue has sensed"
+    hosting.gone()
+    hosting.job.path.rename(hosting.job.path.with_name(".tracker@blue"))  # as far as a server came that was killed here
+    hosting.want(team="red")
+    hosting.hosted()
+    assert journal.read_text() == "what red has sensed"
 
 
 def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_again(
@@ -251,17 +244,3 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
         assert hosting.hosted() != first
         assert not again()
         first = hosting.job.pid or 0
-
-
-def test_a_kill_while_an_agent_changes_teams_mixes_nothing_up(hosting: Hosting) -> None:
-    hosting.want(team="red")
-    hosting.hosted()
-    (hosting.job.path / "host" / "journal").write_text("what red has sensed")
-    hosting.gone()
-    hosting.want(team="blue")
-    hosting.hosted()
-    hosting.gone()
-    hosting.job.path.rename(hosting.job.path.with_name(".tracker@blue"))  # as far as a server came that was killed here
-    hosting.want(team="red")
-    hosting.hosted()
-    assert (hosting.job.path / "host" / "journal").read_text() == "what red has sensed"

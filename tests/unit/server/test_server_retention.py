@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 from sqlalchemy import insert, select
 
 from scanflow.agent.records import Action, ActionState, Decision, Event, Guard, Verdict
-from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
 from scanflow_server.control.retention import (
     BATCH,
@@ -21,14 +20,12 @@ from scanflow_server.control.retention import (
     RetentionController,
     bookmark_now,
     gone_until,
-    is_old,
     may_forget,
     needed_until,
-    pause_s,
 )
 from scanflow_server.jobs import GONE, Job
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store import events, intents, keys, labels, operations, pruning, runs
+from scanflow_server.store import events, intents, keys, labels, operations, runs
 from scanflow_server.store.intents import ActionRow, FieldRow
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.tables import keys as key_table
@@ -134,14 +131,6 @@ def test_more_than_enough_is_forgotten_early_only_where_nothing_was_done() -> No
     assert not may_forget(stored(at=NOW), NOW + 1, KEEP, surplus=True)
     assert not may_forget(stored(at=NOW, state="pending", verdict="approve"), NOW + 1, KEEP, surplus=True)
     assert needed_until(stored(at=NOW, cool_down_s=5.0)) == NOW + 5
-
-
-def test_nothing_is_ever_old_where_it_is_kept_for_ever() -> None:
-    assert not is_old(0.0, NOW, 0.0)
-    assert not is_old(None, NOW, 1.0)
-    assert pause_s(ServerSettings(keep_events_days=0, keep_ended_days=0, keep_keys_days=0)) == 300
-    assert pause_s(KEEP) == 300
-    assert pause_s(ServerSettings(keep_events_days=20 / DAY_S)) == 1
 
 
 # -- events
@@ -406,12 +395,6 @@ def test_a_pass_that_fails_is_begun_anew_later(context: ServerContext) -> None:
     now[0] = 600
     controller.tick()
     assert len(listed(context)) == 1
-
-
-def test_the_server_has_it_at_work(context: ServerContext) -> None:
-    assert create_app(context).routes
-    with context.store.read() as connection:
-        assert pruning.gone(connection) == 0
 
 
 def test_the_settings_are_read_from_the_environment() -> None:

@@ -51,19 +51,6 @@ def test_a_detection_that_ended_is_made_use_of_before_another_begins(world: Worl
     assert world.fire("checker", "check_predictions", run_ids=[run_id])["busy"] is None
 
 
-def test_labels_that_a_retraining_has_just_learnt_start_no_other(world: World) -> None:
-    ids = [f"r:{number}" for number in range(100)]
-    world.given(ids)
-    first = world.intent("planner", "count_number_of_pickeddata")
-    given = first.arguments["parameters"]
-    assert isinstance(given, dict)
-    world.retrained("bold-fox-2", 0.8, 0.9, labels=given["labels"])
-
-    assert world.wants("planner", "count_number_of_pickeddata") == []  # it has ended, and nobody has noted that yet
-    world.fire("planner", "retraining_ended")
-    assert world.wants("planner", "count_number_of_pickeddata") == []  # what it learnt is noted
-
-
 def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(world: World) -> None:
     world.given([f"r:{number}" for number in range(100)])
     intent = world.intent("planner", "count_number_of_pickeddata")
@@ -77,14 +64,6 @@ def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(wor
         assert world.wants("planner", "count_number_of_pickeddata") == []
     world.control_plane.acted(intent, "failed")
     assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent)
-
-
-def test_a_better_version_is_asked_for_once_and_again_after_a_while(world: World) -> None:
-    declared = world.load("planner")
-    world.retrained("bold-fox-2", 0.8, 0.9)
-    for pause_s, stands in [(0, None), (0, "it was asked for already"), (60, None)]:
-        world.control_plane.now += pause_s
-        assert world.look(declared, "planner", "retraining_ended")["stands"] == stands
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from scanflow.backends.service_records import Explanation
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_agents.templates.bookmarks import oldest, read_json, time_of
 from scanflow_agents.templates.infrastructure import next_threshold
-from tests.unit.agents.templates.fakes import World
+from tests.unit.agents.templates.fakes import World, told
 
 # -- retraining
 
@@ -36,6 +36,7 @@ def test_labels_that_were_learnt_from_start_no_retraining(world: World, learn_fr
     world.given([f"p:{number}" for number in range(100)])
     labels = _labels(world.intent("planner", "count_number_of_pickeddata"))
     world.retrained("bold-fox-1", 0.9, 0.8, labels=labels)
+    assert world.wants("planner", "count_number_of_pickeddata") == [], "it has ended, and nobody has noted that yet"
     world.fire("planner", "retraining_ended")
     assert world.wants("planner", "count_number_of_pickeddata") == []
     world.given([f"p:{number}" for number in range(100, 150)])
@@ -174,6 +175,7 @@ def test_a_version_that_is_served_or_whose_service_is_not_there_changes_nothing(
         ("succeeded", True, 62.0, "promote"),
         ("succeeded", True, 61.0, "wait"),
         ("succeeded", False, 100.0, "wait"),
+        ("being taken back", True, 100.0, "wait"),
         ("lost", True, 62.0, "promote"),
         ("lost", False, 100.0, "wait"),
         ("failed", True, 0.0, "reject"),
@@ -184,18 +186,16 @@ def test_a_change_is_judged_by_its_state_its_time_and_what_is_served(
     world: World, state: str, served: bool, waited_s: float, verdict: str
 ) -> None:
     version, swap = _swapped(world)
-    world.control_plane.acted(swap, state)
+    if state == "being taken back":
+        world.control_plane.acted(swap, reverted_by="the guard")
+    else:
+        world.control_plane.acted(swap, state)
     world.control_plane.serves(f"models:/mnist_cnn/{version if served else 1}")
     world.control_plane.now += waited_s
     assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == verdict
     assert world.champion() == (version if verdict == "promote" else 1)
-
-
-def test_what_is_being_taken_back_waits(world: World) -> None:
-    _, swap = _swapped(world)
-    world.control_plane.acted(swap, reverted_by="the guard")
-    world.control_plane.now += 100.0
-    assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "wait"
+    if verdict == "wait":
+        assert (world.promotion(version), told(world, "model.rejected")) == (None, [])
 
 
 def test_what_was_wanted_earlier_and_begun_later_is_the_newest(world: World) -> None:
@@ -281,8 +281,8 @@ def test_a_quiet_night_leaves_the_threshold_to_the_mornings_peak(world: World) -
     world.parameters["planner"] = {"target_p95_s": 0.1, "watch_cool_down_s": 120.0}
     world.control_plane.said["serve"] = scaled_by(20.0)
     world.control_plane.serves("models:/mnist_cnn/1", rps=0.5, p95_s=0.01)
-    for _ in range(240):  # eight hours
-        world.control_plane.now += 120.0
+    for _ in range(30):  # eight hours
+        world.control_plane.now += 960.0
         for want in world.wants("planner", "service_latency"):
             assert isinstance(want, Intent)
             world.control_plane.said["serve"] = scaled_by(cast("float", want.arguments["target"]))

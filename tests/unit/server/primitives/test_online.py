@@ -11,7 +11,7 @@ from scanflow.app.service import Service
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError, UsageError
+from scanflow.errors import ScanflowError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from tests.unit.server.primitives.keeping import Doing, Remembered
 from tests.unit.standin import Place, StandIn
@@ -53,12 +53,6 @@ def test_a_workflow_is_deployed_and_undone_by_deleting_it(doing: Online) -> None
     assert doing.deployer.services() == []
 
 
-def test_deploying_what_is_served_is_undone_by_cutting_it_as_it_was(served: Online) -> None:
-    done = served("deploy_workflow", instances=5)
-    served.undo(done)
-    assert served.record.shape.instances == 2
-
-
 def test_deleting_is_undone_by_deploying_it_as_it_was_cut(served: Online) -> None:
     served.deployer.change("serve", ServiceChange(instances=4))
     done = served("delete_workflow")
@@ -67,9 +61,6 @@ def test_deleting_is_undone_by_deploying_it_as_it_was_cut(served: Online) -> Non
     assert again.inverse == done.inverse
     served.undo(done)
     assert served.record.shape.instances == 4
-    served("delete_workflow")
-    with pytest.raises(NotFoundError, match="'serve' is not there"):
-        served("delete_workflow")
 
 
 def test_a_model_is_swapped_in_kept_and_swapped_back(served: Online) -> None:

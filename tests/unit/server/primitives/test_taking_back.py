@@ -133,6 +133,7 @@ STATES = [
 ]
 ACTIONS: list[tuple[str, Mapping[str, Any]]] = [
     ("deploy_workflow", {}),
+    ("deploy_workflow", {"instances": 5}),
     ("delete_workflow", {}),
     ("upgrade_workflow", {"model": "models:/mnist/2"}),
     ("upgrade_workflow", {"model": "models:/mnist@challenger"}),
