@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,21 @@ COMMAND_TIMEOUT_S = 120
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home folder for this test alone, also for the processes it starts. What it still serves at the end is ended."""
-    folder = tmp_path / "home"
-    for name in [name for name in os.environ if name.startswith(("SCANFLOW_", "MLFLOW_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("SCANFLOW_HOME", str(folder))
-    yield folder
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A home folder for this test alone."""
+    with home_in(tmp_path) as folder:
+        yield folder
+
+
+@contextmanager
+def home_in(parent: Path) -> Iterator[Path]:
+    """Make a home folder, also for processes that are started. What it still serves at the end is ended."""
+    folder = parent / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("SCANFLOW_", "MLFLOW_"))]:
+            patch.delenv(name)
+        patch.setenv("SCANFLOW_HOME", str(folder))
+        yield folder
     if (folder / "services").is_dir():
         deployer = EmbeddedDeployer(Settings(home=folder))
         for record in deployer.services():

@@ -1,4 +1,7 @@
-"""The suite that every Deployer passes: subclass :class:`DeployerContract` and define the fixture ``deployer``."""
+"""The suite that every Deployer passes: subclass :class:`DeployerContract` and define the fixture ``deployer``.
+
+A deployer may live longer than one test, with the runs of the tests before.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 
 from scanflow.app.application import Application
 from scanflow.backends.port import LogPart
-from scanflow.backends.records import Event, RunRecord, TaskEnded, TaskStarted
+from scanflow.backends.records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.testing.services import ServicesContract
@@ -101,11 +104,6 @@ class DeployerContract(ServicesContract):
     """Whether a task that is stopped ends at once. Else it runs to its end, and what it returns is not kept."""
 
     @pytest.fixture
-    def deployer(self) -> Deployer:
-        """Return the deployer under test, without any run in it."""
-        raise AssertionError("A subclass of DeployerContract defines the fixture 'deployer'.")
-
-    @pytest.fixture
     def source(self, tmp_path: Path) -> Path:
         path = tmp_path / "contract_app.py"
         path.write_text(APP, encoding="utf-8")
@@ -117,22 +115,35 @@ class DeployerContract(ServicesContract):
 
         return load_application(str(source))[0]
 
-    @pytest.fixture
-    def good(self, deployer: Deployer, app: Application, source: Path) -> RunRecord:
-        (source.parent / "mended").touch()
-        return deployer.run(RunRequest(app, "sums", source=source))
-
-    def test_a_run_tells_of_each_task_as_it_ends(self, deployer: Deployer, app: Application, source: Path) -> None:
+    def test_a_run_is_told_of_kept_and_spun(self, deployer: Deployer, app: Application, source: Path) -> None:
         (source.parent / "mended").touch()
         events: list[Event] = []
-        record = deployer.run(RunRequest(app, "sums", parameters={"count": 2}, source=source), observe=events.append)
-        assert record.state == "succeeded"
+        good = deployer.run(RunRequest(app, "sums", source=source), observe=events.append)
+        assert good.state == "succeeded"
         ended = [event.record.task for event in events if isinstance(event, TaskEnded)]
-        assert sorted(ended) == ["double.0", "double.1", "load", "total"]
+        assert sorted(ended) == ["double.0", "double.1", "double.2", "load", "total"]
         assert (ended[0], ended[-1]) == ("load", "total")
-        assert deployer.outputs(record.name, "total") == {"result": 2}
-        assert deployer.outputs(record.name, "double") == [{"result": 0}, {"result": 2}]
-        assert deployer.show(record.name) == deployer.show("@latest") == record
+        assert deployer.outputs(good.name, "total") == {"result": 6}
+        assert deployer.outputs(good.name, "double") == [{"result": 0}, {"result": 2}, {"result": 4}]
+        assert deployer.show(good.name) == deployer.show("@latest") == good
+        assert _text(deployer.logs(TaskLog(good.name, "load"))) == b"loading 3\n"
+        assert _text(deployer.logs(TaskLog(good.name, "load", stream="stderr"))) == b"a word of warning\n"
+        assert _text(deployer.logs(TaskLog(good.name, "load"), follow=True)) == b"loading 3\n"
+        both = _text(deployer.logs(TaskLog(good.name, "load", stream="both")))
+        assert sorted(both.splitlines()) == [b"a word of warning", b"loading 3"]
+        with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
+            deployer.stop(good.name)
+        spun = deployer.run(RunRequest(parameters={"values": [5, 6]}, run=good.name, step="total"))
+        assert [one.name for one in deployer.runs(limit=2)] == [spun.name, good.name], "the newest run comes first"
+        assert deployer.show("@latest-1").name == good.name
+        assert deployer.outputs(spun.name, "total") == {"result": 11}
+        assert deployer.outputs(good.name, "total") == {"result": 6}
+        with pytest.raises(NotFoundError, match=r"no node 'totla'. Did you mean 'total'"):
+            deployer.run(RunRequest(run=good.name, step="totla"))
+        with pytest.raises(NotFoundError, match=r"no log of 'laod'. Did you mean 'load'"):
+            list(deployer.logs(TaskLog(good.name, "laod")))
+        with pytest.raises(NotFoundError, match=r"'laod' has no outputs in the run .* Did you mean 'load'"):
+            deployer.outputs(good.name, "laod")
 
     def test_retries_and_conditions_are_honoured(self, deployer: Deployer, app: Application, source: Path) -> None:
         events: list[Event] = []
@@ -164,43 +175,19 @@ class DeployerContract(ServicesContract):
         assert (record.name, record.state) == (failed.name, "succeeded")
         assert [event.record.task for event in events if isinstance(event, TaskEnded)] == ["total"]
 
-    def test_spin_runs_one_step_on_past_inputs_as_a_run_of_its_own(self, deployer: Deployer, good: RunRecord) -> None:
-        record = deployer.run(RunRequest(parameters={"values": [5, 6]}, run=good.name, step="total"))
-        assert [one.name for one in deployer.runs()] == [record.name, good.name], "the newest run comes first"
-        assert [one.name for one in deployer.runs(limit=1)] == [record.name]
-        assert deployer.show("@latest-1").name == good.name
-        assert deployer.outputs(record.name, "total") == {"result": 11}
-        assert deployer.outputs(good.name, "total") == {"result": 6}
-
-    def test_a_run_that_has_ended_has_logs_of_both_streams(self, deployer: Deployer, good: RunRecord) -> None:
-        assert _text(deployer.logs(TaskLog(good.name, "load"))) == b"loading 3\n"
-        assert _text(deployer.logs(TaskLog(good.name, "load", stream="stderr"))) == b"a word of warning\n"
-        assert _text(deployer.logs(TaskLog(good.name, "load"), follow=True)) == b"loading 3\n"
-        both = _text(deployer.logs(TaskLog(good.name, "load", stream="both")))
-        assert sorted(both.splitlines()) == [b"a word of warning", b"loading 3"]
-        with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
-            deployer.stop(good.name)
-
     def test_a_plan_checks_everything_and_runs_nothing(self, deployer: Deployer, app: Application) -> None:
+        before = deployer.runs()
         plan = deployer.plan(RunRequest(app, "sums", parameters={"count": 9}))
         assert [step.name for step in plan.steps] == ["load", "double", "total"]
         with pytest.raises(InvalidError, match="'count' is 'many'"):
             deployer.plan(RunRequest(app, "sums", parameters={"count": "many"}))
-        assert deployer.runs() == []
-
-    def test_what_is_not_there_names_the_nearest(self, deployer: Deployer, app: Application, good: RunRecord) -> None:
         with pytest.raises(NotFoundError, match="There is no run 'nope'"):
             deployer.show("nope")
         with pytest.raises(NotFoundError, match=r"no workflow 'smus'. Did you mean 'sums'"):
             deployer.run(RunRequest(app, "smus"))
         with pytest.raises(NotFoundError, match=r"no parameter 'cuont'. Did you mean 'count'"):
             deployer.run(RunRequest(app, "sums", parameters={"cuont": 1}))
-        with pytest.raises(NotFoundError, match=r"no node 'totla'. Did you mean 'total'"):
-            deployer.run(RunRequest(run=good.name, step="totla"))
-        with pytest.raises(NotFoundError, match=r"no log of 'laod'. Did you mean 'load'"):
-            list(deployer.logs(TaskLog(good.name, "laod")))
-        with pytest.raises(NotFoundError, match=r"'laod' has no outputs in the run .* Did you mean 'load'"):
-            deployer.outputs(good.name, "laod")
+        assert deployer.runs() == before
 
     def test_one_replica_of_a_fan_out_is_stopped_and_the_others_go_on(
         self, deployer: Deployer, app: Application, source: Path

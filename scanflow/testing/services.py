@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,20 +46,30 @@ app = sf.Application(
 class ServicesContract:
     """The promises about services. They need NumPy, and a port of this machine."""
 
-    @pytest.fixture
-    def deployer(self) -> Deployer:
-        raise AssertionError("A subclass of ServicesContract defines the fixture 'deployer'.")
-
-    @pytest.fixture
-    def served(self, deployer: Deployer, tmp_path: Path) -> Iterator[ServiceRecord]:
+    def test_a_service_is_deployed_changed_scaled_and_deleted(self, deployer: Deployer, tmp_path: Path) -> None:
         source = _application(tmp_path, by=2)
+        served = deployer.deploy(Deployment(_load(source), source=source))
         try:
-            yield deployer.deploy(Deployment(_load(source), source=source))
+            self._responds_and_is_listed(deployer, served)
+            self._is_changed_and_scaled(deployer, served, tmp_path)
+            calls: list[Callable[[str], object]] = [
+                deployer.delete,
+                lambda name: deployer.change(name, ServiceChange(rollback=True)),
+                lambda name: list(deployer.logs(InstanceLogs(name))),
+                lambda name: predict(deployer, served.name, [1], node=name),
+            ]
+            for call in calls:
+                with pytest.raises(NotFoundError, match="nope"):
+                    call("nope")
+            with pytest.raises(NotFoundError, match=f"Did you mean '{SERVICE}'"):
+                deployer.service("contract-multiplied")
         finally:
-            for record in deployer.services():
-                deployer.delete(record.name)
+            deployer.delete(served.name)
+        assert deployer.services() == []
+        with pytest.raises(NotFoundError):
+            predict(deployer, served.name, [1])
 
-    def test_a_deployed_service_responds_and_is_listed(self, deployer: Deployer, served: ServiceRecord) -> None:
+    def _responds_and_is_listed(self, deployer: Deployer, served: ServiceRecord) -> None:
         assert (served.name, served.state, served.app, served.team) == (SERVICE, "ready", "contract", "tests")
         assert [one.state for one in served.instances] == ["ready"]
         assert _only(predict(deployer, SERVICE, [[1, 2, 3]])) == [[2, 4, 6]]
@@ -68,64 +78,43 @@ class ServicesContract:
         with deployer.connect(SERVICE) as client:
             assert client.document(f"/v2/models/{SERVICE}")["name"] == SERVICE
         for binary in (True, False):
-            (array,) = predict(
-                deployer, served.name, {"x": [0.5, 1.5]}, dtype="float32", binary=binary
-            ).outputs.values()
+            rows = {"x": [0.5, 1.5]}
+            (array,) = predict(deployer, SERVICE, rows, dtype="float32", binary=binary).outputs.values()
             assert (array.dtype.name, array.tolist()) == ("float32", [1.0, 3.0])
         with pytest.raises(ServiceFailedError, match=f"The service '{SERVICE}' answered 500: .*thirteen is unlucky"):
-            predict(deployer, served.name, [13])
-        assert _only(predict(deployer, served.name, [4])) == [8]
+            predict(deployer, SERVICE, [13])
+        assert _only(predict(deployer, SERVICE, [4])) == [8]
         for instance in (None, served.instances[0].instance):
-            written = b"".join(block for _, block in deployer.logs(InstanceLogs(served.name, instance)))
+            written = b"".join(block for _, block in deployer.logs(InstanceLogs(SERVICE, instance)))
             assert b"multiplying by 2" in written
 
-    def test_what_does_not_exist_is_said_not_to(self, deployer: Deployer, served: ServiceRecord) -> None:
-        with pytest.raises(NotFoundError, match=f"Did you mean '{SERVICE}'"):
-            deployer.service("contract-multiplied")
-        calls: list[Callable[[str], object]] = [
-            deployer.delete,
-            lambda name: deployer.change(name, ServiceChange(rollback=True)),
-            lambda name: list(deployer.logs(InstanceLogs(name))),
-            lambda name: predict(deployer, served.name, [1], node=name),
-        ]
-        for call in calls:
-            with pytest.raises(NotFoundError, match="nope"):
-                call("nope")
-        deployer.delete(served.name)
-        assert deployer.services() == []
-        with pytest.raises(NotFoundError):
-            predict(deployer, served.name, [1])
-
-    def test_a_change_can_be_taken_back(self, deployer: Deployer, served: ServiceRecord, tmp_path: Path) -> None:
-        source = _application(tmp_path, by=3)
+    def _is_changed_and_scaled(self, deployer: Deployer, served: ServiceRecord, folder: Path) -> None:
+        source = _application(folder, by=3)
         changed = deployer.deploy(Deployment(_load(source), source=source))
         assert (changed.url, changed.previous) == (served.url, True)
         assert _only(predict(deployer, SERVICE, [1])) == [3]
         deployer.change(SERVICE, ServiceChange(rollback=True))
         assert _only(predict(deployer, SERVICE, [1])) == [2]
-
-    def test_the_requested_number_of_instances_runs(self, deployer: Deployer, served: ServiceRecord) -> None:
         seen: list[Progress] = []
-        scaled = deployer.change(served.name, ServiceChange(instances=2), observe=seen.append)
+        scaled = deployer.change(SERVICE, ServiceChange(instances=2), observe=seen.append)
         assert scaled.shape.instances == 2
         assert [one.state for one in scaled.instances] == ["ready", "ready"]
         assert {one.service for one in seen} == {SERVICE}
-        again = deployer.change(served.name, ServiceChange(affinity="any", cores=0.5), key="smaller")
-        assert deployer.change(served.name, ServiceChange(affinity="any", cores=0.5), key="smaller") == again
-        assert deployer.change(served.name, ServiceChange(instances=1)).shape.instances == 1
+        again = deployer.change(SERVICE, ServiceChange(affinity="any", cores=0.5), key="smaller")
+        assert deployer.change(SERVICE, ServiceChange(affinity="any", cores=0.5), key="smaller") == again
+        assert deployer.change(SERVICE, ServiceChange(instances=1)).shape.instances == 1
         assert _only(predict(deployer, SERVICE, [1])) == [2]
 
-    def test_a_missing_class_is_reported_before_anything_starts(self, deployer: Deployer, tmp_path: Path) -> None:
+    def test_what_cannot_be_deployed_or_run_is_reported_before_anything_starts(self, deployer: Deployer, tmp_path: Path) -> None:
         source = _application(tmp_path, by=2)
         (tmp_path / "contract_model.py").unlink()
         with pytest.raises(UsageError, match=r"contract_model\.py"):
             deployer.deploy(Deployment(_load(source), source=source))
         assert deployer.services() == []
-
-    def test_an_online_workflow_is_not_run(self, deployer: Deployer, tmp_path: Path) -> None:
+        runs = deployer.runs()
         with pytest.raises(UsageError, match="Deploy it: scanflow deploy"):
-            deployer.run(RunRequest(_load(_application(tmp_path, by=2)), SERVICE))
-        assert deployer.runs() == []
+            deployer.run(RunRequest(_load(source), SERVICE))
+        assert deployer.runs() == runs
 
 
 def _only(answer: Answer) -> object:

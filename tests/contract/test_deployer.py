@@ -1,13 +1,179 @@
+"""The deployers on this machine, and the remote one with a real server: every promise, over HTTP."""
+
 from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from scanflow.deployer import Deployer, EmbeddedDeployer
+from scanflow.app.application import Application
+from scanflow.backends.memory import Memory
+from scanflow.backends.records import Event, TaskEnded, TaskStarted
+from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest, TaskLog
+from scanflow.deployer.remote_home import read_up
+from scanflow.home_token import ensure_home_token
+from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow.testing.deployer import DeployerContract
+from scanflow_client import control_plane
+from tests.conftest import home_in
+from tests.serving import unused_port
+from tests.waiting import until
+
+GATED = """
+import pathlib
+import time
+import scanflow as sf
+
+
+@sf.step
+def first() -> int:
+    print("first", flush=True)
+    return 1
+
+
+@sf.step
+def second(before: int) -> int:
+    print("waiting", flush=True)
+    give_up = time.monotonic() + 60
+    while not pathlib.Path("open").exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
+    with pathlib.Path("times").open("a") as file:
+        file.write("x")
+    print("done", flush=True)
+    return before + 1
+
+
+one = first.bind()
+app = sf.Application(name="gated", workflows=[sf.Workflow(name="w", nodes=[one, second.bind(one)])])
+"""
+
+
+CHANGED = """
+import pathlib
+import scanflow as sf
+
+
+@sf.step
+def total(plus: int = 1) -> int:
+    if not pathlib.Path("mended").exists():
+        raise ValueError("not mended yet")
+    return plus
+
+
+app = sf.Application(name="changed", workflows=[sf.Workflow(name="w", nodes=[total.bind()])])
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with home_in(tmp_path_factory.mktemp("deployer")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def url(home: Path) -> Iterator[str]:
+    settings = Settings(home=home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCANFLOW_SLOTS", "2")
+        yield control_plane.up(settings, port=unused_port(), tracker=False).up.server.url
+    control_plane.down(settings)
+
+
+@pytest.fixture
+def remote(url: str, home: Path) -> RemoteDeployer:
+    return RemoteDeployer(url, ensure_home_token(home))
 
 
 class TestEmbeddedDeployer(DeployerContract):
     @pytest.fixture
     def deployer(self, settings: Settings) -> Deployer:
         return EmbeddedDeployer(settings)
+
+
+class TestMemoryDeployer(DeployerContract):
+    interrupts = False
+
+    @pytest.fixture
+    def deployer(self, settings: Settings) -> Deployer:
+        return EmbeddedDeployer(settings, backend=Memory(settings))
+
+
+class TestRemoteDeployer(DeployerContract):
+    @pytest.fixture
+    def deployer(self, remote: RemoteDeployer) -> Deployer:
+        return remote
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> tuple[Application, Path]:
+    """An application whose second step waits for a file ``open`` beside it, and its file."""
+    path = tmp_path / "gated_app.py"
+    path.write_text(GATED, encoding="utf-8")
+    return load_application(str(path))[0], path
+
+
+class Watched(threading.Thread):
+    """A run of the gated application, watched until it ends; made once its second step waits."""
+
+    def __init__(self, remote: RemoteDeployer, app: Application, source: Path) -> None:
+        super().__init__(daemon=True)
+        self.remote, self.app, self.source = remote, app, source
+        self.seen: list[Event] = []
+        self.state = ""
+        self.start()
+        until(lambda: any(isinstance(one, TaskStarted) and one.step == "second" for one in self.seen), "it waits")
+
+    def run(self) -> None:
+        self.state = self.remote.run(RunRequest(self.app, source=self.source), observe=self.seen.append).state
+
+
+def test_a_run_is_watched_to_its_end_by_the_next_server(
+    remote: RemoteDeployer, url: str, home: Path, gated: tuple[Application, Path]
+) -> None:
+    watched = Watched(remote, *gated)
+    folder = watched.source.parent
+    up = read_up(home)
+    assert up is not None
+    os.kill(up.server.pid, signal.SIGKILL)
+    until(lambda: not up.server.is_alive(), "the server is gone")
+    again = control_plane.up(Settings(home=home), tracker=False)
+    assert (again.server, again.up.server.url) == (True, url)
+    (folder / "open").touch()
+    watched.join(timeout=60)
+    assert watched.state == "succeeded"
+    assert [one.record.task for one in watched.seen if isinstance(one, TaskEnded)] == ["first", "second"]
+    assert (folder / "times").read_text() == "x"
+
+
+def test_what_a_run_was_started_with_is_kept_when_it_is_resumed(remote: RemoteDeployer, tmp_path: Path) -> None:
+    source = tmp_path / "changed_app.py"
+    source.write_text(CHANGED, encoding="utf-8")
+    app = load_application(str(source))[0]
+    failed = [remote.run(RunRequest(app, parameters={"plus": 5}, source=source)) for _ in range(2)]
+    (tmp_path / "mended").touch()
+    for run, given in zip(failed, (app, None), strict=True):
+        assert remote.run(RunRequest(given, run=run.name)).state == "succeeded"
+        assert remote.outputs(run.name, "total") == {"result": 5}
+
+
+def test_a_log_is_followed_and_what_the_server_did_is_seen_without_it(
+    remote: RemoteDeployer, home: Path, gated: tuple[Application, Path]
+) -> None:
+    watched = Watched(remote, *gated)
+    blocks = (part.data for part in remote.logs(TaskLog("@latest", "second"), follow=True))
+    told = next(blocks)
+    assert told == b"waiting\n"
+    (watched.source.parent / "open").touch()
+    assert told + b"".join(blocks) == b"waiting\ndone\n"
+    watched.join(timeout=60)
+    over_there = remote.show("@latest")
+    embedded = EmbeddedDeployer(Settings(home=home))
+    here = embedded.run(RunRequest(watched.app, source=watched.source))
+    for deployer in (remote, embedded):
+        assert [one.name for one in deployer.runs(limit=2)] == [here.name, over_there.name]
+        assert deployer.show(over_there.name) == over_there
