@@ -31,9 +31,11 @@ class ModelsContract:
     def model(self) -> str:
         return f"model {uuid.uuid4().hex[:8]}"
 
-    def test_versions_count_up(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
-        source = write_folder(tmp_path / "in", {"weights": b"1"})
-        made = [knowledge.register_model(model, source, app=APP, team=team) for _ in range(3)]
+    def test_versions_count_up_and_have_files_of_their_own(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        sources = [write_folder(tmp_path / str(n), {name: bytes([n]) for name in ODD_NAMES}) for n in (1, 2, 3)]
+        made = [knowledge.register_model(model, source, app=APP, team=team) for source in sources]
         assert [version.version for version in made] == [1, 2, 3]
         assert knowledge.list_model_versions(model) == made[::-1]
         assert knowledge.get_model(model) == made[2]
@@ -42,19 +44,13 @@ class ModelsContract:
         assert knowledge.set_model_alias(model, "champion", 1).aliases == ("champion",)
         knowledge.set_model_alias(model, "backup", 1)
         assert knowledge.get_model(model, "champion").version == 1
+        knowledge.fetch_model(model, tmp_path / "latest")
+        knowledge.fetch_model(model, tmp_path / "champion", version="champion")
+        assert read_folder(tmp_path / "latest") == dict.fromkeys(ODD_NAMES, b"\x03")
+        assert read_folder(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
         assert knowledge.set_model_alias(model, "champion", 3).aliases == ("champion",)
         assert knowledge.get_model(model, "champion").version == 3
         assert [one.aliases for one in knowledge.list_model_versions(model)] == [("champion",), (), ("backup",)]
-
-    def test_each_version_has_its_files(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
-        for number in (1, 2):
-            source = write_folder(tmp_path / f"in{number}", {name: bytes([number]) for name in ODD_NAMES})
-            knowledge.register_model(model, source, app=APP, team=team)
-        knowledge.set_model_alias(model, "champion", 1)
-        knowledge.fetch_model(model, tmp_path / "latest")
-        knowledge.fetch_model(model, tmp_path / "champion", version="champion")
-        assert read_folder(tmp_path / "latest") == dict.fromkeys(ODD_NAMES, b"\x02")
-        assert read_folder(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
 
     def test_what_is_unknown_names_what_is_known(
         self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
@@ -79,19 +75,17 @@ class ModelsContract:
             with pytest.raises(NotFoundError, match=r"no version 7\. Known: 1, champion"):
                 unknown()
 
-    def test_tags_are_added_to_a_version(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
+    def test_a_version_knows_its_tags_and_its_run(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
         source = write_folder(tmp_path / "in", {"w": b"1"})
-        made = knowledge.register_model(model, source, app=APP, team=team, tags={"stage": "ünfertig", "keep": ""})
+        run_id, tags = knowledge.log_run(APP, team).run_id, {"stage": "ünfertig", "keep": ""}
+        made = knowledge.register_model(model, source, app=APP, team=team, tags=tags, run_id=run_id)
         owner = {"scanflow.app": APP, "scanflow.team": team}
-        assert made.tags == {"stage": "ünfertig", "keep": "", **owner}
+        assert (made.tags, made.run_id) == ({**tags, **owner}, run_id)
         changed = knowledge.set_model_tags(model, 1, {"stage": "done", "new": "1"})
         assert changed.tags == {"stage": "done", "keep": "", "new": "1", **owner}
         assert knowledge.get_model(model, 1) == changed
-
-    def test_a_version_knows_its_run(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
-        source = write_folder(tmp_path / "in", {"w": b"1"})
-        run = knowledge.log_run(APP, team)
-        assert knowledge.register_model(model, source, app=APP, team=team, run_id=run.run_id).run_id == run.run_id
         assert knowledge.register_model(model, source, app=APP, team=team).run_id is None
         with pytest.raises(NotFoundError, match="no run 'nonesuch'"):
             knowledge.register_model(model, source, app=APP, team=team, run_id="nonesuch")
@@ -110,20 +104,18 @@ class ModelsContract:
         cache.remember(model, 1, '{"instances":2}')
         assert cache.recall(model, 1) == '{"instances":2}' == knowledge.get_model(model, 1).tags["scanflow.shape"]
 
-    @pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "a@b", "..", "a ", "it's", "x" * 300, "a\nb", "50%"])
-    def test_odd_model_names_are_refused(self, knowledge: KnowledgeBase, team: str, name: str, tmp_path: Path) -> None:
-        with pytest.raises(InvalidError, match="A model cannot be called"):
-            knowledge.register_model(name, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
-
-    @pytest.mark.parametrize("name", ["mnist_cnn", "Größe 3.1", "模型", "a+b-c"])
-    def test_any_language(self, knowledge: KnowledgeBase, team: str, model: str, name: str, tmp_path: Path) -> None:
-        full = f"{name} {model}"
-        knowledge.register_model(full, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
-        assert knowledge.get_model(full).name == full
-
-    @pytest.mark.parametrize("alias", ["", "latest", "Latest", "v3", "12", "a b", "a/b"])
-    def test_odd_aliases(self, knowledge: KnowledgeBase, team: str, model: str, alias: str, tmp_path: Path) -> None:
-        knowledge.register_model(model, write_folder(tmp_path / "in", {"w": b"1"}), app=APP, team=team)
-        with pytest.raises(InvalidError, match="alias"):
-            knowledge.set_model_alias(model, alias, 1)
-        assert knowledge.get_model(model).aliases == ()
+    def test_names_are_of_any_language_and_odd_ones_are_refused(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = write_folder(tmp_path / "in", {"w": b"1"})
+        for name in ("mnist_cnn", "Größe 3.1", "模型", "a+b-c"):
+            full = f"{name} {model}"
+            knowledge.register_model(full, source, app=APP, team=team)
+            assert knowledge.get_model(full).name == full
+        for name in ("", " ", "a/b", "a:b", "a@b", "..", "a ", "it's", "x" * 300, "a\nb", "50%"):
+            with pytest.raises(InvalidError, match="A model cannot be called"):
+                knowledge.register_model(name, source, app=APP, team=team)
+        for alias in ("", "latest", "Latest", "v3", "12", "a b", "a/b"):
+            with pytest.raises(InvalidError, match="alias"):
+                knowledge.set_model_alias(full, alias, 1)
+        assert knowledge.get_model(full).aliases == ()

@@ -105,7 +105,9 @@ class ServicesContract:
         assert deployer.change(SERVICE, ServiceChange(instances=1)).shape.instances == 1
         assert _only(predict(deployer, SERVICE, [1])) == [2]
 
-    def test_what_cannot_be_deployed_or_run_is_reported_before_anything_starts(self, deployer: Deployer, tmp_path: Path) -> None:
+    def test_what_cannot_be_deployed_or_run_is_reported_before_anything_starts(
+        self, deployer: Deployer, tmp_path: Path
+    ) -> None:
         source = _application(tmp_path, by=2)
         (tmp_path / "contract_model.py").unlink()
         with pytest.raises(UsageError, match=r"contract_model\.py"):
