@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import Cli
+from tests.conftest import Cli, home_in
 from tests.server import ServerProcess, bearer
 from tests.waiting import until
 
@@ -47,15 +47,20 @@ sf.Strategy(
 """
 
 
-@pytest.fixture
-def server(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with home_in(tmp_path_factory.mktemp("agents")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[ServerProcess]:
     """A server to which the commands go. Its agents are stopped at the end."""
-    (tmp_path / "app.py").write_text(APP)
-    (tmp_path / "tracker.py").write_text(CODE)
     process = ServerProcess(home)
     process.start()
-    monkeypatch.setenv("SCANFLOW_URL", process.url)
-    yield process
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCANFLOW_URL", process.url)
+        yield process
     for one in process.api.get("/agents").json():
         process.api.delete(f"/agents/{one['app']}/{one['name']}").raise_for_status()
     until(
@@ -72,6 +77,8 @@ def told(quick_cli: Cli, *words: str) -> Any:
 
 
 def test_a_story_of_an_agent_that_asks_before_it_acts(quick_cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "tracker.py").write_text(CODE)
     assert "No agents." in quick_cli("agents").stdout
     started = quick_cli("agents", "--start", "app.py")
     assert (started.returncode, started.stdout.splitlines()[-1]) == (0, "Status: scanflow agents mnist")

@@ -233,9 +233,10 @@ def test_no_step_writes_to_the_terminal_itself(cli: Cli, quick_cli: Cli, tmp_pat
     assert (wrong.returncode, "'token' is ***, which is not str" in wrong.stderr) == (2, True)
 
 
-def test_help_and_version_answer(cli: Cli) -> None:
-    assert "Exit codes" in cli("--help").stdout
-    assert cli("--version").stdout.startswith("scanflow 0.")
-    assert "Usage" in cli().stdout + cli().stderr
-    wrong = cli("--backend", "locl", "runs")
+def test_help_and_version_answer(quick_cli: Cli) -> None:
+    assert "Exit codes" in quick_cli("--help").stdout
+    assert quick_cli("--version").stdout.startswith("scanflow 0.")
+    bare = quick_cli()
+    assert "Usage" in bare.stdout + bare.stderr
+    wrong = quick_cli("--backend", "locl", "runs")
     assert (wrong.returncode, "There is no backend 'locl'" in wrong.stderr) == (2, True)

@@ -75,6 +75,8 @@ def test_functions_pass_values_on_and_fan_out_over_what_they_find(client: Client
     assert client.logs("total") == "adding up\n"
     client.run(workflow, parameters={"numbers.count": 0})
     assert client.output("total") == 0  # an empty fan-out is an empty list
+    client.run(workflow, parameters={"count": 2})
+    assert client.output("numbers") == [0, 1]
 
 
 def test_a_script_gets_its_parameters_as_options_and_a_folder_for_its_outputs(client: Client, tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_a_cached_step_is_reused_until_its_code_or_input_changes(client: Client,
     assert origin() is None
 
 
-def test_a_step_can_be_spun_on_the_inputs_of_a_past_run(client: Client, tmp_path: Path) -> None:
+def test_a_step_or_one_of_its_tasks_is_spun_on_the_inputs_of_a_past_run(client: Client, tmp_path: Path) -> None:
     found = numbers.bind(3)
     doubled = double.map(found)
     app = app_of(tmp_path, found, doubled, total.bind(doubled))
@@ -280,6 +282,18 @@ def test_a_step_can_be_spun_on_the_inputs_of_a_past_run(client: Client, tmp_path
     assert "total" not in states(spun)
     client.spin("total", run=past.name, app=app, parameters={"values": [1, 1]})
     assert client.output("total") == 2
+    one = client.spin("double.2", run=past.name, app=app)
+    assert states(one)["double.2"] == "succeeded"
+    assert "double.1" not in states(one)
+    assert client.output("double.2", run=one.name) == 4
+    with pytest.raises(StepFailedError, match=r"has 3 tasks, from double\.0"):
+        client.spin("double.3", run=past.name, app=app)
+    with pytest.raises(UsageError, match=r"runs once, so there is no 'numbers\.1'"):
+        client.spin("numbers.1", run=past.name)
+    # What replaces all that differs from item to item makes it one task.
+    spun = client.spin("double", run=past.name, app=app, parameters={"number": 50})
+    assert [task.task for task in spun.tasks if task.step == "double"] == ["double"]
+    assert client.output("double", run=spun.name) == 100
 
 
 def test_a_step_cannot_be_spun_on_what_did_not_finish(client: Client, tmp_path: Path) -> None:
@@ -289,14 +303,6 @@ def test_a_step_cannot_be_spun_on_what_did_not_finish(client: Client, tmp_path: 
         client.run(app)
     with pytest.raises(UsageError, match="'label' needs divide, which did not finish in the run"):
         client.spin("label", app=app)
-
-
-def test_parameters_can_be_changed_for_one_run(client: Client, tmp_path: Path) -> None:
-    app = app_of(tmp_path, numbers.bind())
-    client.run(app, parameters={"count": 1})
-    assert client.output("numbers") == [0]
-    client.run(app, parameters={"numbers.count": 2})
-    assert client.output("numbers") == [0, 1]
 
 
 def test_a_missing_script_is_known_before_anything_runs(client: Client, tmp_path: Path) -> None:
@@ -450,11 +456,6 @@ def test_a_plan_says_what_would_run_and_runs_nothing(client: Client, tmp_path: P
     assert client.runs() == []
 
 
-def test_a_functions_child_sees_the_same_python(client: Client) -> None:
-    client.run(sf.Workflow(name="w", nodes=[interpreter.bind()]))
-    assert client.output("interpreter") == [sys.executable, str(Path.cwd())]
-
-
 @sf.step
 def interpreter() -> list[str]:
     return [sys.executable, str(Path.cwd())]
@@ -483,35 +484,29 @@ print(client.output("second"))
 """
 
 
-def test_a_program_may_run_its_own_steps_without_being_run_again_by_them(
-    home: Path, tmp_path: Path, client: Client
+def test_a_program_may_run_its_own_steps_without_being_run_again_by_them_but_not_while_it_is_loaded(
+    quick_cli: Cli, tmp_path: Path, client: Client
 ) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "program.py"]
+    (tmp_path / "app.py").write_text(PROGRAM)
+    command = [sys.executable, "app.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "the program runs\n200\n", done.stderr
     assert client.logs("first") == "first runs\n"
+    answer = quick_cli("run")
+    assert answer.returncode == 2
+    assert "app.py runs a workflow while it is only being loaded. Put that below: if __name__ ==" in answer.stderr
     assert len(client.runs()) == 1
     client.spin("second")  # in this process, which knows nothing of that program
     assert client.output("second") == 200
-
-
-def test_a_file_that_runs_a_workflow_while_it_is_loaded_is_told_where_to_put_that(
-    cli: Cli, client: Client, tmp_path: Path
-) -> None:
-    (tmp_path / "app.py").write_text(PROGRAM)
-    answer = cli("run")
-    assert answer.returncode == 2
-    assert "app.py runs a workflow while it is only being loaded. Put that below: if __name__ ==" in answer.stderr
-    assert client.runs() == []
 
 
 def test_a_list_to_fan_out_over_may_hold_earlier_outputs(client: Client) -> None:
     found = numbers.bind(3)
     one = total.bind(found)
     doubled = double.map([one, 10, 20])
-    client.run(sf.Workflow(name="w", nodes=[found, one, doubled]))
+    client.run(sf.Workflow(name="w", nodes=[found, one, doubled, interpreter.bind()]))
     assert client.output("double") == [6, 20, 40]
+    assert client.output("interpreter") == [sys.executable, str(Path.cwd())], "a function's process is as this one"
 
 
 @pytest.mark.slow  # asks the package index for what it needs
@@ -528,28 +523,6 @@ def test_a_function_may_have_requirements_too(client: Client, cli: Cli, home: Pa
     found = client.output("elsewhere")
     assert found["total"] == 3
     assert Path(found["prefix"]).parent == home / "venvs"
-
-
-def test_a_spin_of_one_task_of_a_fan_out_runs_that_item(client: Client) -> None:
-    doubled = double.map([5, 6, 7])
-    app = sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[doubled])])
-    past = client.run(app)
-    spun = client.spin("double.2", run=past.name, app=app)
-    assert {task.task: task.state for task in spun.tasks} == {"double.2": "succeeded"}
-    assert client.output("double.2", run=spun.name) == 14
-    assert client.output("double.1", run=past.name) == 12
-    with pytest.raises(StepFailedError, match=r"has 3 tasks, from double\.0"):
-        client.spin("double.3", run=past.name, app=app)
-    with pytest.raises(UsageError, match=r"runs once, so there is no 'numbers\.1'"):
-        client.spin("numbers.1", run=client.run(sf.Workflow(name="w", nodes=[numbers.bind()])).name)
-
-
-def test_a_spin_that_replaces_what_differs_from_item_to_item_runs_once(client: Client) -> None:
-    app = sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[double.map([5, 6, 7])])])
-    past = client.run(app)
-    spun = client.spin("double", run=past.name, app=app, parameters={"number": 50})
-    assert [task.task for task in spun.tasks] == ["double"]
-    assert client.output("double", run=spun.name) == 100
 
 
 def test_an_output_that_is_not_text_fails_only_the_step_that_takes_it(client: Client, tmp_path: Path) -> None:
@@ -615,11 +588,11 @@ def test_a_follower_reads_only_what_changed(home: Path, client: Client) -> None:
     assert deployer.batch.follow("@latest", since) == (record.model_copy(update={"tasks": ()}), since)
 
 
-def test_an_image_is_not_ignored_in_silence(cli: Cli, tmp_path: Path) -> None:
+def test_an_image_is_not_ignored_in_silence(cli: Cli, quick_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "import scanflow as sf\nstep = sf.Executor(name='x', mainfile='x.py', image='python:3.12')\n"
         "app = sf.Application(name='a', workflows=[sf.Workflow(name='w', nodes=[step])])\n"
     )
     script(tmp_path, "x.py", "pass")
-    assert "! x: image not used here" in cli("check", "app.py").stdout
+    assert "! x: image not used here" in quick_cli("check", "app.py").stdout
     assert "! x: image='python:3.12' is not used: steps run with this Python" in cli("run", "app.py").stdout

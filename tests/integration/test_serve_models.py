@@ -70,7 +70,7 @@ def answer(deployer: EmbeddedDeployer) -> list[float]:
     return [round(float(value), 6) for value in array.ravel()]
 
 
-@pytest.mark.parametrize("tracker", ["embedded", "another"], indirect=True)
+@pytest.mark.parametrize("tracker", ["another"], indirect=True)
 def test_versions_are_tried_swapped_and_taken_back_as_they_were_served(
     home: Path, app: sf.Application, knowledge: KnowledgeBase, register: Register
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from scanflow.deployer import EmbeddedDeployer
@@ -36,6 +37,7 @@ def first(word: str = "one") -> str:
 @sf.step
 def second(word: str) -> str:
     note("second begins")
+    print("here", flush=True)
     while not pathlib.Path("go").exists():
         time.sleep(0.01)
     if pathlib.Path("fail").exists():
@@ -110,7 +112,7 @@ def driver_of(home: Path, run: str, drive: int = 1) -> int:
     return found
 
 
-def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end(
+def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end_and_spun(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "go").touch()
@@ -122,6 +124,12 @@ def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end(
     assert server.run_events(name, **{"Last-Event-ID": "1-5"}) == events[5:]
     noted(server, name, "run.succeeded")
     assert "mlflow" not in _loaded(server)
+    asked = {"step": "second", "parameters": {"word": "other"}}
+    spun = server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"]
+    assert server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"] == spun
+    assert server.run_events(spun)[-1][1]["record"]["state"] == "succeeded"
+    assert server.api.get(f"/runs/{spun}/steps/second/outputs").json() == {"result": "OTHER"}
+    assert Counter(ledger(tmp_path))["first one"] == 1
 
 
 def _loaded(server: ServerProcess) -> str:
@@ -148,12 +156,15 @@ def test_a_run_whose_driver_is_killed_is_gone_on_with(
 ) -> None:
     name = server.api.post("/runs", json=body).json()["name"]
     begun(tmp_path)
-    first = driver_of(server.home, name)
-    os.kill(first, signal.SIGKILL)
+    os.kill(driver_of(server.home, name), signal.SIGKILL)
     lines = server.home / "server" / "runs" / name / "1" / "events.jsonl"
     until(lambda: '"adopted":true' in lines.read_text(), "another drives it")
     assert server.api.get(f"/runs/{name}").json()["state"] == "running"
-    (tmp_path / "go").touch()
+    with server.api.stream("GET", f"/runs/{name}/tasks/second/logs", params={"follow": True}) as reply:
+        blocks = reply.iter_bytes()
+        assert next(blocks) == b"here\n"
+        (tmp_path / "go").touch()
+        assert b"".join(blocks) == b"", "it is followed until the step ends"
     events = server.run_events(name)
     assert events[-1][1]["record"]["state"] == "succeeded"
     assert [event["adopted"] for kind, event in events if kind == "task-started"][-1]
@@ -232,33 +243,6 @@ def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_
     assert ledger(tmp_path)[0] == "first two"
 
 
-def test_one_step_is_spun_on_the_inputs_it_had(server: ServerProcess, body: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "go").touch()
-    name = server.api.post("/runs", json=body).json()["name"]
-    server.run_events(name)
-    asked = {"step": "second", "parameters": {"word": "other"}}
-    spun = server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"]
-    assert server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"] == spun
-    assert server.run_events(spun)[-1][1]["record"]["state"] == "succeeded"
-    assert server.api.get(f"/runs/{spun}/steps/second/outputs").json() == {"result": "OTHER"}
-    assert Counter(ledger(tmp_path))["first one"] == 1
-
-
-def test_what_a_step_writes_is_followed_until_it_ends(
-    server: ServerProcess, body: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "app.py").write_text(
-        APP.replace('note("second begins")', 'note("second begins"); print("here", flush=True)')
-    )
-    name = server.api.post("/runs", json=body).json()["name"]
-    begun(tmp_path)
-    with server.api.stream("GET", f"/runs/{name}/tasks/second/logs", params={"follow": True}) as reply:
-        blocks = reply.iter_bytes()
-        assert next(blocks) == b"here\n"
-        (tmp_path / "go").touch()
-        assert b"".join(blocks) == b""
-
-
 def test_a_home_and_a_port_have_one_server(server: ServerProcess, tmp_path: Path) -> None:
     def start(home: Path, port: int) -> tuple[int, str]:
         command = [sys.executable, "-m", "scanflow_server", "--home", str(home), "--port", str(port)]
@@ -325,7 +309,7 @@ def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerP
     assert kinds == ["deploy", "change", "deploy", "change", "delete"]
 
 
-def test_a_change_goes_on_while_the_server_is_away_and_is_made_once_though_its_process_is_killed(
+def test_a_change_goes_on_while_its_process_and_the_server_are_away_and_a_killed_supervisor_is_replaced(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
@@ -343,12 +327,6 @@ def test_a_change_goes_on_while_the_server_is_away_and_is_made_once_though_its_p
     assert found["state"] == "succeeded", found
     assert found["result"]["generation"] == before + 1
     assert answer(found["result"]["url"]) == [6]
-
-
-def test_a_service_whose_supervisor_died_gets_another(server: ServerProcess, tmp_path: Path) -> None:
-    import psutil
-
-    server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
 
     def supervisors() -> set[int]:
         """Return the supervisor and the shim that would start it again."""
