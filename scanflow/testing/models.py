@@ -117,5 +117,5 @@ class ModelsContract:
                 knowledge.register_model(name, source, app=APP, team=team)
         for alias in ("", "latest", "Latest", "v3", "12", "a b", "a/b"):
             with pytest.raises(InvalidError, match="alias"):
-                knowledge.set_model_alias(full, alias, 1)
-        assert knowledge.get_model(full).aliases == ()
+                knowledge.set_model_alias(f"模型 {model}", alias, 1)
+        assert knowledge.get_model(f"模型 {model}").aliases == ()

@@ -30,9 +30,9 @@ Register = Callable[[float], int]
 
 
 @pytest.fixture
-def tracker(request: pytest.FixtureRequest, tmp_path: Path) -> sf.Tracker:
-    """The embedded one, or where a test asks for it, another one."""
-    return sf.Tracker(uri=f"sqlite:///{tmp_path}/other.db" if getattr(request, "param", "") == "another" else None)
+def tracker(tmp_path: Path) -> sf.Tracker:
+    """Another one than the embedded."""
+    return sf.Tracker(uri=f"sqlite:///{tmp_path}/other.db")
 
 
 @pytest.fixture
@@ -70,11 +70,13 @@ def answer(deployer: EmbeddedDeployer) -> list[float]:
     return [round(float(value), 6) for value in array.ravel()]
 
 
-@pytest.mark.parametrize("tracker", ["another"], indirect=True)
 def test_versions_are_tried_swapped_and_taken_back_as_they_were_served(
     home: Path, app: sf.Application, knowledge: KnowledgeBase, register: Register
 ) -> None:
     deployer = EmbeddedDeployer(Settings(home=home))
+    with pytest.raises(NotFoundError, match="There is no model 'times'"):
+        deployer.deploy(Deployment(app))
+    assert deployer.services() == []
     register(2)
     first = deployer.deploy(Deployment(app))
     assert first.revisions[0].models == {"times": "models:/times/1"}
@@ -83,6 +85,10 @@ def test_versions_are_tried_swapped_and_taken_back_as_they_were_served(
         assert client.document("/v2/models/times")["inputs"][0]["shape"] == [-1, 1]
     assert Shape.model_validate_json(knowledge.get_model("times", 1).tags["scanflow.shape"]) == first.shape
 
+    with pytest.raises(NotFoundError, match="no version 7"):
+        deployer.change("times", ServiceChange(model="models:/times/7"))
+    with pytest.raises(UsageError, match="serves already"):
+        deployer.change("times", ServiceChange(model="models:/times/1"))
     register(3)
     assert answer(deployer) == [2.0, 4.0]
     tried = deployer.change("times", ServiceChange(model="models:/times@champion", weight=0.5))
@@ -102,20 +108,4 @@ def test_versions_are_tried_swapped_and_taken_back_as_they_were_served(
     back = deployer.change("times", ServiceChange(rollback=True))
     assert back.revisions[0].models == {"times": "models:/times/1"}
     assert back.shape == first.shape
-    assert answer(deployer) == [2.0, 4.0]
-
-
-def test_what_the_registry_does_not_have_is_told_before_anything_changes(
-    home: Path, app: sf.Application, register: Register
-) -> None:
-    deployer = EmbeddedDeployer(Settings(home=home))
-    with pytest.raises(NotFoundError, match="There is no model 'times'"):
-        deployer.deploy(Deployment(app))
-    assert deployer.services() == []
-    register(2)
-    deployer.deploy(Deployment(app))
-    with pytest.raises(NotFoundError, match="no version 7"):
-        deployer.change("times", ServiceChange(model="models:/times/7"))
-    with pytest.raises(UsageError, match="serves already"):
-        deployer.change("times", ServiceChange(model="models:/times/1"))
     assert answer(deployer) == [2.0, 4.0]
