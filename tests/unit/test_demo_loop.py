@@ -186,7 +186,7 @@ def test_a_failed_run_or_its_time_ends_the_loop(tmp_path: Path) -> None:
     with pytest.raises(StepFailedError, match=r"calm-otter-1.*no memory.*scanflow logs calm-otter-1"):
         closing(tmp_path, event("run.failed", subject="run/calm-otter-1", error="no memory"))
     with pytest.raises(UnavailableError, match=r"scanflow up.*scanflow why.*scanflow events"):
-        closing(tmp_path, event("drift.none"), timeout_s=1.0)
+        closing(tmp_path, event("drift.none"), timeout_s=0.1)
 
 
 # What it needs

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.load import LoadError, steady_load
+from tests.load import steady_load
 
 Answer = Callable[[BaseHTTPRequestHandler, int], None]
 
@@ -79,26 +79,6 @@ def test_a_steady_rate_is_kept_and_a_pause_of_the_server_is_met_by_all_who_were_
     assert sum(took > 0.1 for took in result.took) > 50  # one of them was held; the others waited behind it
 
 
-def test_what_happened_between_two_marks_is_told_apart() -> None:
-    with (
-        server(lambda handler, number: say(handler)) as url,
-        steady_load(url, b"{}", connections=2, duration_s=60, rate=400) as load,
-    ):
-        load.wait_for(100)
-        load.mark("begin")
-        load.wait_for(200)
-        load.mark("end")
-        load.wait_for(300)
-        load.stop()
-        result = load.result(timeout_s=20)
-    before, during, after = result.around("begin", "end")
-    assert 300 <= before.requests + during.requests + after.requests == result.requests < 2000, "it was ended early"
-    assert result.failed == 0
-    assert before.requests >= 100
-    assert during.requests >= 90
-    assert after.requests > 0
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -138,23 +118,3 @@ def test_a_connection_closed_between_two_requests_is_no_failure() -> None:
         result = load.result()
     assert result.failed == 0
     assert result.reconnects >= 15
-
-
-def test_connections_may_be_new_ones_every_few_requests() -> None:
-    ports = set()
-
-    def note(handler: BaseHTTPRequestHandler, number: int) -> None:
-        ports.add(handler.client_address[1])
-        say(handler)
-
-    with server(note) as url, steady_load(url, b"{}", connections=2, requests=40, per_connection=5) as load:
-        result = load.result()
-    assert result.failed == 0
-    assert len(ports) >= 8
-
-
-def test_a_load_without_a_server_says_so() -> None:
-    with server(lambda handler, number: say(handler)) as url:
-        pass
-    with pytest.raises(LoadError, match="No load could be made"):
-        steady_load(url, b"{}", requests=1).__enter__()

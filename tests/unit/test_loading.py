@@ -161,11 +161,6 @@ def test_a_module_finds_its_own_neighbours_and_not_those_of_another_folder(write
             assert [loaded[name] for name in ("where", "x", "y")] == [folder] * 3
 
 
-def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
-    one, two = load_module(write("a/mine.py", "x = 1\n")), load_module(write("b/mine.py", "x = 2\n"))
-    assert (vars(one)["x"], vars(two)["x"]) == (1, 2)
-
-
 @pytest.mark.parametrize("name", ["json", "scanflow", "yaml", "pytest"])
 def test_a_file_hides_no_module_of_its_name(write: Write, name: str) -> None:
     before = importlib.import_module(name)

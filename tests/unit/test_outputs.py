@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -112,11 +111,3 @@ def test_steps_in_threads_of_one_process_have_folders_of_their_own(tmp_path: Pat
         thread.join()
     assert (read(tmp_path / "a", "name"), read(tmp_path / "b", "name")) == ("a", "b")
     assert "name" not in {file.name for file in tmp_path.iterdir()}
-
-
-def test_the_module_needs_nothing_that_is_not_pythons_own() -> None:
-    source = Path(sys.modules["scanflow.outputs"].__file__ or "").read_text(encoding="utf-8")
-    imported = {
-        line.split()[1].partition(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))
-    }
-    assert imported <= sys.stdlib_module_names

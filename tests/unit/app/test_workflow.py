@@ -45,19 +45,6 @@ def test_nodes_are_a_list_or_a_tuple_and_kept_as_a_tuple(nodes: Any) -> None:
     assert sf.Workflow(name="w", nodes=nodes).nodes == (script("a"), script("b"))
 
 
-def test_changing_the_list_of_nodes_handed_in_changes_no_workflow() -> None:
-    nodes, edges = [script("a"), script("b")], [sf.Dependency(dependee="a", depender="b")]
-    workflow = sf.Workflow(name="w", nodes=nodes, edges=edges)
-    nodes.clear()
-    edges.clear()
-    assert [node.name for node in workflow.nodes] == ["a", "b"]
-    assert len(workflow.dependencies) == 1
-
-
-SERVICE = sf.Service(name="cnn", model="models:/cnn@champion")
-MPI = sf.MPIWorkload(name="dgemm", mainfile="dgemm", n_tasks=4)
-
-
 def test_a_slash_at_the_output_folders_end_makes_no_difference() -> None:
     assert batch(script("a"), output_dir="/work/flow/").output_dir == "/work/flow"
 

@@ -169,7 +169,7 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path)
     assert read_desired(folder) is None
     change(folder, lambda _: deployed())
     assert read_desired(folder) == deployed()
-    for _ in range(4):
+    for _ in range(2):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path)]) as writer:
             enough = generation(folder) + 20
             until(lambda: generation(folder) > enough, "the writer has written")  # noqa: B023

@@ -14,7 +14,7 @@ from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.grants import UsedCpus, choose, planned, threads_of
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
-from scanflow.backends.local.services.spec.service_spec import ServiceSpec, nodes_of, requirements_of
+from scanflow.backends.local.services.spec.service_spec import ServiceSpec, nodes_of
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
 from scanflow.placement.topology import uniform
@@ -151,12 +151,6 @@ def test_a_backup_has_none_itself(folder: Path) -> None:
     first, second = online(service(), backup="second"), online(service(), name="second", backup="third")
     with pytest.raises(UnsupportedError, match="nobody follows a chain"):
         define(folder, first, second, online(service(), name="third"))
-
-
-def test_requirements_of_all_nodes_are_one_file(folder: Path) -> None:
-    a, b = service("a", requirements="one.txt"), service("b", requirements="one.txt")
-    workflow = online(a, b, edges=[a >> b])
-    assert requirements_of(application(folder, workflow), workflow) == (folder / "one.txt",)
 
 
 def test_what_an_instance_needs_is_added_unless_the_service_names_it_itself() -> None:

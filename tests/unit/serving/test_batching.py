@@ -55,12 +55,6 @@ def test_nothing_is_called_without_a_free_thread(
     assert pause(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=0, free=False) is None
 
 
-@given(traffics, st.integers(1, 64), seconds)
-def test_without_a_delay_nobody_waits(traffic: Traffic, rows: int, oldest_s: float) -> None:
-    batching = BatchingOptions(max_size=64, max_delay_s=0)
-    assert pause(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=0, free=True) == 0
-
-
 def test_where_requests_come_together_the_first_waits_for_the_others_and_not_longer() -> None:
     batching, traffic = BatchingOptions(max_size=8, max_delay_s=0.1), QUIET
     for _ in range(20):
@@ -68,17 +62,6 @@ def test_where_requests_come_together_the_first_waits_for_the_others_and_not_lon
     wait = pause(traffic, batching, rows=1, oldest_s=0, newest_s=0, free=True)
     assert wait == pytest.approx(0.006, rel=0.2)
     assert pause(traffic, batching, rows=3, oldest_s=0.01, newest_s=0.02, free=True) == 0
-
-
-def test_habits_change_with_the_traffic() -> None:
-    busy = QUIET
-    for _ in range(20):
-        busy = arrived(busy, 0.001, max_delay_s=0.1)
-    quiet = busy
-    for _ in range(20):
-        quiet = arrived(quiet, None, max_delay_s=0.1)
-    assert (busy.company > 0.9, quiet.company < 0.1) == (True, True)
-    assert arrived(busy, 5.0, max_delay_s=0.1).company < busy.company
 
 
 arrays = st.integers(0, 5).map(lambda rows: np.arange(rows * 2, dtype="f4").reshape(rows, 2))
@@ -94,15 +77,6 @@ def test_what_is_stacked_is_dealt_out_again(values: list[Any]) -> None:
         np.testing.assert_array_equal(one["b"], again["b"])
     pairs = split((join(values), join(values).tolist()), counts)
     assert [list(map(list, pair[1])) for pair in pairs] == [one.tolist() for one in values] or len(values) == 1
-
-
-@given(st.lists(arrays, min_size=1, max_size=6))
-def test_pieces_are_joined_whatever_they_are(values: list[Any]) -> None:
-    whole = np.concatenate(values)
-    np.testing.assert_array_equal(join(values), whole)
-    np.testing.assert_array_equal(join([{"a": one} for one in values])["a"], whole)
-    np.testing.assert_array_equal(join([(one, one) for one in values])[1], whole)
-    assert join([one.tolist() for one in values]) == whole.tolist()
 
 
 @pytest.mark.parametrize("result", [5, "text", b"bytes", None, [1], np.ones(1), {"a": [1]}, ([1],)])
@@ -204,15 +178,6 @@ async def test_a_batch_is_no_larger_than_allowed() -> None:
         gate.open.set()
         await asyncio.gather(first, *others)
         assert here.sizes == [1, 3, 2, 3]
-
-
-async def test_a_request_larger_than_a_batch_is_answered_in_pieces() -> None:
-    gate = Gate()
-    gate.open.set()
-    async with waiting(gate, max_size=2) as here:
-        result = await here.ask(np.arange(5.0).reshape(5, 1))
-        assert result.ravel().tolist() == [0, 2, 4, 6, 8]
-        assert [len(one) for one in gate.calls] == [2, 2, 1]
 
 
 async def test_those_that_do_not_fit_together_do_not_go_together() -> None:

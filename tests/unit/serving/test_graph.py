@@ -83,11 +83,6 @@ def test_results_flow_along_the_edges() -> None:
     assert walk(built) == ["clean", "one", "clean", "two", "join", "tidy"]
 
 
-def test_nodes_may_come_in_any_order() -> None:
-    built = graph(node("c", "b"), node("b", "a"), node("a"))
-    assert walk(built) == ["a", "b", "c"]
-
-
 def test_every_node_without_parents_takes_the_request() -> None:
     built = graph(node("a"), node("b"), node("join", "a", "b", role="COMBINER"))
     assert walk(built, ["x"]) == ["x", "a", "x", "b", "join"]

@@ -13,19 +13,9 @@ import pytest
 
 from scanflow.wire import Recording
 from scanflow_serving.calls import LARGE
-from scanflow_serving.messages import InferRequest, Request, Tensor
+from scanflow_serving.messages import Request
 from scanflow_serving.oip import HEADER_LENGTH, OCTETS
-from tests.unit.serving.harness import (
-    PATIENCE_S,
-    batching,
-    desired,
-    instance,
-    node,
-    refused,
-    tensor,
-    until,
-    write_class,
-)
+from tests.unit.serving.harness import PATIENCE_S, batching, desired, instance, node, tensor, until, write_class
 
 CLASSES = '''
 import os
@@ -225,24 +215,18 @@ async def test_binary_tensors_go_both_ways(path: Path) -> None:
             np.testing.assert_array_equal(np.frombuffer(rest, "f4"), data * 2)
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (tensor([1, 2, 3]), "wrong shape: it is declared as FP64 [-1, 2], and got FP64 [1, 3]"),
-        (tensor([1, 2]).replace(b"FP64", b"FP32"), "wrong datatype"),
-        (tensor([1, 2]).replace(b'"x"', b'"z"'), "There is no input 'z'"),
-        (b"", "empty"),
-    ],
-)
 @pytest.mark.parametrize("model", ["wf", "declared"])
-async def test_what_does_not_fit_is_refused_before_the_model_is_called(
-    path: Path, body: bytes, words: str, model: str
-) -> None:
+async def test_what_does_not_fit_is_refused_before_the_model_is_called(path: Path, model: str) -> None:
     async with instance(path.parent, node("declared", path, "Declared")) as here:
-        answer = await here.ask(f"/v2/models/{model}/infer", body)
-        assert answer.status == 400
-        assert words in answer.detail
-        assert answer.headers["x-scanflow-revision"] == "r1"
+        for body, words in (
+            (tensor([1, 2, 3]), "wrong shape: it is declared as FP64 [-1, 2], and got FP64 [1, 3]"),
+            (tensor([1, 2]).replace(b"FP64", b"FP32"), "wrong datatype"),
+            (tensor([1, 2]).replace(b'"x"', b'"z"'), "There is no input 'z'"),
+            (b"", "empty"),
+        ):
+            answer = await here.ask(f"/v2/models/{model}/infer", body)
+            assert (answer.status, answer.headers["x-scanflow-revision"]) == (400, "r1")
+            assert words in answer.detail
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
@@ -253,32 +237,27 @@ async def test_large_bodies_are_read_as_small_ones_are(path: Path, size: int) ->
         assert (refused.status, f"got FP64 [{size}, 3]" in refused.detail) == (400, True)
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "words"),
-    [
-        (1, 500, "The node 'bad' raised ValueError: the first number is 1"),
-        (3, 500, "SystemExit"),
-        (4, 500, "RecursionError"),
-        (5, 500, "MemoryError"),
-        (6, 500, "'object'"),
-        (7, 500, "KeyboardInterrupt"),
-    ],
-)
 @pytest.mark.parametrize("waits", [False, True])
-async def test_a_component_that_misbehaves_answers_for_itself_alone(
-    path: Path, command: int, status: int, words: str, waits: bool
-) -> None:
+async def test_a_component_that_misbehaves_answers_for_itself_alone(path: Path, waits: bool) -> None:
     # With batching the graph is walked on the loop.
     changes = {"batching": batching(4)} if waits else {}
     async with instance(path.parent, node("bad", path, "Bad", **changes)) as here:
-        bad, good = here.infer([command]), here.infer([0])
-        answer = await bad
-        assert (answer.status, words in answer.detail) == (status, True), answer.body
-        assert (await good).outputs == [[0]]
-        if command == 1:
-            assert "raise ValueError" in answer.json["frames"][-1]
-        seldon = await here.ask("/api/v1.0/predictions", json.dumps({"data": {"ndarray": [command]}}).encode())
-        assert seldon.status == status
+        for command, words in (
+            (1, "The node 'bad' raised ValueError: the first number is 1"),
+            (3, "SystemExit"),
+            (4, "RecursionError"),
+            (5, "MemoryError"),
+            (6, "'object'"),
+            (7, "KeyboardInterrupt"),
+        ):
+            bad, good = here.infer([command]), here.infer([0])
+            answer = await bad
+            assert (answer.status, words in answer.detail) == (500, True), answer.body
+            assert (await good).outputs == [[0]]
+            if command == 1:
+                assert "raise ValueError" in answer.json["frames"][-1]
+            seldon = await here.ask("/api/v1.0/predictions", json.dumps({"data": {"ndarray": [command]}}).encode())
+            assert seldon.status == 500
 
 
 async def test_a_component_that_never_ends_costs_its_caller_the_deadline_or_less_and_nobody_else(path: Path) -> None:
@@ -406,31 +385,23 @@ async def test_feedback_reaches_the_components_in_a_worker_thread(path: Path) ->
         assert (await here.ask("/api/v1.0/feedback", b"{}")).status == 400
 
 
-@pytest.mark.parametrize(
-    ("path_", "status", "words"),
-    [
-        ("/v2/models/doubel/infer", 404, "There is no model 'doubel' here. Did you mean 'double'?"),
-        ("/v2/models/tripler/infer", 404, "There is no model 'tripler' here. Known: double, wf."),
-        ("/v2/models/wf/versions/77/infer", 404, "The model 'wf' has no version '77'. Known: r1."),
-        ("/v2/models/wf/explain", 404, "no path"),
-        ("/v2/models/", 404, "Did you mean '/v2/models/wf'?"),
-        ("/nowhere", 404, "no path '/nowhere'"),
-        ("//", 405, ""),
-        ("/v2", 405, "use GET, HEAD"),
-    ],
-)
-async def test_an_unknown_path_is_told_what_there_is(path: Path, path_: str, status: int, words: str) -> None:
+async def test_an_unknown_path_and_a_wrong_method_are_told_what_there_is(path: Path) -> None:
     async with instance(path.parent, node("double", path, "Double")) as here:
-        answer = await here.ask(path_, tensor([1]))
-        assert answer.status == status
-        assert words in answer.detail
-
-
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "BREW"])
-async def test_a_wrong_method_says_which_is_right(path: Path, method: str) -> None:
-    async with instance(path.parent, node("double", path, "Double")) as here:
-        answer = await here.ask("/v2/models/wf/infer", method=method)
-        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+        for where, status, words in (
+            ("/v2/models/doubel/infer", 404, "There is no model 'doubel' here. Did you mean 'double'?"),
+            ("/v2/models/tripler/infer", 404, "There is no model 'tripler' here. Known: double, wf."),
+            ("/v2/models/wf/versions/77/infer", 404, "The model 'wf' has no version '77'. Known: r1."),
+            ("/v2/models/wf/explain", 404, "no path"),
+            ("/v2/models/", 404, "Did you mean '/v2/models/wf'?"),
+            ("/nowhere", 404, "no path '/nowhere'"),
+            ("//", 405, ""),
+            ("/v2", 405, "use GET, HEAD"),
+        ):
+            answer = await here.ask(where, tensor([1]))
+            assert (answer.status, words in answer.detail) == (status, True), where
+        for method in ("GET", "PUT", "DELETE", "OPTIONS", "BREW"):
+            answer = await here.ask("/v2/models/wf/infer", method=method)
+            assert (answer.status, answer.headers["allow"]) == (405, "POST")
         assert (await here.ask("/v2", b"")).headers["allow"] == "GET, HEAD"
 
 
@@ -505,25 +476,6 @@ async def test_the_state_counts_what_is_there(path: Path) -> None:
         assert here.application.state()["revisions"][0]["requests"] == 3
 
 
-async def test_grpc_asks_the_same_core(path: Path) -> None:
-    async with instance(path.parent, node("bad", path, "Bad")) as here:
-        core = here.application
-        request = InferRequest([Tensor("x", "FP64", np.array([[0.0]]))], id="7")
-        answer = await core.infer("wf", "", request, 30)
-        assert (answer.id, answer.model, answer.version) == ("7", "wf", "r1")
-        assert answer.outputs[0].data.tolist() == [[0]]
-        for model, version, number, allowed, status in (
-            ("no", "", 0.0, 30, 404),
-            ("wf", "9", 0.0, 30, 404),
-            ("wf", "", 1.0, 30, 500),
-            ("wf", "", 2.0, 0.001, 504),
-        ):
-            asked = InferRequest([Tensor("x", "FP64", np.array([[number]]))])
-            with refused(status=status):
-                await core.infer(model, version, asked, allowed)
-        module().gate.set()
-
-
 async def test_predictions_are_recorded_as_they_were_sent(path: Path, tmp_path: Path) -> None:
     changed = write_class(
         tmp_path, "class Model:\n    def predict(self, X):\n        X += 1\n        return X * 1\n", "user_2.py"
@@ -560,11 +512,3 @@ async def test_no_request_raises(path: Path) -> None:
                 answer = await here.application.handle(Request(method, weird, body=b"x"))
                 assert answer.status in {200, 404, 405}
         assert (await here.infer([1])).status == 200
-
-
-async def test_threads_of_the_core_are_few(path: Path) -> None:
-    before = threading.active_count()
-    async with instance(path.parent, node("double", path, "Double")) as here:
-        await here.infer([1])
-        await until(lambda: threading.active_count() <= before + 1)
-    await until(lambda: threading.active_count() <= before)
