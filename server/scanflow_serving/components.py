@@ -74,7 +74,7 @@ class Component:
         self.metrics = _method(subject, "metrics")
         self.health = _method(subject, "health_status")
         self.feedback = _method(subject, "send_feedback")
-        named = getattr(subject, "class_names", None)
+        named: Any = getattr(subject, "class_names", None)
         named = named() if callable(named) else named
         self.class_names = None if named is None else [str(name) for name in named]
 

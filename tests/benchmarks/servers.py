@@ -71,12 +71,24 @@ def pinned(command: Sequence[str | Path], cpus: Sequence[int]) -> list[str]:
 
 
 def _spawn(
-    command: Sequence[str | Path], folder: Path, variables: Mapping[str, str], log: Path, **options: Any
+    command: Sequence[str | Path],
+    folder: Path,
+    variables: Mapping[str, str],
+    log: Path,
+    *,
+    own_session: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    words = [str(word) for word in command]
     with log.open("wb") as out:
         return subprocess.Popen(
-            words, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, **options
+            [str(word) for word in command],
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=own_session,
+            pass_fds=pass_fds,
         )
 
 
@@ -96,7 +108,7 @@ def started(
     own = environment(folder, {**(extra or {}), "SCANFLOW_BENCH_MARK": mark})
     began = time.perf_counter()
     try:
-        process = _spawn(command, folder, own, log, start_new_session=True, pass_fds=pass_fds)
+        process = _spawn(command, folder, own, log, own_session=True, pass_fds=pass_fds)
     except OSError as error:
         raise NotMeasuredError(str(error)) from error
     try:

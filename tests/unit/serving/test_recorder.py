@@ -34,7 +34,8 @@ def record(
     def count(name: str, rows: int) -> None:
         counts[name] += rows
 
-    recording = Recording(**{"folder": str(folder), "flush_s": 3600.0, "rows": 1000, **changes})
+    options: dict[str, Any] = {"folder": str(folder), "flush_s": 3600.0, "rows": 1000, **changes}
+    recording = Recording(**options)
     recorder = Recorder(recording, count=count, clock=lambda: 1000.5)
     for revision, inputs, outputs in requests:
         if recorder.wants(inputs):

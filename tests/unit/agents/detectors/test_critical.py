@@ -37,7 +37,7 @@ def shuffled(given_: dict[str, Any], order: Any) -> dict[str, Any]:
 
 @given(st.integers(0, 10_000), st.integers(0, 60))
 def test_only_outliers_and_doubtful_ones_are_picked_none_twice_and_no_more_than_wanted(seed: int, most: int) -> None:
-    given_ = batch(seed) | {"most": most}
+    given_: dict[str, Any] = batch(seed) | {"most": most}
 
     found = pick(**given_)
 
@@ -52,7 +52,7 @@ def test_only_outliers_and_doubtful_ones_are_picked_none_twice_and_no_more_than_
 
 @given(st.integers(0, 10_000))
 def test_the_order_of_samples_does_not_matter(seed: int) -> None:
-    given_ = batch(seed)
+    given_: dict[str, Any] = batch(seed)
     order = np.random.default_rng(seed).permutation(len(given_["ids"]))
 
     def told(points: list[CriticalPoint]) -> list[tuple[str, float]]:
@@ -62,7 +62,7 @@ def test_the_order_of_samples_does_not_matter(seed: int) -> None:
 
 
 def test_the_best_score_comes_first() -> None:
-    given_ = batch() | {"strangeness": np.arange(40.0), "uncertainty": np.full(40, 0.6)}
+    given_: dict[str, Any] = batch() | {"strangeness": np.arange(40.0), "uncertainty": np.full(40, 0.6)}
 
     guess = given_["guesses"][39]
     assert pick(**given_)[0] == CriticalPoint(id="id-039", run="run-0", index=39, guess=guess, score=0.8)
@@ -71,7 +71,7 @@ def test_the_best_score_comes_first() -> None:
 def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
     features = np.repeat([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]], [30, 5, 5], axis=0)
     features += np.random.default_rng(0).normal(scale=0.01, size=features.shape)
-    given_ = batch() | {"features": features, "uncertainty": np.full(40, 0.9), "most": 3}
+    given_: dict[str, Any] = batch() | {"features": features, "uncertainty": np.full(40, 0.9), "most": 3}
 
     groups = {0 if point.index < 30 else 1 if point.index < 35 else 2 for point in pick(**given_)}
 
@@ -79,7 +79,7 @@ def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
 
 
 def test_samples_that_are_all_the_same_are_picked_by_score() -> None:
-    given_ = batch() | {"features": np.zeros((40, 2)), "uncertainty": np.full(40, 0.9), "most": 5}
+    given_: dict[str, Any] = batch() | {"features": np.zeros((40, 2)), "uncertainty": np.full(40, 0.9), "most": 5}
 
     found = pick(**given_)
 
