@@ -110,6 +110,7 @@ def test_an_agent_is_hosted_once_while_it_is_wanted_anew_after_a_kill_or_a_chang
     assert hosting.hosted() != pid
     assert hosting.known.restarts == 0
     pid = hosting.job.pid
+    assert pid is not None
     os.kill(pid, signal.SIGKILL)
     hosting.now += 1.0
     assert hosting.hosted() != pid

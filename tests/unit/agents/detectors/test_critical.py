@@ -89,7 +89,8 @@ def test_samples_that_are_all_the_same_are_picked_by_score() -> None:
 def test_no_samples_give_no_points_and_one_is_picked_when_it_is_doubtful() -> None:
     empty = {key: value[:0] if hasattr(value, "__getitem__") else value for key, value in batch().items()}
     assert pick(**empty) == []
-    assert [point.id for point in pick(**(batch(count=1) | {"uncertainty": np.ones(1)}))] == ["id-000"]
+    one: dict[str, Any] = batch(count=1) | {"uncertainty": np.ones(1)}
+    assert [point.id for point in pick(**one)] == ["id-000"]
 
 
 @pytest.mark.parametrize(
