@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import sqlite3
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,86 +76,6 @@ def test_each_event_fires_once_across_kills_of_the_agent_and_of_the_server(
     assert values(agent) == [0, 1, 2, 3, 4, 5, 6]
     (wheels,) = [one for one in agent.ask("GET", "/sensors") if one["name"] == "wheels"]
     assert (wheels["fired"], wheels["missed"], wheels["errors"]) == (7, 0, 0)
-
-
-@pytest.mark.endurance
-def test_killed_at_random_moments_it_fires_once_on_each_event(server: ServerProcess, agent: Hosted) -> None:
-    chance = random.Random(11)
-    over = threading.Event()
-    told = 0
-
-    def tell() -> None:
-        nonlocal told
-        while not over.is_set() and told < 3000:
-            happen(server, *range(told, told + 20))
-            told += 20
-
-    teller = threading.Thread(target=tell)
-    teller.start()
-    try:
-        for _ in range(5):
-            _until_heard(agent, min(2900, _heard(agent) + chance.randrange(1, 150)))
-            agent.kill()
-            agent.start()
-    finally:
-        over.set()
-        teller.join(60)
-    until(lambda: len(values(agent)) >= told, "all were heard")
-    assert sorted(values(agent)) == list(range(told))
-
-
-def test_a_list_that_was_begun_anew_is_known_by_its_events_and_heard_from_then_on(
-    server: ServerProcess, agent: Hosted
-) -> None:
-    happen(server, 0, 1, 2, 3)
-    until(lambda: len(values(agent)) >= 4, "four were heard")
-    server.kill()
-    for file in (server.home / "server").glob("scanflow.db*"):
-        file.unlink()
-    server.start()
-    until(lambda: agent.journal("hearing"), "it saw that")
-    until(lambda: agent.ask("GET", "/healthz")["hears"], "it hears again")
-    (last,) = happen(server, 10)
-    assert last < 4, "the number was heard before, of another event"
-    until(lambda: len(values(agent)) >= 5, "it was heard")
-    assert values(agent) == [0, 1, 2, 3, 10]
-    assert agent.journal("hearing")[0]["body"]["began_anew"]
-
-
-def test_a_backlog_of_thousands_is_heard_and_none_of_it_is_silently_dropped(
-    server: ServerProcess, agent: Hosted
-) -> None:
-    agent.kill()
-    for start in range(0, 5000, 1000):
-        happen(server, *range(start, start + 1000))
-    agent.start()
-    until(lambda: _accounted(agent) >= 5000, "all are accounted for")
-    assert _accounted(agent) == 5000
-
-
-def _heard(agent: Hosted) -> int:
-    number: int = agent.ask("GET", "/healthz")["heard"]
-    return number
-
-
-def _until_heard(agent: Hosted, number: int) -> None:
-    until(lambda: _heard(agent) >= number, f"event {number} was heard")
-
-
-def _accounted(agent: Hosted) -> int:
-    (wheels,) = [one for one in agent.ask("GET", "/sensors") if one["name"] == "wheels"]
-    waiting = _waiting(agent.folder)
-    count: int = wheels["fired"] + wheels["missed"]
-    return count if waiting == 0 else 0
-
-
-def _waiting(folder: Path) -> int:
-    connection = sqlite3.connect(f"file:{folder / 'agent.db'}?mode=ro", uri=True)
-    try:
-        (count,) = connection.execute("SELECT count(*) FROM calls WHERE NOT done").fetchone()
-    finally:
-        connection.close()
-    return int(count)
 
 
 APP = """

@@ -153,24 +153,6 @@ def test_a_server_killed_while_it_adds_an_instance_adds_one_and_no_second(make_p
     assert action["inverse"]["arguments"] == {"workflow": "serve", "instances": 1}, "as it was before the first try"
 
 
-def test_an_action_that_is_cut_off_again_and_again_is_found_lost_and_never_tried_again(make_plant: MakePlant) -> None:
-    plant = make_plant(FILES)
-    id = growing(plant)
-    for count in range(2, 6):
-        plant.server.kill()
-        plant.server.start()
-        until_told(plant, id, f"it began again, for the {count}. time")
-    plant.server.kill()
-    plant.server.start()
-    until(lambda: plant.get(f"/intents/{id}")["state"] == "lost", "it is given up")
-    assert "cut off 5 times, and whether it took effect is not known" in plant.get(f"/intents/{id}")["error"]
-    plant.release()
-    until(lambda: plant.service("serve")["state"] == "ready", "what it began has ended")
-    assert plant.service("serve")["shape"]["instances"] == 2
-    told = [one["data"]["error"] for one in plant.get("/events", type="action.failed")]
-    assert [text.partition(",")[0] for text in told] == ["It was cut off 5 times"]
-
-
 def test_a_server_killed_while_runs_are_begun_begins_each_of_them_once_or_says_why_not(make_plant: MakePlant) -> None:
     plant = make_plant(FILES)
     plant.start("planner")

@@ -82,9 +82,11 @@ def test_a_rule_that_holds_makes_an_intent_with_all_that_the_arbiter_needs() -> 
     assert intent.rule == "n >= 1000, n=1204"
 
 
-def test_a_rule_that_does_not_hold_wants_nothing_and_says_why() -> None:
+def test_a_rule_that_does_not_hold_and_a_sample_with_an_error_want_nothing_and_say_why() -> None:
     found = evaluate(strategy(lambda n: n >= 1000), sample(12), situation())
     assert (found.held, found.wants, found.error, found.rule) == (False, (), None, "n >= 1000, n=12")
+    found = evaluate(strategy(), sample(None, error="it hung"), situation())
+    assert (found.held, found.wants, found.error) == (False, (), "it hung")
 
 
 def with_parameters(n: int, parameters: dict[str, int]) -> bool:
@@ -119,9 +121,10 @@ def test_the_intents_rule_explains_it_with_the_values(if_: Any, value: Any, told
     assert found.rule == told
 
 
-def test_two_rules_on_one_line_are_told_apart() -> None:
-    rules = [lambda n: n > 1, lambda n: n > 2]
-    assert [evaluate(strategy(one), sample(3), situation()).rule for one in rules] == ["n > 1, n=3", "n > 2, n=3"]
+def test_two_rules_on_one_line_are_told_apart_and_one_without_source_by_its_values() -> None:
+    rules = [lambda n: n > 1, lambda n: n > 2, eval("lambda n: n > 1")]
+    found = [evaluate(strategy(one), sample(3), situation()).rule for one in rules]
+    assert found == ["n > 1, n=3", "n > 2, n=3", "a rule without a name, n=3"]
 
 
 def test_a_rule_whose_file_was_changed_since_is_not_explained_by_what_it_now_says(tmp_path: Path) -> None:
@@ -135,11 +138,6 @@ def test_a_rule_whose_file_was_changed_since_is_not_explained_by_what_it_now_say
         _source.cache_clear()
         linecache.clearcache()
     assert told == ["n > 1000, n=1204", "a rule without a name, n=1204"]
-
-
-def test_a_rule_without_source_is_told_by_its_values() -> None:
-    unsourced = eval("lambda n: n > 1")
-    assert evaluate(strategy(unsourced), sample(3), situation()).rule == "a rule without a name, n=3"
 
 
 @pytest.mark.parametrize(
@@ -177,11 +175,6 @@ def test_a_truth_value_of_numpys_is_one() -> None:
 
     assert decide(strategy(lambda n: np.float64(n) > 1), sample(2), situation()) != []
     assert decide(strategy(lambda n: np.float64(n) > 1), sample(0), situation()) == []
-
-
-def test_a_sample_with_an_error_decides_nothing() -> None:
-    found = evaluate(strategy(), sample(None, error="it hung"), situation())
-    assert (found.held, found.wants, found.error) == (False, (), "it hung")
 
 
 def test_several_acts_of_one_cause_have_keys_of_their_own() -> None:

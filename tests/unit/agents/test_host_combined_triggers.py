@@ -54,11 +54,6 @@ def test_any_combination_fires_as_its_definition_says(trigger: Trigger, data: st
 
 
 @given(triggers)
-def test_a_pulse_of_every_leaf_fires_whatever_the_combination(trigger: Trigger) -> None:
-    assert mark_fired(trigger, NOTHING, [path for path, _ in leaves(trigger)])[1]
-
-
-@given(triggers)
 def test_without_a_pulse_nothing_fires_and_nothing_is_remembered(trigger: Trigger) -> None:
     assert mark_fired(trigger, NOTHING, []) == (NOTHING, False)
 
@@ -68,22 +63,6 @@ def test_what_is_remembered_is_still_known(trigger: Trigger, data: st.DataObject
     paths = [path for path, _ in leaves(trigger)]
     seen, _ = mark_fired(trigger, NOTHING, data.draw(st.sets(st.sampled_from(paths))))
     assert still_known(trigger, seen) == seen
-
-
-def test_all_of_waits_for_each_of_its_parts_and_begins_anew() -> None:
-    both = sf.all_of(HOURLY, CALL)
-    seen, fires = mark_fired(both, NOTHING, ["0"])
-    assert not fires
-    seen, fires = mark_fired(both, seen, ["0"])
-    assert not fires, "the same part twice is no two parts"
-    seen, fires = mark_fired(both, seen, ["1"])
-    assert (seen, fires) == (NOTHING, True)
-
-
-def test_any_of_fires_with_each_of_its_parts() -> None:
-    either = sf.any_of(HOURLY, CALL)
-    assert mark_fired(either, NOTHING, ["0"]) == (NOTHING, True)
-    assert mark_fired(either, NOTHING, ["1"]) == (NOTHING, True)
 
 
 def test_what_a_rewritten_trigger_no_longer_has_is_forgotten() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,6 @@ from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
 from scanflow.agent.actuators.actuator import actuator
 from scanflow.agent.context import Context
-from scanflow.agent.records import Event
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agents import SensorFunction
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
@@ -50,30 +48,6 @@ async def fired(function: SensorFunction[..., Any], environment: SensorEnvironme
     ready = hosted_sensor(function, environment)
     sensor_state = SensorState(sensor=ready.name, trigger=ready.trigger)
     return (await ready.run(FiringRequest(cause="c", at=START, **given), sensor_state)).value
-
-
-async def test_async_functions_run_on_the_loop_and_plain_ones_in_a_thread() -> None:
-    @sensor(sf.on_call())
-    async def on_loop() -> int:
-        return threading.get_ident()
-
-    @sensor(sf.on_call())
-    def in_thread() -> int:
-        return threading.get_ident()
-
-    environment = made_environment(FakeClock())
-    assert await fired(on_loop, environment) == threading.get_ident()
-    assert await fired(in_thread, environment) != threading.get_ident()
-
-
-async def test_a_sensor_is_given_what_it_asks_for() -> None:
-    @sensor(sf.on_call())
-    def look(n: int, event: Event | None, context: Context, extra: int = 3) -> list[Any]:
-        return [n, event and event.type, context.agent, context.app, extra]
-
-    event = Event(at=1.0, type="run.failed").model_dump(mode="json")
-    found = await fired(look, made_environment(FakeClock()), args=(7,), kwargs={"extra": 4}, event=event)
-    assert found == [7, "run.failed", "tracker", "mnist", 4]
 
 
 async def test_each_firing_looks_at_the_runs_since_the_last() -> None:

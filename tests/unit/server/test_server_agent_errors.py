@@ -34,15 +34,6 @@ def view(context: ServerContext) -> AgentView:
     return view_of(context, found)
 
 
-def test_an_agent_that_does_not_come_up_is_told_with_what_it_wrote_down(context: ServerContext, folder: Path) -> None:
-    assert view(context).error is None
-    (folder / "failure.json").write_text(json.dumps({"error": "own.py, line 1: no", "type": "UsageError"}))
-    assert view(context).error == "own.py, line 1: no"
-    with context.store.write() as connection:
-        agents.unwant(connection, "a", "tracker")
-    assert view(context).error is None, "nobody wants it to come up"
-
-
 @pytest.mark.parametrize(
     ("log", "error"),
     [

@@ -152,6 +152,8 @@ def test_a_plan_runs_nothing_finds_a_relative_folder_and_misses_a_script_that_is
 def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(api: Api, body: dict[str, Any]) -> None:
     name = api.post("/runs", json=body).json()["name"]
     assert problem(api.post(f"/runs/{name}/resume"))[:2] == (409, "AlreadyRunningError")
+    status, _, told = problem(api.post(f"/runs/{name}/spin", json={"step": "fti"}))
+    assert (status, "Did you mean 'fit'?" in told) == (404, True)
     assert api.post(f"/runs/{name}/stop").json()["name"] == name
     with api.context.store.write() as connection:  # as its controller would
         runs.settle(connection, name, 1, outcome="stopped")
@@ -161,13 +163,6 @@ def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(api: Api, body:
         assert (reply.status_code, reply.json()["state"]) == (200, "running")
     found = known_by(api.context.store, runs.get, name)
     assert (found.drive, found.stop) == (2, False)
-
-
-def test_a_spin_of_what_did_not_run_says_so(api: Api, body: dict[str, Any]) -> None:
-    name = api.post("/runs", json=body).json()["name"]
-    reply = api.post(f"/runs/{name}/spin", json={"step": "fti"})
-    assert problem(reply)[0] == 404
-    assert "Did you mean 'fit'?" in problem(reply)[2]
 
 
 def test_what_is_not_there_and_what_is_no_name_is_a_problem_also_where_a_stream_was_asked_for(api: Api) -> None:

@@ -44,7 +44,7 @@ CHECKS = [
 
 PATIENT = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 EXAMPLES = hypothesis.settings(
-    max_examples=10, deadline=None, database=None, derandomize=True, suppress_health_check=PATIENT
+    max_examples=5, deadline=None, database=None, derandomize=True, suppress_health_check=PATIENT
 )
 
 

@@ -11,7 +11,6 @@ from scanflow.app.application import Application
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
 from scanflow.loading import load_application
-from scanflow.names import RunName
 from scanflow.settings import Settings
 
 APP = """
@@ -45,16 +44,12 @@ def test_an_entered_run_stands_still_until_somebody_drives_it(deployer: Embedded
     name = deployer.batch.free_name()
     entered = deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "two"})), name)
     assert deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "two"})), name) == entered
+    with pytest.raises(InvalidError, match="already"):
+        deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "other"})), name)
     assert (entered.name, entered.state) == (name, "interrupted")
     assert [task.state for task in entered.tasks] == ["pending", "pending"]
     assert deployer.run(RunRequest(deployer.batch.definition(name).app, run=name)).state == "succeeded"
     assert deployer.outputs(name, "second") == {"result": "TWO"}
-
-
-def test_a_name_that_another_run_has_is_refused(deployer: EmbeddedDeployer, app: Application) -> None:
-    deployer.batch.enter(deployer.define(RunRequest(app)), RunName("calm-otter-417"))
-    with pytest.raises(InvalidError, match="already"):
-        deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "other"})), RunName("calm-otter-417"))
 
 
 def test_an_entered_run_that_is_stopped_or_given_up_has_ended(deployer: EmbeddedDeployer, app: Application) -> None:

@@ -38,11 +38,6 @@ def end(job: Job) -> None:
     assert job.daemon.wait(30)
 
 
-def test_a_job_is_what_was_first_asked_for(job: Job) -> None:
-    job.prepare({"what": "something else"})
-    assert job.order == {"what": "test"}
-
-
 def test_a_job_has_one_process_and_another_once_that_is_gone(job: Job) -> None:
     assert start(job)
     assert not start(job)
@@ -55,14 +50,13 @@ def test_a_job_has_one_process_and_another_once_that_is_gone(job: Job) -> None:
 
 
 def test_a_job_that_has_ended_is_not_started_again(job: Job) -> None:
+    job.prepare({"what": "something else"})
+    assert job.order == {"what": "test"}, "what was first asked for"
+    assert [job.begin(), job.begin()] == [False, True], "the next process finds that one began"
     assert job.end_unheld({"done": True})
     assert not job.end_unheld({"done": False})
     assert not start(job)
     assert (job.result, job.starts) == ({"done": True}, 0)
-
-
-def test_what_a_process_noted_before_it_began_is_found_by_the_next(job: Job) -> None:
-    assert [job.begin(), job.begin()] == [False, True]
 
 
 def test_what_dies_without_a_word_is_started_again_after_growing_pauses(job: Job) -> None:

@@ -101,16 +101,6 @@ def test_a_feature_turned_over_has_the_same_index(kind: str, other: str, bins: i
     assert min(plain, turned) > 4 * MAJOR or turned == pytest.approx(plain, rel=0.25, abs=0.1)
 
 
-@pytest.mark.parametrize("kind", [name for name in COLUMNS if name.startswith(("binary", "few", "constant"))])
-@pytest.mark.parametrize("bins", [2, 10])
-def test_a_feature_of_few_values_has_exactly_the_same_one(kind: str, bins: int) -> None:
-    for seed in range(20):
-        generator = np.random.default_rng(seed)
-        old, new = COLUMNS[kind](generator, 700), few(generator, 300)
-
-        assert index(-old, -new, bins=bins) == pytest.approx(index(old, new, bins=bins), rel=1e-9)
-
-
 @pytest.mark.parametrize("count", [60, 400])
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_chance_raises_alarms_about_as_often_as_stated(kind: str, count: int) -> None:

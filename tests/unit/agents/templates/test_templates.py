@@ -12,7 +12,6 @@ from scanflow.agent.actions import Call
 from scanflow.agent.context import Context
 from scanflow.agent.records import Guard, Intent
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow.knowledge import open_knowledge
 from scanflow.plugins import plugin_names
 from scanflow_agents.templates import load_declared
 from scanflow_agents.templates.bookmarks import read_json
@@ -74,15 +73,8 @@ def test_an_agent_with_modules_may_have_parameters_for_them(tmp_path: Path) -> N
                 load_declared(app, agent)
 
 
-@pytest.mark.parametrize("kept_in", ["memory", pytest.param("mlflow", marks=pytest.mark.slow)])
-@pytest.mark.filterwarnings("default")  # MLflow's own use of its libraries
-def test_the_loop_closes_from_predictions_to_another_champion(world: World, kept_in: str) -> None:
+def test_the_loop_closes_from_predictions_to_another_champion(world: World) -> None:
     """Algorithm 1, with everything between the agents carried by hand."""
-    if kept_in == "mlflow":
-        pytest.importorskip("mlflow")
-        world.tracker = open_knowledge(world.folder / "home")
-        world.version()
-        world.tracker.set_model_alias("mnist_cnn", "champion", 1)
     ids = [world.predicted(600), world.predicted(600)]
     called = world.call("tracker", "count_number_of_predictions")
     [detect] = world.passed_on(called)

@@ -83,23 +83,18 @@ def test_the_version_on_trial_is_promoted_without_loading_it_again(served: Onlin
 
 
 @pytest.mark.parametrize(
-    ("primitive", "arguments", "before", "after"),
+    ("primitive", "arguments", "after"),
     [
-        ("update_workflow_replica", {"instances": 4}, {"instances": 2}, {"instances": 4}),
-        ("duplicate_workflow_instance", {"count": 2}, {"instances": 2}, {"instances": 4}),
-        ("delete_workflow_instance", {}, {"instances": 2}, {"instances": 1}),
-        ("update_workflow_affinity", {"affinity": "cpu"}, {"affinity": "any"}, {"affinity": "cpu"}),
-        ("update_workflow_resource", {"cpu": "500m"}, {"cores": 1.0}, {"cores": 0.5}),
-        (
-            "apply_workflow_instance",
-            {"instances": 3, "cores": 0.5},
-            {"instances": 2, "cores": 1.0},
-            {"instances": 3, "cores": 0.5},
-        ),
+        ("update_workflow_replica", {"instances": 4}, {"instances": 4}),
+        ("duplicate_workflow_instance", {"count": 2}, {"instances": 4}),
+        ("delete_workflow_instance", {}, {"instances": 1}),
+        ("update_workflow_affinity", {"affinity": "cpu"}, {"affinity": "cpu"}),
+        ("update_workflow_resource", {"cpu": "500m"}, {"cores": 0.5}),
+        ("apply_workflow_instance", {"instances": 3, "cores": 0.5}, {"instances": 3, "cores": 0.5}),
     ],
 )
-def test_a_service_is_changed_while_it_serves_and_changed_back(
-    served: Online, primitive: str, arguments: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+def test_a_service_is_changed_while_it_serves_and_not_twice_after_a_kill(
+    served: Online, primitive: str, arguments: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
     done = served(primitive, **arguments)
     assert {name: getattr(served.record.shape, name) for name in after} == after
@@ -107,8 +102,6 @@ def test_a_service_is_changed_while_it_serves_and_changed_back(
     again = served(primitive, noted=done.inverse, **arguments)
     assert {name: getattr(served.record.shape, name) for name in after} == after
     assert again.inverse == done.inverse
-    served.undo(done)
-    assert {name: getattr(served.record.shape, name) for name in before} == before
 
 
 def test_what_the_application_wants_is_kept_and_what_a_moment_needs_is_not(served: Online) -> None:

@@ -201,14 +201,13 @@ def test_a_scaling_that_was_added_is_gone_again(world: World) -> None:
     assert world.applications.application.workflow("serve").services[0].scaling is None
 
 
-def test_an_inverse_of_a_threshold_names_it_so_that_its_way_can_be_told(world: World) -> None:
+def test_an_inverse_says_no_more_than_it_has_to_and_names_a_threshold(world: World) -> None:
     with_a_scaling(world)
     done = world("update_workflow_replica", target=100)
     assert done.inverse is not None
     assert (done.inverse.primitive, done.inverse.arguments["target"]) == ("update_workflow_replica", 20.0)
-
-
-def test_an_inverse_says_no_more_than_it_has_to(world: World) -> None:
+    world("delete_workflow")
+    world.wants()
     as_deployed(world)
     done = world("update_workflow_replica", instances=3)
     assert done.inverse == PrimitiveCall(
