@@ -149,7 +149,7 @@ def test_no_agent_is_said_to_be_so_and_an_unknown_one_is_refused(run: Run) -> No
         run({"GET /agents": []}, "agents", "tracker")
 
 
-def test_all_agents_of_an_application_are_started_or_one(run: Run, folder: Path) -> None:
+def test_all_agents_of_an_application_are_started_and_stopped_or_one(run: Run, folder: Path) -> None:
     server = Answers({f"PUT /agents/mnist/{name}": CHECKER | {"name": name} for name in ("tracker", "checker")})
     told = run(server, "agents", "--start", "app.py").stdout
     assert "mnist:tracker  stopped\nmnist:checker  stopped\n" in told
@@ -162,17 +162,13 @@ def test_all_agents_of_an_application_are_started_or_one(run: Run, folder: Path)
     assert server.places == ["PUT /agents/mnist/checker"]
     with pytest.raises(NotFoundError, match="has no agent 'chekcer'"):
         run(server, "agents", "--start", "app.py:chekcer")
+    known = [CHECKER, TRACKER, TRACKER | {"app": "other"}]
+    server = Answers({"GET /agents": known, **{f"DELETE /agents/mnist/{one['name']}": one for one in known}})
+    assert run(server, "agents", "--stop", "mnist").stdout.startswith("mnist:checker  stopped\n")
+    assert server.places[1:] == ["DELETE /agents/mnist/checker", "DELETE /agents/mnist/tracker"]
     (folder / "alone.py").write_text(APP.partition("    agents=[")[0] + ")\n")
     with pytest.raises(InvalidError, match=r"'mnist' has no agents. Give it one: sf.Application"):
         run({}, "agents", "--start", "alone.py")
-
-
-def test_an_application_s_agents_are_stopped_together(run: Run) -> None:
-    known: list[dict[str, Any]] = [CHECKER, TRACKER, TRACKER | {"app": "other"}]
-    server = Answers({"GET /agents": known, **{f"DELETE /agents/mnist/{one['name']}": one for one in known}})
-    told = run(server, "agents", "--stop", "mnist").stdout
-    assert told.splitlines()[0] == "mnist:checker  stopped"
-    assert server.places[1:] == ["DELETE /agents/mnist/checker", "DELETE /agents/mnist/tracker"]
 
 
 def test_a_journal_ends_with_the_newest_entries_however_long_it_is(

@@ -15,6 +15,7 @@ from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
+from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_client.cli.app import app as commands
 from scanflow_client.cli.services import parse_rule, parse_share
@@ -57,10 +58,13 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def deployed(deployer: EmbeddedDeployer, source: Path) -> ServiceRecord:
-    from scanflow.loading import load_application
+def application(source: Path) -> sf.Application:
+    return load_application(str(source))[0]
 
-    return deployer.deploy(Deployment(load_application(str(source))[0], source=source))
+
+@pytest.fixture
+def deployed(deployer: EmbeddedDeployer, application: sf.Application, source: Path) -> ServiceRecord:
+    return deployer.deploy(Deployment(application, source=source))
 
 
 @pytest.fixture
@@ -95,10 +99,6 @@ def test_a_graph_takes_what_its_nodes_take_together() -> None:
     assert shape_of(graph(first, second)) == Shape(instances=3, cores=1.5, memory_bytes=3 * 2**29, affinity="cpumem")
 
 
-def test_what_asks_for_nothing_is_not_limited() -> None:
-    assert shape_of(graph(node("a"))) == Shape()
-
-
 @pytest.mark.parametrize(("instances", "begun"), [(0, 1), (2, 2), (9, 4)])
 def test_scaling_bounds_the_instances(instances: int, begun: int) -> None:
     scaling = sf.Scaling(metric="rps", target=5, min=1, max=4)
@@ -115,28 +115,24 @@ def test_threads_are_derived_anew_where_the_cores_change() -> None:
 
 
 def test_deploying_takes_the_online_workflow_and_what_is_given_beside_it(
-    deployer: EmbeddedDeployer, backend: StandIn, deployed: ServiceRecord, source: Path
+    deployer: EmbeddedDeployer, backend: StandIn, deployed: ServiceRecord, application: sf.Application
 ) -> None:
     assert deployed.name == "digits"
     assert backend.asked == [{"deploy": "digits", "sizing": None, "port": None}]
-    from scanflow.loading import load_application
-
-    app = load_application(str(source))[0]
-    record = deployer.deploy(Deployment(app, "digits", sizing=Sizing(instances=1), port=8080))
+    record = deployer.deploy(Deployment(application, "digits", sizing=Sizing(instances=1), port=8080))
     assert backend.asked[-1]["port"] == 8080
     assert record.shape == Shape(instances=1, cores=1, affinity="cpumem")
 
 
-def test_what_is_run_is_not_deployed_and_the_other_way_round(deployer: EmbeddedDeployer, source: Path) -> None:
-    from scanflow.loading import load_application
-
-    app = load_application(str(source))[0]
+def test_what_is_run_is_not_deployed_and_the_other_way_round(
+    deployer: EmbeddedDeployer, application: sf.Application
+) -> None:
     with pytest.raises(UsageError, match=r"'training' is of type 'batch': it runs to its end. Run it: scanflow run"):
-        deployer.deploy(Deployment(app, "training"))
+        deployer.deploy(Deployment(application, "training"))
     with pytest.raises(UnsupportedError, match=r"'digits' is of type 'online'.*Deploy it: scanflow deploy"):
-        deployer.run(RunRequest(app, "digits"))
+        deployer.run(RunRequest(application, "digits"))
     with pytest.raises(NotFoundError, match=r"no workflow 'digit'. Did you mean 'digits'"):
-        deployer.deploy(Deployment(app, "digit"))
+        deployer.deploy(Deployment(application, "digit"))
 
 
 def test_a_change_of_nothing_is_refused(deployer: EmbeddedDeployer, deployed: ServiceRecord) -> None:

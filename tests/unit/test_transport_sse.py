@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,25 +16,19 @@ def parse(*blocks: bytes) -> list[Message]:
     return [message for block in blocks for message in parser.feed(block)]
 
 
-def test_a_message_has_data_and_may_have_a_type_and_an_id() -> None:
-    assert parse(b"id: 7\nevent: done\ndata: a\ndata: b\n\n") == [Message(data="a\nb", event="done", id="7")]
-    assert parse(b"data:a\n\n") == [Message(data="a")]
-
-
-def test_comments_and_unknown_fields_say_nothing() -> None:
-    assert parse(b": still here\n\nretry: 10\n\nnonsense\n\ndata: x\n\n") == [Message(data="x")]
-
-
-def test_a_message_has_its_own_id_or_none() -> None:
-    assert [one.id for one in parse(b"id: 1\ndata: x\n\ndata: y\n\nid: 3\ndata: z\n\n")] == ["1", None, "3"]
-
-
-def test_a_message_that_was_cut_off_is_not_told() -> None:
-    assert parse(b"data: x\n\ndata: y\n") == [Message(data="x")]
-
-
-def test_text_with_other_line_ends_inside_is_one_line() -> None:
-    assert parse("data: a\u2028b\x0bc\x85d\n\n".encode()) == [Message(data="a\u2028b\x0bc\x85d")]
+@pytest.mark.parametrize(
+    ("stream", "messages"),
+    [
+        (b"id: 7\nevent: done\ndata: a\ndata: b\n\n", [Message(data="a\nb", event="done", id="7")]),
+        (b"data:a\n\n", [Message(data="a")]),
+        (b": still here\n\nretry: 10\n\nnonsense\n\ndata: x\n\n", [Message(data="x")]),
+        (b"id: 1\ndata: x\n\ndata: y\n\n", [Message(data="x", id="1"), Message(data="y")]),
+        (b"data: x\n\ndata: cut off\n", [Message(data="x")]),
+        ("data: a\u2028b\x0bc\x85d\n\n".encode(), [Message(data="a\u2028b\x0bc\x85d")]),
+    ],
+)
+def test_messages_are_read_as_the_standard_says(stream: bytes, messages: list[Message]) -> None:
+    assert parse(stream) == messages
 
 
 texts = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=12)

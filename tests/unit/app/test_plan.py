@@ -43,10 +43,6 @@ def test_steps_of_one_wave_add_up_and_those_of_two_do_not() -> None:
     assert (plan.peak_cores, plan.peak_memory_bytes) == (3, 2 * 2**30)
 
 
-def test_no_more_cores_are_planned_than_the_machine_has() -> None:
-    assert plan_on(batch(sized("a", 8, None), sized("b", 8, None)), cores=10).peak_cores == 10
-
-
 @pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (4, 4), (100, 5)])
 def test_a_fan_out_counts_as_many_tasks_as_fit(cores: int, at_once: int) -> None:
     plan = plan_on(batch(sized("a", 1, "1Gi", for_each=range(5))), cores=cores)

@@ -22,15 +22,6 @@ def test_what_is_no_address_in_the_registry_says_how_one_is_written(model: str) 
         sf.Service(name="cnn", model="models:/")
 
 
-def test_changing_what_was_handed_in_changes_no_service() -> None:
-    classes = ["cat"]
-    service = sf.Service(name="cnn", model=MODEL, parameters={"classes": classes})
-    classes.append("dog")
-    assert service.parameters == {"classes": ["cat"]}
-    with pytest.raises(InvalidError, match="cannot be changed"):
-        service.parameters["classes"] = []  # type: ignore[index]
-
-
 def test_services_are_linked_like_steps() -> None:
     before, model = (
         sf.Service(name="before", implementation="a.py:A", role="TRANSFORMER"),

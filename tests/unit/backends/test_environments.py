@@ -47,11 +47,6 @@ def test_requirements_that_refer_to_another_file_are_refused(line: str) -> None:
         normalised([line], with_runtime=False)
 
 
-def test_an_environment_is_named_by_its_content(tmp_path: Path) -> None:
-    one, same, other = (environment_python(tmp_path, lines) for lines in (["a", "b"], ["a", "b"], ["a", "c"]))
-    assert one == same != other
-
-
 def test_an_environment_can_import_scanflow_and_nothing_else_of_ours(tmp_path: Path) -> None:
     python = environment_python(tmp_path, [])
     make_environment(python, [], base=tmp_path, patience=Patience())

@@ -48,13 +48,6 @@ def test_a_step_is_skipped_only_if_all_it_waited_for_was(parents: dict[str, tupl
     assert progress.finished
 
 
-def test_a_step_that_waits_for_one_that_never_ends_never_becomes_ready() -> None:
-    progress = StepProgress({"a": (), "b": ("a",)})
-    assert progress.next_ready() == "a"
-    assert progress.next_ready() is None
-    assert not progress.finished
-
-
 @given(st.lists(st.tuples(st.floats(0.1, 8), st.integers(0, 8)), max_size=20))
 def test_a_budget_is_never_overdrawn_but_by_one_that_runs_alone(asked: list[tuple[float, int]]) -> None:
     budget = Budget(4, 4)
@@ -67,14 +60,6 @@ def test_a_budget_is_never_overdrawn_but_by_one_that_runs_alone(asked: list[tupl
             assert fits or len(held) == 1
         elif held:
             budget.give_back(held.pop(0))
-
-
-def test_what_is_given_back_can_be_taken_again() -> None:
-    budget = Budget(1, 100)
-    assert budget.take(Share(1))
-    assert not budget.take(Share(1))
-    budget.give_back(Share(1))
-    assert budget.take(Share(1))
 
 
 def test_a_step_larger_than_the_machine_runs_alone_rather_than_never() -> None:

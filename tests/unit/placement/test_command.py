@@ -15,7 +15,7 @@ from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import InstanceRecord, ServiceRecord, Shape
 from scanflow.placement.topology import Core, NumaNode, Topology, load, save, uniform
 from scanflow_client.cli.app import app
-from scanflow_client.formatting.topology import Occupant, draw, labels, legend, summary
+from scanflow_client.formatting.topology import Occupant, draw, legend, summary
 from tests.conftest import Cli
 from tests.unit.placement.test_topology import MACHINES
 from tests.unit.placement.trees import write, write_machine
@@ -42,8 +42,8 @@ def epyc(tmp_path: Path) -> Path:
     return path
 
 
-def test_this_machine_is_drawn(cli: Cli) -> None:
-    done = cli("topology")
+def test_this_machine_is_drawn(quick_cli: Cli) -> None:
+    done = quick_cli("topology")
     assert done.returncode == 0, done.stderr
     assert "socket 0" in done.stdout
     assert "· free." in done.stdout
@@ -157,10 +157,3 @@ def test_an_odd_machine_is_described_in_words() -> None:
     panels = draw(odd, [], width=80)
     assert [panel.title for panel in panels] == ["socket 0 · node 0 (1.0 GiB) · 2 cores", "memory without CPUs"]
     assert panels[0].lines == ("0· 2·", "1·")
-
-
-def test_there_are_letters_for_many() -> None:
-    some = labels()
-    found = [next(some) for _ in range(120)]
-    assert found[:2] == ["a", "b"]
-    assert len(set(found)) == 120

@@ -42,13 +42,6 @@ def test_siblings_are_numbered_as_intel_or_as_amd_does() -> None:
     assert uniform(2, 18, 2, adjacent=True).cores[0].cpus == (0, 1)
 
 
-def test_an_epyc_has_an_l3_for_every_four_cores() -> None:
-    epyc = uniform(1, 64, 2, l3_group=4)
-    assert [cache.cpus for cache in epyc.caches if cache.level == 3][1] == (4, 5, 6, 7, 68, 69, 70, 71)
-    assert epyc.cache_group(70, 3) == 4
-    assert epyc.cache_group(0, 4) is None
-
-
 @pytest.mark.parametrize(
     ("allowed", "quota", "count"),
     [(None, None, 8), ((1, 2, 3), None, 3), (None, 2.5, 3), (None, 0.1, 1), ((1,), 4.0, 1), ((1, 2, 99), 1.0, 1)],

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.reports.drawing import COLOURS, PlacedLabel, place, ticks
+from scanflow.reports.drawing import COLOURS, place, ticks
 from scanflow.reports.model_history import model_history
 from scanflow.reports.page import loop_report
 from scanflow.reports.records import Kind, LoopEvent, Use, Version
@@ -255,10 +255,6 @@ def test_labels_are_placed_inside_and_apart(wanted: list[tuple[float, float]], r
         assert row[0][0] >= -1e-6
         assert row[-1][1] <= 900 + 1e-6
         assert all(one[1] + 8 <= two[0] + 1e-6 for one, two in pairwise(row))
-
-
-def test_a_label_alone_is_where_it_was_wanted() -> None:
-    assert place([(100.0, 50.0)], left=0.0, right=200.0, rows=1) == [PlacedLabel(100.0, 0)]
 
 
 @given(st.floats(0, 1e6), st.floats(1e-3, 1e6), st.integers(1, 12))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,18 +152,6 @@ def test_even_the_end_of_the_process_is_only_an_error(tmp_path: Path) -> None:
         load(write_class(tmp_path, "raise SystemExit(3)"))
 
 
-def test_an_exception_becomes_a_problem_with_the_users_frames(tmp_path: Path) -> None:
-    path = write_class(tmp_path, "class Model:\n    def predict(self, X):\n        return 1 / 0\n")
-    component = load(path)
-    with pytest.raises(ZeroDivisionError) as caught:
-        component.call(1, [], {})
-    problem = raised("The node 'n'", caught.value)
-    assert problem.status == 500
-    assert problem.detail == "The node 'n' raised ZeroDivisionError: division by zero"
-    assert problem.extra["exception"] == "ZeroDivisionError"
-    assert problem.extra["frames"][-1].startswith("user.py:3 in predict")
-
-
 class RefusedError(Exception):
     status_code = 403
 
@@ -182,22 +169,8 @@ def test_an_exception_may_choose_its_status() -> None:
     assert raised("n", ProblemError(422, "as it is")).status == 422
 
 
-def test_a_node_that_is_a_model_of_the_registry_has_its_version(tmp_path: Path) -> None:
-    assert load(write_class(tmp_path, CLASS)).version == ""
-
-
 def test_a_module_of_the_path_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_class(tmp_path, CLASS, "user_module.py")
     monkeypatch.syspath_prepend(str(tmp_path))
     component = load_component(Node(name="n", implementation="user_module:Model"), threads=1)
     assert component.call(2, [], {}) == 2
-
-
-def component(**attributes: Any) -> Component:
-    node = Node(name="n", implementation="a.py:A")
-    return Component(node, lambda value, _names, _meta: value, subject=SimpleNamespace(**attributes))
-
-
-@pytest.mark.parametrize(("blocking", "blocks"), [(None, True), (True, True), (False, False)])
-def test_a_component_needs_a_thread_unless_it_says_otherwise(blocking: bool | None, blocks: bool) -> None:
-    assert component(blocking=blocking).blocks is blocks

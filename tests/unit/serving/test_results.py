@@ -9,7 +9,7 @@ import pytest
 
 from scanflow_serving.declared import TensorSpec
 from scanflow_serving.problems import ProblemError
-from scanflow_serving.results import as_array, as_tensors, raw_bytes
+from scanflow_serving.results import as_tensors, raw_bytes
 
 WHO = "The node 'n'"
 
@@ -83,7 +83,3 @@ def test_a_result_is_given_as_its_bytes(value: Any, raw: bytes) -> None:
 def test_several_outputs_are_no_raw_bytes() -> None:
     with pytest.raises(ProblemError, match="2 outputs"):
         raw_bytes({"a": b"", "b": b""}, WHO)
-
-
-def test_text_is_held_as_bytes() -> None:
-    assert as_array(np.array(["é"]), WHO).tolist() == ["é".encode()]
