@@ -290,7 +290,6 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
         ("checker", UnavailableError, r"mnist:checker is stopped.*--start app.py:checker\. Or.*--trace"),
         ("mnist", InvalidError, "Say which: mnist:tracker, mnist:checker"),
         ("tracker --since yesterday", InvalidError, "Or a time, such as 2026-01-31T06:00"),
-        ("tracker --trace trace.json", InvalidError, r"trace\.json"),
         ("tracker --trace none.json", NotFoundError, r"There is no file 'none\.json'"),
         (
             "tracker other.py --save saved.json",
@@ -303,7 +302,6 @@ def test_what_cannot_be_replayed_is_refused_with_what_to_do(
     folder: Path, journal: Journal, words: str, error: type[Exception], told: str
 ) -> None:
     (folder / "other.py").write_text(APP.replace('name="mnist"', 'name="other"'))
-    (folder / "trace.json").write_text('{"entries": 3}')
     with pytest.raises(error, match=told):
         cli("replay", *words.split())
     assert not (folder / "saved.json").exists()

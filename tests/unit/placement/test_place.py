@@ -23,6 +23,8 @@ from tests.unit.placement.test_topology import MACHINES
 THESIS = uniform(2, 18)
 RESERVED = uniform(2, 16)
 EPYC = uniform(1, 64, l3_group=4)
+SMT = uniform(2, 18, 2)
+NODES = uniform(2, 18, nodes_per_socket=2)
 OWN: tuple[AffinityMode, ...] = ("cpu", "cpumem", "cpumempin")
 
 
@@ -92,26 +94,20 @@ def test_caches_and_siblings_keep_sockets(n_socket: int, per_socket: int, n_cpu:
         (EPYC, 4, 2, "cpumem", ["0-1", "4-5", "8-9", "12-13"]),
         (EPYC, 8, 6, "cpumem", [f"{k}-{k + 5}" for k in range(0, 48, 6)]),
         # With SMT: a CPU of each core, and siblings only when cores run out, of its own cores first.
-        (uniform(2, 18, 2), 4, 9, "cpumem", ["0-8", "9-17", "18-26", "27-35"]),
-        (uniform(2, 18, 2), 2, 36, "cpumem", ["0-17,36-53", "18-35,54-71"]),
-        (uniform(2, 18, 2), 4, 18, "cpumem", ["0-8,36-44", "9-17,45-53", "18-26,54-62", "27-35,63-71"]),
-        (uniform(2, 18, 2), 4, 10, "cpumem", ["0-8,36", "9-17,45", "18-26,54", "27-35,63"]),
-        (uniform(2, 18, 2), 2, 20, "cpu", ["0-8,18-26,36,54", "9-17,27-35,45,63"]),
+        (SMT, 4, 9, "cpumem", ["0-8", "9-17", "18-26", "27-35"]),
+        (SMT, 2, 36, "cpumem", ["0-17,36-53", "18-35,54-71"]),
+        (SMT, 4, 18, "cpumem", ["0-8,36-44", "9-17,45-53", "18-26,54-62", "27-35,63-71"]),
+        (SMT, 4, 10, "cpumem", ["0-8,36", "9-17,45", "18-26,54", "27-35,63"]),
+        (SMT, 2, 20, "cpu", ["0-8,18-26,36,54", "9-17,27-35,45,63"]),
         (uniform(2, 16, 2, adjacent=True), 2, 4, "cpumem", ["0,2,4,6", "32,34,36,38"]),
         (uniform(2, 16, 2, adjacent=True), 2, 32, "cpumem", ["0-31", "32-63"]),
         (uniform(1, 64, 2, l3_group=4), 16, 8, "cpumem", [f"{k}-{k + 3},{k + 64}-{k + 67}" for k in range(0, 64, 4)]),
         # A socket of two nodes: inside a node while that goes.
-        (uniform(2, 18, nodes_per_socket=2), 4, 9, "cpumem", ["0-8", "9-17", "18-26", "27-35"]),
-        (uniform(2, 18, nodes_per_socket=2), 2, 18, "cpumem", ["0-17", "18-35"]),
-        (
-            uniform(2, 18, nodes_per_socket=2),
-            6,
-            6,
-            "cpumem",
-            ["0-5", "6-8,15-17", "9-14", "18-23", "24-26,33-35", "27-32"],
-        ),
-        (uniform(2, 18, nodes_per_socket=2), 2, 4, "cpumem", ["0-3", "18-21"]),
-        (uniform(2, 18, nodes_per_socket=2), 4, 4, "cpumem", ["0-3", "9-12", "18-21", "27-30"]),
+        (NODES, 4, 9, "cpumem", ["0-8", "9-17", "18-26", "27-35"]),
+        (NODES, 2, 18, "cpumem", ["0-17", "18-35"]),
+        (NODES, 6, 6, "cpumem", ["0-5", "6-8,15-17", "9-14", "18-23", "24-26,33-35", "27-32"]),
+        (NODES, 2, 4, "cpumem", ["0-3", "18-21"]),
+        (NODES, 4, 4, "cpumem", ["0-3", "9-12", "18-21", "27-30"]),
         # What the equations leave open: instances and cores that do not divide.
         (THESIS, 3, 4, "cpumem", ["0-3", "4-7", "18-21"]),
         (THESIS, 3, 3, "cpu", ["0-1,18", "2,19-20", "3-4,21"]),
@@ -144,7 +140,7 @@ TWO, SIX = uniform(1, 2), uniform(1, 6)
         (THESIS, 0, 4, {}, []),
         (VIRTUAL, 2, 2, {}, ["0-1", "2-3"]),
         (WIDE_NODES, 2, 2, {}, ["0-1", "12-13"]),
-        (uniform(2, 18, 2).replace(allowed=tuple(range(2, 36))), 2, 16, {}, ["2-17", "18-33"]),
+        (SMT.replace(allowed=tuple(range(2, 36))), 2, 16, {}, ["2-17", "18-33"]),
         (THESIS, 2, 4, {"taken": set(range(12))}, ["18-21", "22-25"]),
         # Siblings of an instance's own cores come first: sharing a core with another instance harms both.
         (uniform(1, 4, 2), 2, 1, {"taken": {4, 5}}, ["2", "3"]),
@@ -278,7 +274,7 @@ def refused(call: Callable[[], Any]) -> str:
             "An instance of 3 cores cannot be placed: this machine has 2 CPUs. Write at most cores=2.",
         ),
         (
-            lambda: place(uniform(2, 18, 2).replace(allowed=tuple(range(2, 36)), quota=20), 6, 4, "cpu"),
+            lambda: place(SMT.replace(allowed=tuple(range(2, 36)), quota=20), 6, 4, "cpu"),
             (
                 "6 instances of 4 cores need 24 cores: this machine has 72 CPUs (36 cores with up to 2 siblings), of "
                 "which the affinity mask or cpuset leaves 34 (2-35), and the CPU quota is 20. "
@@ -351,7 +347,7 @@ def test_what_a_refusal_advises_can_be_had(machine: Topology, count: int, cores:
 
 
 def test_reasons_say_where_each_instance_is_and_what_it_shares() -> None:
-    machine = uniform(2, 18, 2)
+    machine = SMT
     lines = explain(machine, place(machine, 4, 10, "cpumempin"), "cpumempin")
     assert lines[0].startswith("cpumempin: each instance has CPUs of its own in one socket")
     assert lines[1] == (

@@ -14,6 +14,7 @@ import pytest
 
 from scanflow.processes import restarter, shim
 from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, read_exit, stop_attempt
+from tests.waiting import until
 
 PATIENCE_S = 20.0
 
@@ -37,26 +38,20 @@ def end_of(shims: Shims, folder: Path) -> Exit:
 
 
 def wait_for(path: Path) -> None:
-    """Wait until another process has made a file, as its own shims would tell it."""
-    with Shims() as nobody:
-        for _ in range(int(PATIENCE_S / 0.01)):
-            if path.exists():
-                return
-            nobody.wait(0.01)
-    raise AssertionError(f"{path} did not appear")
+    until(path.exists, f"{path} appears")
 
 
 def ends(pid: int) -> bool:
-    """Say whether a process is gone, or only waits for its parent to take note."""
-    with Shims() as nobody:
-        for _ in range(int(PATIENCE_S / 0.01)):
-            try:
-                if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                    return True
-            except psutil.NoSuchProcess:
-                return True
-            nobody.wait(0.01)
-    return False
+    """Wait until a process is gone, or only waits for its parent to take note."""
+
+    def gone() -> bool:
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    until(gone, f"the process {pid} ends")
+    return True
 
 
 def test_a_command_that_ends_well_is_told_with_what_it_used(shims: Shims, tmp_path: Path) -> None:

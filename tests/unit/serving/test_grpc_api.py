@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tritonclient.utils import InferenceServerException
 
 from scanflow.wire import Limits
 from scanflow_serving.grpc_api import GrpcApi, read_request
@@ -43,9 +42,7 @@ class Core:
         return Response(200, json.dumps(found).encode())
 
     async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
-        if model == "slow":
-            await asyncio.sleep(deadline_s)
-            raise ProblemError(504, "The deadline passed.")
+        assert 0 < deadline_s <= 5
         if model == "busy":
             raise ProblemError(429, "The queue is full.", retry_after_s=2)
         outputs = [
@@ -128,19 +125,6 @@ def test_the_official_client_sends_texts(client: Any) -> None:
     words = np.array([b"one", b"", "drei"], object)
     answer = client.infer("double", [given("x", words, "BYTES")])
     assert answer.as_numpy("x-out").tolist() == [b"one", b"", b"drei"]
-
-
-@pytest.mark.parametrize(("model", "word"), [("slow", "DEADLINE_EXCEEDED"), ("busy", "RESOURCE_EXHAUSTED")])
-def test_a_problem_becomes_the_status_that_grpc_has_for_it(client: Any, model: str, word: str) -> None:
-    with pytest.raises(InferenceServerException) as caught:
-        client.infer(model, [given("x", np.zeros((1, 2), np.float32), "FP32")], client_timeout=0.5)
-    assert word in str(caught.value.status())
-
-
-def test_an_unknown_model_is_not_found(client: Any) -> None:
-    with pytest.raises(InferenceServerException) as caught:
-        client.get_model_metadata("triple")
-    assert "NOT_FOUND" in str(caught.value.status())
 
 
 def request(**tensor: Any) -> Any:
