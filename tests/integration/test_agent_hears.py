@@ -47,7 +47,6 @@ def agent(tmp_path: Path, server: ServerProcess) -> Iterator[Hosted]:
 
 
 def happen(server: ServerProcess, *numbers: int, kind: str = "wheel", app: str = "mnist") -> list[int]:
-    """Tell the server of events; return their numbers in its list."""
     told = [{"at": 1.0, "type": "part.made", "app": app, "data": {"kind": kind, "n": number}} for number in numbers]
     reply = server.api.post("/events", json=told)
     assert reply.status_code == 201, reply.text

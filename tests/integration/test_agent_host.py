@@ -225,14 +225,12 @@ def server() -> Iterator[StandInServer]:
 
 @pytest.fixture
 def own_server() -> Iterator[StandInServer]:
-    """For agents of one test."""
     with standing_in() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory, server: StandInServer) -> Iterator[Hosted]:
-    """One agent for all tests that leave it at work."""
     made = Hosted(tmp_path_factory.mktemp("tracker"), server).start()
     yield made
     made.kill()
@@ -253,6 +251,10 @@ def test_it_tells_the_server_where_it_is_and_proposes_what_its_strategies_want(
     assert sensors["tick"]["fired"] >= 3
     assert sensors["tick"]["next"] is not None
     assert agent.ask("GET", "/healthz")["sensors"] == 4
+    event = {"id": 12, "at": 1.0, "type": "run.failed", "app": "mnist", "subject": "run/tall-fox"}
+    assert [agent.ask("POST", "/inbox", [event]) for _ in range(2)] == [{"fired": 1}, {"fired": 0}]
+    until(lambda: server.keys("alarm"), "what is wanted of an event came")
+    assert server.keys("alarm") == ["tracker/alarm/event:12"]
 
 
 def test_a_call_goes_from_one_agent_to_the_other_once(agent: Hosted, server: StandInServer) -> None:
@@ -263,14 +265,6 @@ def test_a_call_goes_from_one_agent_to_the_other_once(agent: Hosted, server: Sta
     assert server.calls == [("tracker/passed_on/call:k1", {"args": [5], "kwargs": {}})]
     found = [entry["body"] for entry in agent.journal("sample") if entry["subject"] == "check"]
     assert [(one["id"], one["value"]) for one in found] == [(told["sample"], 7)]
-
-
-def test_an_event_becomes_an_intent(agent: Hosted, server: StandInServer) -> None:
-    event = {"id": 12, "at": 1.0, "type": "run.failed", "app": "mnist", "subject": "run/tall-fox"}
-    assert agent.ask("POST", "/inbox", [event]) == {"fired": 1}
-    assert agent.ask("POST", "/inbox", [event]) == {"fired": 0}
-    until(lambda: server.keys("alarm"), "the intent came")
-    assert server.keys("alarm") == ["tracker/alarm/event:12"]
 
 
 def test_bad_requests_are_told_what_is_wrong(agent: Hosted) -> None:

@@ -55,7 +55,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[ServerProcess]:
-    """A server to which the commands go. Its agents are stopped at the end."""
     process = ServerProcess(home)
     process.start()
     with pytest.MonkeyPatch.context() as patch:
@@ -70,7 +69,6 @@ def server(home: Path) -> Iterator[ServerProcess]:
 
 
 def told(quick_cli: Cli, *words: str) -> Any:
-    """Return what a command tells as JSON."""
     done = quick_cli(*words, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -14,7 +14,6 @@ MakePlant = Callable[..., Plant]
 
 @pytest.fixture
 def make_plant(home: Path, tmp_path: Path) -> Iterator[MakePlant]:
-    """Make a plant of these files, with its server started."""
     made: list[Plant] = []
 
     def make(files: Mapping[str, str], **environ: str) -> Plant:

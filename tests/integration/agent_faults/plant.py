@@ -52,15 +52,12 @@ class Plant:
             _end(Job(path.parent))
 
     def hold(self) -> None:
-        """Let what waits for it wait: instances that load, steps that run."""
         (self.folder / "hold").touch()
 
     def release(self) -> None:
-        """Let what waits go on."""
         (self.folder / "hold").unlink(missing_ok=True)
 
     def get(self, path: str, **params: Any) -> Any:
-        """Ask the server."""
         reply = self.server.api.get(path, params=params)
         assert reply.status_code == 200, reply.text
         return reply.json()
@@ -68,18 +65,15 @@ class Plant:
     # -- agents
 
     def start(self, *agents: str) -> None:
-        """Have agents running, and wait until they are."""
         for agent in agents:
             self.server.api.put(f"/agents/{self.app}/{agent}", json=self.body).raise_for_status()
         for agent in agents:
             self.until_there(agent)
 
     def until_there(self, agent: str) -> None:
-        """Wait until an agent answers."""
         until(lambda: self.answers(agent), f"the agent {agent} answers; see {self.server.log} and {self.log_of(agent)}")
 
     def answers(self, agent: str) -> bool:
-        """Say whether an agent answers where the server says that it is."""
         url = self.view(agent)["url"]
         try:
             return url is not None and httpx.get(f"{url}/healthz", timeout=30).status_code == 200
@@ -87,81 +81,64 @@ class Plant:
             return False
 
     def view(self, agent: str) -> dict[str, Any]:
-        """Return an agent as the server tells it."""
         found: dict[str, Any] = self.get(f"/agents/{self.app}/{agent}")
         return found
 
     def log_of(self, agent: str) -> Path:
-        """Return where an agent's process writes."""
         return Job(self.home / "server" / "agents" / self.app / agent).log
 
     def kill(self, agent: str) -> None:
-        """Kill an agent's process, and return when it is gone."""
         assert _end(Job(self.home / "server" / "agents" / self.app / agent)), f"{agent} does not run"
 
     def ask(self, agent: str, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
-        """Ask an agent's own face."""
         headers = bearer(self.server.token) | ({} if key is None else {"idempotency-key": key})
         asked = httpx.request(method, self.view(agent)["url"] + path, json=body, headers=headers, timeout=60)
         assert asked.is_success, asked.text
         return asked.json()
 
     def call(self, agent: str, sensor: str, *args: Any, key: str | None = None, **kwargs: Any) -> str:
-        """Call a sensor, and return the id that its sample has."""
         body = {"args": list(args), "kwargs": kwargs}
         return str(self.ask(agent, "POST", f"/sensors/{sensor}", body, key=key)["sample"])
 
     def fire(self, agent: str, sensor: str) -> None:
-        """Fire a sensor now, whatever its trigger is."""
         self.ask(agent, "POST", f"/sensors/{sensor}/fire", {})
 
     def sensor(self, agent: str, name: str) -> dict[str, Any]:
-        """Return how a sensor fares."""
         return next(one for one in self.ask(agent, "GET", "/sensors") if one["name"] == name)
 
     def journal(self, agent: str, kind: str, subject: str | None = None) -> list[dict[str, Any]]:
-        """Return what an agent noted, of one kind, about one sensor or strategy."""
         found = self.ask(agent, "GET", f"/journal?kind={kind}&limit=10000")
         return [one["body"] for one in found if subject in {None, one["subject"]}]
 
     def samples(self, agent: str, sensor: str) -> list[dict[str, Any]]:
-        """Return what a sensor found, the oldest first."""
         return self.journal(agent, "sample", sensor)
 
     # -- what they want, and what came of it
 
     def actions(self, **fields: Any) -> list[dict[str, Any]]:
-        """Return what agents wanted and what became of it, the oldest first; ``fields`` are of the intent."""
         found = reversed(self.get("/intents", app=self.app, limit=1000))
         wanted = {"source": "agent", **fields}  # people's own commands are listed with them
         return [one for one in found if all(one["intent"][name] == value for name, value in wanted.items())]
 
     def done(self, **fields: Any) -> list[dict[str, Any]]:
-        """Return what was acted on."""
         return [one for one in self.actions(**fields) if one["decision"]["verdict"] == "act"]
 
     def refused(self, **fields: Any) -> list[dict[str, Any]]:
-        """Return what was refused."""
         return [one for one in self.actions(**fields) if one["decision"]["verdict"] == "refuse"]
 
     def ended(self, **fields: Any) -> dict[str, Any]:
-        """Return the only thing that was acted on, once it has ended."""
         what = f"{fields} is over; see {self.server.log}"
         until(lambda: [one for one in self.done(**fields) if one["ended"] is not None], what, patience_s=PATIENCE_S)
         (found,) = self.done(**fields)
         return found
 
     def why(self, id: str) -> str:
-        """Return the story of an action."""
         return "\n".join(self.get(f"/intents/{id}/why")["lines"])
 
     def runs(self, workflow: str) -> list[dict[str, Any]]:
-        """Return the runs of a workflow, the newest first."""
         return [one for one in self.get("/runs", limit=1000) if one["workflow"] == workflow]
 
     def ended_runs(self, workflow: str, count: int, *, state: str = "succeeded") -> list[dict[str, Any]]:
-        """Return the runs of a workflow once so many of them have ended so, and none goes on."""
-
         def all_ended() -> bool:
             states = Counter(one["state"] for one in self.runs(workflow))
             return states[state] >= count and not states["running"]
@@ -170,24 +147,20 @@ class Plant:
         return self.runs(workflow)
 
     def notes(self) -> list[str]:
-        """Return what steps have noted."""
         return self.ledger.read_text(encoding="utf-8").splitlines()
 
     # -- services
 
     def deploy(self, workflow: str) -> str:
-        """Serve an online workflow, and return where."""
         done = self.server.operation(self.server.api.post("/services", json={**self.body, "workflow": workflow}))
         assert done["state"] == "succeeded", done
         return str(done["result"]["url"])
 
     def service(self, name: str) -> dict[str, Any]:
-        """Return a service as it stands."""
         found: dict[str, Any] = self.get(f"/services/{name}")
         return found
 
     def served(self, name: str) -> dict[str, str]:
-        """Return which versions of which models a service answers with."""
         current = next(one for one in self.service(name)["revisions"] if one["role"] == "current")
         models: dict[str, str] = current["models"]
         return models

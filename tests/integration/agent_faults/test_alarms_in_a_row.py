@@ -24,7 +24,6 @@ ALARMS, BUDGET = 100, 3
 
 
 def raise_alarms(plant: Plant, first: int, count: int) -> None:
-    """Call the checker so often, without a pause, and wait until it has taken each alarm up."""
     url = plant.view("checker")["url"]
     with httpx.Client(base_url=url, headers=bearer(plant.server.token), timeout=60) as face:
         for number in range(first, first + count):

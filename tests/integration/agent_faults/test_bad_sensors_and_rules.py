@@ -93,7 +93,6 @@ BAD = {
 
 
 def go_on(plant: Plant) -> None:
-    """Return when the sensor that is well has fired some times more."""
     fired = plant.sensor("tracker", "well")["fired"]
     until(lambda: plant.sensor("tracker", "well")["fired"] > fired + 5, "the others go on")
 

@@ -79,7 +79,6 @@ FILES = {"app.py": APP, "echo.py": ECHO, "planner.py": PLANNER}
 
 
 def wishes(plant: Plant) -> Counter[str]:
-    """Return how often a step was run for each wish."""
     return Counter(note.split(" ", 1)[1] for note in plant.notes())
 
 

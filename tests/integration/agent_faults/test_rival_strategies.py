@@ -76,13 +76,11 @@ def instances(plant: Plant) -> int:
 
 
 def changes(plant: Plant) -> int:
-    """Return how often the service was changed since it was deployed."""
     generation: int = plant.service("serve")["generation"]
     return generation - 1
 
 
 def refusals(plant: Plant, agent: str, count: int) -> list[str]:
-    """Return why an agent was refused, once it was that often."""
     until(lambda: len(plant.refused(agent=agent)) >= count, f"{agent} was refused {count} times")
     return [one["decision"]["reason"] for one in plant.refused(agent=agent)]
 

@@ -87,7 +87,6 @@ class Mlflow:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "scanflow_client.mlflow_server", str(self.port)],
@@ -99,14 +98,12 @@ class Mlflow:
         until(self.answers, f"MLflow answers; see {self.log}", patience_s=PATIENCE_S)
 
     def answers(self) -> bool:
-        """Say whether it does."""
         try:
             return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
     def kill(self) -> None:
-        """Kill it, and the process that it has answer."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(30)
@@ -123,12 +120,10 @@ def mlflow(home: Path) -> Iterator[Mlflow]:
 
 @pytest.fixture
 def plant(make_plant: MakePlant, mlflow: Mlflow) -> Plant:
-    """A plant that does all its tracking over HTTP."""
     return make_plant({"app.py": APP, "echo.py": ECHO, "tracker.py": TRACKER}, SCANFLOW_TRACKER_URI=mlflow.url)
 
 
 def predict(url: str) -> None:
-    """Send as many rows as make a file of predictions."""
     inputs = [{"name": "x", "shape": [ROWS, 1], "datatype": "FP64", "data": [[1.0]] * ROWS}]
     answer = httpx.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -140,7 +135,6 @@ def counted(plant: Plant) -> list[tuple[str, float]]:
 
 
 def waiting(plant: Plant) -> int:
-    """Return how many files of predictions wait for the tracker."""
     return len(list((plant.home / "services" / "serve").rglob("*.npz")))
 
 

@@ -20,7 +20,6 @@ pytestmark = [
 
 
 def left_to_learn(plant: Plant) -> int:
-    """Return how many labels no model has learnt from, as the planner found last."""
     value = plant.samples("planner", "count_number_of_pickeddata")[-1]["value"]
     return 10**6 if value is None else int(value["picked"])
 

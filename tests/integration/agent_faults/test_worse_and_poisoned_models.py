@@ -37,7 +37,6 @@ class Poison:
 
 
 def label_points(plant: Plant, knowledge: Any, name: str, count: int) -> None:
-    """Have that many points labelled, as a detection and a person would."""
     import numpy as np
 
     folder = plant.folder / name
@@ -56,12 +55,10 @@ def label_points(plant: Plant, knowledge: Any, name: str, count: int) -> None:
 
 
 def found(plant: Plant, sensor: str) -> list[Any]:
-    """Return what a sensor of the planner has found, where it did not fail."""
     return [one["value"] for one in plant.samples("planner", sensor) if one["error"] is None]
 
 
 def looked_again(plant: Plant, agent: str, sensor: str, times: int = 3) -> list[Any]:
-    """Return what a sensor found in its next firings."""
     known = len(plant.samples(agent, sensor))
     until(lambda: len(plant.samples(agent, sensor)) >= known + times + 1, f"{sensor} has looked some times more")
     samples = plant.samples(agent, sensor)[known + 1 :]

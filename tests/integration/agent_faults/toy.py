@@ -162,7 +162,6 @@ def files(*, record: int = 0, **parameters: dict[str, Any]) -> dict[str, str]:
 
 
 def knowledge_of(home: Path) -> KnowledgeBase:
-    """Return the tracker and registry of the home folder."""
     return open_knowledge(home)
 
 
@@ -186,7 +185,6 @@ def add_version(knowledge: KnowledgeBase, folder: Path, *, bound: float, champio
 
 
 def ask(url: str, *numbers: float) -> list[int]:
-    """Send numbers to the service, and return on which side each of them is."""
     data = [[number] for number in numbers]
     inputs = [{"name": "input-0", "shape": [len(data), 1], "datatype": "FP64", "data": data}]
     answer = httpx.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=60)
@@ -195,5 +193,4 @@ def ask(url: str, *numbers: float) -> list[int]:
 
 
 def on_its_side(number: float, bound: float) -> int:
-    """Return what a model with that bound says of a number."""
     return int(number > bound)

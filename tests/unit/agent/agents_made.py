@@ -44,7 +44,6 @@ def situation(**parameters: JSON) -> Situation:
 
 
 def shop(folder: Path, *, modules: dict[str, str], **fields: Any) -> sf.Application:
-    """Write an agent's modules, and return an application with that agent."""
     for name, text in modules.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

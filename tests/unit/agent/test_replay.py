@@ -48,7 +48,6 @@ TRACE = [sample(1, 5), sample(2, 50), sample(3, 500), sample(4, "five"), sample(
 
 
 def journal(judges: Evaluator, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
-    """Yield what an agent notes of samples, as its face tells it."""
     for one in samples:
         yield entry("sample", one.sensor, one.model_dump(mode="json"))
         found = judges.evaluate(one)

@@ -42,7 +42,6 @@ class FakeClock:
         self.scheduler[name] = (times, ring, grace_s)
 
     def next_of(self, name: str) -> float | None:
-        """Return when an alarm rings, as APScheduler asks for it."""
         found = self.scheduler[name][0].get_next_fire_time(None, datetime.fromtimestamp(self.now, UTC))
         return None if found is None else found.timestamp()
 
@@ -54,7 +53,6 @@ class FakeClock:
         self.scheduler.clear()
 
     async def advance(self, seconds: float) -> None:
-        """Go on, stopping at each alarm and timer on the way."""
         until = self.now + seconds
         while True:
             ringing = {name: found for name in self.scheduler if (found := self.next_of(name)) is not None}
@@ -85,8 +83,6 @@ class FakeHandle:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run what a property test does, on a loop of its own."""
-
     async def within() -> None:
         async with asyncio.timeout(60):
             await test()
@@ -95,7 +91,6 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def turns(count: int = 12) -> None:
-    """Let what is ready run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -148,8 +143,6 @@ def sensor(
     function: Callable[[FiringRequest], Coroutine[Any, Any, Any]] | None = None,
     **limits: Any,
 ) -> HostedSensor:
-    """Return a sensor whose value is what ``function`` returns, or 1."""
-
     async def run(firing: FiringRequest, sensor_state: SensorState) -> SensorResult:
         return SensorResult(value=1 if function is None else await function(firing))
 
@@ -189,7 +182,6 @@ class Agent:
         await self.host.stop(patience_s=0.0)
 
     async def kill(self) -> None:
-        """End as a killed process does: what is committed stays, nothing more comes."""
         self.clock.scheduler.clear()
         self.clock.timers.clear()
         self.host.loop._closed = True

@@ -20,7 +20,6 @@ from tests.waiting import until
 
 
 def a_service(name: str, state: str) -> ServiceRecord:
-    """Return a service as it is listed."""
     fields = {"name": name, "app": "a", "team": "t", "state": state, "url": "http://127.0.0.1:1", "folder": "/f"}
     return ServiceRecord.model_validate({**fields, "generation": 1, "shape": {"instances": 1}})
 

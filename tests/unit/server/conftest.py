@@ -22,7 +22,6 @@ from tests.unit.server.keeping import Api
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL of our own."""
     with private_postgres() as server:
         yield server
 
@@ -35,7 +34,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
     server: Postgres = request.getfixturevalue("postgres")
@@ -44,7 +42,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(database: str) -> Iterator[Store]:
-    """A store with all its tables."""
     opened = open_store(database)
     migrate(opened)
     yield opened

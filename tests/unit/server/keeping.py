@@ -29,7 +29,6 @@ class Api(httpx.Client):
 
 
 def entered(context: ServerContext, *, app: str = "mnist", team: str = "data", workflow: str) -> str:
-    """Enter a run in the journal, as who drives one does, and return its name."""
     with closing(Journal(Home(context.settings.home).journal)) as journal:
         made = journal.create_run(
             app=app, team=team, workflow=workflow, parent=Path("/"), source=None, definition="{}", rng=random.Random()
@@ -38,7 +37,6 @@ def entered(context: ServerContext, *, app: str = "mnist", team: str = "data", w
 
 
 def stored(id: str, state: Any = "refused", verdict: Any = "refuse", **changes: Any) -> ActionRow:
-    """Return an intent that came to this; ``changes`` are of its own fields."""
     wanted = intent(id, **changes)
     decision = Decision(intent=id, verdict=verdict, reason="So it was.", at=5.0)
     began = 5.0 if state in {"running", "succeeded", "failed"} else None
@@ -46,7 +44,6 @@ def stored(id: str, state: Any = "refused", verdict: Any = "refuse", **changes: 
 
 
 def known_by(store: Store, get: Callable[..., _Kept | None], *key: object) -> _Kept:
-    """Return what a store has under a key."""
     with store.read() as connection:
         found = get(connection, *key)
     assert found is not None
@@ -64,11 +61,9 @@ ONLINE: dict[str, Any] = {
 
 
 def deployed(api: Api, **changes: Any) -> httpx.Response:
-    """Ask for a service of a registered model, with other fields of the application."""
     return api.post("/services", json={"application": {**ONLINE, "app_dir": str(api.context.settings.home), **changes}})
 
 
 def a_run(name: str, **more: Any) -> WantedRun:
-    """Return a run that was asked for long ago."""
     asked: dict[str, Any] = {"created": 1.0, "asked": DriveRequest(action="run"), **more}
     return WantedRun(name=name, app="a", team="t", workflow="w", **asked)

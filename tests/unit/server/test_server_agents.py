@@ -51,7 +51,6 @@ class Hosting:
             agents.unwant(connection, "a", "tracker")
 
     def gone(self) -> None:
-        """Want it no more, and wait until it has ended."""
         self.unwant()
         self.until(lambda: not self.job.alive, "it has ended")
 
@@ -63,7 +62,6 @@ class Hosting:
         return self.job.pid
 
     def crashed(self) -> None:
-        """Let one that dies each time be hosted once, and wait until it has died."""
         before = self.job.starts
         self.until(lambda: self.job.starts > before, "it was started")
         until(lambda: not self.job.alive, "it has died")

@@ -38,7 +38,6 @@ HERE = {"url": "http://127.0.0.1:5000", "pid": 4242}
 
 @pytest.fixture
 def body(tmp_path: Path) -> dict[str, Any]:
-    """What asks for a run of one script."""
     (tmp_path / "fit.py").write_text("print('fitted')")
     return {"application": {**BATCH, "app_dir": str(tmp_path)}, "source": None}
 
@@ -237,7 +236,9 @@ def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(api: Api
 NONSENSE = ["x", "-1", "1.5", "9" * 19, "9" * 4301, "9" * 20_000, "0" * 4301]
 
 
-def test_what_is_no_number_of_an_event_is_as_if_none_was_known(api: Api, body: dict[str, Any]) -> None:
+def test_a_stream_goes_on_behind_a_number_and_what_is_none_is_as_if_none_was_known(
+    api: Api, body: dict[str, Any]
+) -> None:
     def told(path: str, last: str) -> list[str]:
         lines = api.get(path, headers={"Last-Event-ID": last}).text.splitlines()
         return [line for line in lines if line.startswith("id")]
@@ -255,6 +256,10 @@ def test_what_is_no_number_of_an_event_is_as_if_none_was_known(api: Api, body: d
         with api.stream("GET", "/events", headers=headers) as reply:
             assert next(line for line in reply.iter_lines() if line.startswith("id: ")) == "id: 1", last
         assert told(f"/operations/{operation}/events", last) == ["id: 1", "id: 2"], last
+    lines = api.get(f"/operations/{operation}/events", headers={"Last-Event-ID": "1"}).text.splitlines()
+    assert [line for line in lines if line.startswith(("event", "id"))] == ["event: done", "id: 2"]
+    done = json.loads(next(line.removeprefix("data: ") for line in lines if line.startswith("data: ")))
+    assert (done["state"], done["problem"]["detail"]) == ("failed", "no")
     for last in ("1", *(f"1-{one}" for one in NONSENSE)):
         assert told(f"/runs/{run}/events", last) == ["id: 1-1"], last
 
@@ -294,25 +299,6 @@ def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_b
     assert (deploy("first"), delete("delete").json()["operation"]) == (first, deleted)
     assert delete("another").status_code == 404
     assert api.get("/applications/mnist").json()["source"] is not None, "as it was deployed last"
-
-
-def test_an_operation_that_has_ended_streams_its_progress_and_its_end(api: Api) -> None:
-    id = deployed(api).json()["operation"]
-    with api.context.store.write() as connection:
-        operations.end(connection, id, at=2.0, progress=["one", "two"], problem={"status": 400, "detail": "no"})
-    lines = api.get(f"/operations/{id}/events", headers={"Last-Event-ID": "1"}).text.splitlines()
-    assert [line for line in lines if line.startswith(("event", "id"))] == [
-        "event: progress",
-        "id: 2",
-        "event: done",
-        "id: 3",
-    ]
-    done = json.loads(_data(lines)[-1])
-    assert (done["state"], done["problem"]["detail"]) == ("failed", "no")
-
-
-def _data(lines: list[str]) -> list[str]:
-    return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
 
 
 def test_a_change_that_cannot_be_is_refused_at_once(api: Api) -> None:

@@ -46,7 +46,6 @@ class Desk:
         return known_by(self.context.store, intents.get, id)
 
     def begin(self, id: str) -> None:
-        """Have a command under way: its operation runs, and its end is not known."""
         with self.context.store.write() as connection:
             begun = self.wanted(id).changed(action={"state": "running", "began": 1.0}, tries=1)
             intents.put(connection, begun)

@@ -87,7 +87,6 @@ def test_runs_that_go_on_count_before_older_ones_are_begun(
 
 
 def in_the_way(job: Job) -> None:
-    """Make a job's folder one that cannot be."""
     job.path.parent.mkdir(parents=True, exist_ok=True)
     job.path.touch()
 

@@ -50,7 +50,6 @@ EXAMPLES = hypothesis.settings(
 
 @pytest.fixture(scope="module")
 def headers() -> dict[str, str]:
-    """What lets a request in; filled when the home has its token."""
     return {}
 
 

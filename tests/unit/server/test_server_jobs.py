@@ -109,15 +109,6 @@ def test_a_start_that_fails_is_followed_by_a_pause_too(job: Job) -> None:
     ended(job)
 
 
-def test_one_that_somebody_else_works_on_can_be_started_as_soon_as_that_is_over(job: Job) -> None:
-    assert start(job)
-    processes = Processes(lambda: None, clock=lambda: 0.0)
-    assert not processes.start(job, os.environ, command=ENDS)
-    end(job)
-    assert processes.start(job, os.environ, command=ENDS)
-    ended(job)
-
-
 def test_the_starts_of_a_process_that_lives_for_long_are_counted_anew(job: Job) -> None:
     now = [0.0]
     (job.path / "starts").write_bytes(b"." * 40)
@@ -142,6 +133,9 @@ def test_a_process_that_still_lives_is_not_started_beside_itself(job: Job) -> No
     assert not Processes(lambda: None).start(job, os.environ, command=WAITS)
     processes.forget(job)
     assert not processes.start(job, os.environ, command=WAITS)
+    end(job)
+    assert processes.start(job, os.environ, command=ENDS), "as soon as that is over"
+    ended(job)
 
 
 def test_lines_are_read_whole_and_once_while_they_are_written(tmp_path: Path) -> None:

@@ -52,7 +52,6 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def application(context: ServerContext, source: Path) -> Application:
-    """An application that is kept, as it is loaded by who sends it."""
     app = load_application(str(source))[0]
     keep_application(context, app, source=source)
     return ApplicationStore(context).get("counting", "tests").application
@@ -88,7 +87,6 @@ def doing(context: ServerContext, application: Application) -> Doing:
 
 @pytest.fixture
 def past(context: ServerContext, application: Application) -> str:
-    """A run of ``w0`` that has ended well."""
     record = context.deployer.run(RunRequest(application, "w0"))
     assert record.state == "succeeded"
     return record.name

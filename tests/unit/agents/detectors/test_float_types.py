@@ -42,7 +42,6 @@ def measured(generator: np.random.Generator, count: int) -> Floats:
 
 
 def of_low_rank(generator: np.random.Generator, count: int) -> Floats:
-    """Forty columns that are made of three."""
     mixed = np.random.default_rng(99).normal(size=(3, 40))
     return generator.normal(size=(count, 3)) @ mixed + 5.0
 

@@ -106,7 +106,6 @@ class FakeControlPlane(ControlPlane):
     # -- what a test has happen
 
     def ran(self, name: str, workflow: str, outputs: Mapping[str, Any], *, state: RunState = "succeeded") -> RunRecord:
-        """Add a run with one step that left these outputs."""
         self.now += 10.0
         record = RunRecord(
             name=RunName(name),
@@ -131,7 +130,6 @@ class FakeControlPlane(ControlPlane):
         created: float = 0.0,
         **more: Any,
     ) -> None:
-        """Let the service answer with this version."""
         self.deployed["serve"] = ServiceRecord(
             name="serve",
             app="mnist",
@@ -146,7 +144,6 @@ class FakeControlPlane(ControlPlane):
         )
 
     def acted(self, intent: Intent, state: Any = "succeeded", **more: Any) -> Action:
-        """Carry an intent out, so that it ends in this state."""
         decision = Decision(intent=intent.id, verdict="act", reason="", at=self.now)
         action = Action(
             id=intent.id, intent=intent, state=state, decision=decision, began=self.now, ended=self.now, **more
@@ -215,16 +212,13 @@ class World:
         )
 
     def fire(self, agent: str, sensor: str, **kwargs: Any) -> Any:
-        """Fire a sensor, and return what it found."""
         return self.look(self.load(agent), agent, sensor, **kwargs)
 
     def look(self, declared: Declared, agent: str, sensor: str, **kwargs: Any) -> Any:
-        """Fire a sensor of an agent that was loaded before, and return what it found."""
         given = Firing(context=self.context(agent), kwargs=kwargs)
         return asyncio.run(fire(declared.sensor(sensor), given))
 
     def evaluations(self, agent: str, sensor: str, **kwargs: Any) -> list[Evaluation]:
-        """Fire a sensor, and return what its strategies make of it."""
         value = self.fire(agent, sensor, **kwargs)
         self.fired += 1
         sample = Sample(
@@ -249,13 +243,11 @@ class World:
         return want
 
     def passed_on(self, call: Call) -> list[Intent | Call]:
-        """Fire the sensor that a call is for."""
         return self.wants(call.agent, call.sensor, **call.kwargs)
 
     # -- what happens
 
     def predicted(self, count: int, *, app: str = "mnist") -> str:
-        """Record a file of predictions."""
         self.control_plane.now += 5.0
         tags = {"scanflow.kind": "predictions", "scanflow.service": "serve"}
         metrics, at = {"predictions": float(count)}, datetime.fromtimestamp(self.control_plane.now, UTC)
@@ -276,7 +268,6 @@ class World:
         self.control_plane.ran(run, "detector", outputs)
 
     def version(self, **tags: str) -> int:
-        """Register the next version of the model."""
         file = self.folder / "model.txt"
         file.write_text("weights")
         made = self.tracker.register_model("mnist_cnn", file, app="mnist", team="data", tags=tags)
@@ -286,14 +277,12 @@ class World:
         return self.tracker.get_model("mnist_cnn", version).tags
 
     def promotion(self, version: int) -> str | None:
-        """Return what is noted of a version."""
         return self.tags(version).get("scanflow.promotion")
 
     def champion(self) -> int:
         return self.tracker.get_model("mnist_cnn", "champion").version
 
     def retrained(self, run: str, champion: float, challenger: float, **more: Any) -> int:
-        """Let a retraining end that registered a version."""
         version = self.version(**{"scanflow.run": run})
         accuracies = {"champion_accuracy": champion, "challenger_accuracy": challenger, "version": version}
         self.control_plane.ran(run, "training", {**accuracies, **more})
@@ -315,7 +304,6 @@ class World:
         return intent
 
     def given(self, ids: Sequence[str]) -> None:
-        """Have points wanted and labelled."""
         self.control_plane.want_labels(
             "mnist", [{"id": id, "run": "r", "data": {}, "guess": 1, "score": 0.5} for id in ids]
         )
@@ -328,7 +316,6 @@ def _is_asked_for(one: object, asked: Mapping[str, str | None]) -> bool:
 
 
 def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None = None) -> sf.Application:
-    """Return an application with a training, a detector and a service, and the four agents."""
     given = parameters or {}
     names = ("tracker", "checker", "planner", "executor")
     agents = [sf.Agent(name=name, template=name, parameters=given.get(name, {})) for name in names]
@@ -352,5 +339,4 @@ def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None
 
 
 def told(world: World, type: str) -> list[Event]:
-    """Return what the agents told the server of one type."""
     return [event for event in world.control_plane.told if event.type == type]

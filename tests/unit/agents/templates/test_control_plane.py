@@ -28,7 +28,6 @@ from tests.unit.server.keeping import entered, stored
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[ServerContext]:
-    """The parts of a server."""
     home = tmp_path / "home"
     home.mkdir()
     address = f"sqlite:///{tmp_path / 'store.db'}"

@@ -18,7 +18,6 @@ def verdicts(world: World) -> dict[int, str]:
 
 
 def asks(world: World) -> bool:
-    """Whether the planner asks for its challenger, once its pause is over."""
     return bool(world.wants("planner", "retraining_ended"))
 
 

@@ -293,7 +293,6 @@ POSITIVE = st.floats(min_value=0.001, max_value=1e6)
 
 
 def scaled_by(target: float) -> Explanation:
-    """Return that instances are counted by the requests a second."""
     known: dict[str, Any] = {"service": "serve", "at": 0.0, "instances": 2, "wanted": 2, "formula": "", "decision": ""}
     return Explanation(metric="rps", sample=20.0, target=target, up=target, down=0.8 * target, **known)
 
@@ -359,7 +358,6 @@ def _labels(intent: Intent) -> str:
 
 
 def _swapped(world: World) -> tuple[int, Intent]:
-    """Have a better version served by the executor; return it, and the intent."""
     version = world.retrained("bold-fox-1", 0.80, 0.95)
     swap = world.intent("executor", "change_model", version=version)
     world.control_plane.serves(f"models:/mnist_cnn/{version}")

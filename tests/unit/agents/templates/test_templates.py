@@ -129,9 +129,14 @@ def test_the_loop_closes_from_predictions_to_another_champion(world: World) -> N
 
 
 def test_the_tracker_waits_for_enough_predictions_and_forgets_none(world: World) -> None:
+    world.tracker.log_run("mnist", "data", metrics={"predictions": 5000.0})
+    world.predicted(5000, app="other")
     world.predicted(999)
+    assert world.fire("tracker", "count_number_of_predictions")["predictions"] == 999, "only its own that were recorded"
     assert world.wants("tracker", "count_number_of_predictions") == []
     world.predicted(1)
+    [found] = world.evaluations("tracker", "count_number_of_predictions")
+    assert [words in found.rule for words in ("1000", "least=1000")] == [True, True]
     call = world.call("tracker", "count_number_of_predictions")
     assert (call.agent, call.sensor, call.kwargs["predictions"]) == ("checker", "check_predictions", 1000)
     assert len(call.kwargs["run_ids"]) == 2
@@ -147,16 +152,6 @@ def test_the_oldest_files_are_handed_over_and_more_than_is_said_only_where_those
     assert (call.kwargs["predictions"], call.kwargs["run_ids"]) == (20, ids[:10])
     world.parameters["tracker"]["min_predictions"] = 6
     assert world.call("tracker", "count_number_of_predictions").kwargs["run_ids"] == ids[:4]
-
-
-def test_the_tracker_counts_what_is_recorded_alone_and_says_why_it_called(world: World) -> None:
-    world.tracker.log_run("mnist", "data", metrics={"predictions": 5000.0})
-    world.predicted(5000, app="other")
-    assert world.fire("tracker", "count_number_of_predictions")["predictions"] == 0
-    world.predicted(1200)
-    [found] = world.evaluations("tracker", "count_number_of_predictions")
-    assert "1200" in found.rule
-    assert "least=1000" in found.rule
 
 
 def test_the_tracker_counts_by_the_names_of_the_thesis_too(world: World) -> None:
@@ -195,7 +190,6 @@ def test_nothing_is_checked_while_a_detection_goes_on_and_what_came_waits(world:
 
 
 def detection_fails(world: World, call: Call) -> Intent:
-    """Have what the checker wants done, and fail."""
     [intent] = world.passed_on(call)
     assert isinstance(intent, Intent)
     number = len(world.control_plane.records)
@@ -251,21 +245,16 @@ def test_what_was_picked_says_where_it_is_and_without_drift_nobody_is_asked_to_l
     found = world.fire("checker", "detection_ended")
     assert (found["detections"][0]["drifted"], world.control_plane.queue) == (False, {})
     world.detected("calm-otter-1", ["p1:4", "17"])
-    world.fire("checker", "detection_ended")
-    assert list(world.control_plane.queue) == ["p1:4", "calm-otter-1/17"]
-    data = world.control_plane.queue["p1:4"]["data"]
-    assert (data["file"], data["at"]) == ("picked.npz", 0)
-    assert world.tracker.get_run(data["tracked"]).tags["scanflow.run"] == "calm-otter-1"
-
-
-def test_a_server_that_was_away_is_told_of_the_points_later(world: World) -> None:
-    world.detected("calm-otter-1", ["p1:4"])
     world.control_plane.away = True
     with pytest.raises(UnavailableError):
         world.fire("checker", "detection_ended")
     world.control_plane.away = False
-    assert world.fire("checker", "detection_ended")["detections"][0]["picked"] == 1
+    assert world.fire("checker", "detection_ended")["detections"][0]["picked"] == 2, "it is told of them later"
     assert world.fire("checker", "detection_ended")["detections"] == []
+    assert list(world.control_plane.queue) == ["p1:4", "calm-otter-1/17"]
+    data = world.control_plane.queue["p1:4"]["data"]
+    assert (data["file"], data["at"]) == ("picked.npz", 0)
+    assert world.tracker.get_run(data["tracked"]).tags["scanflow.run"] == "calm-otter-1"
 
 
 def test_a_detection_that_says_nothing_keeps_no_other_waiting(world: World) -> None:

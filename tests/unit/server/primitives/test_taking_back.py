@@ -62,7 +62,6 @@ class World(Doing):
 
     @property
     def state(self) -> Any:
-        """What is served, and what the application says."""
         stored = self.backend.stored.get("serve")
         nodes = self.applications.application.workflow("serve").services
         said = [one.replace(affinity=None) if one.affinity == sf.Affinity() else one for one in nodes]  # both say "any"
