@@ -70,9 +70,6 @@ def test_a_cron_time_has_come_when_the_clock_on_the_wall_says_so(trigger: Cron, 
 def test_an_interval_begins_one_interval_after_its_anchor() -> None:
     assert first_after(sf.every(hours=1), ANCHOR, anchor=ANCHOR) == ANCHOR + 3600
     assert last_until(sf.every(hours=1), ANCHOR + 3599, after=0, anchor=ANCHOR) is None
-
-
-def test_a_week_of_missed_seconds_is_counted_without_walking_them() -> None:
     assert count_between(sf.every(seconds=1), ANCHOR, ANCHOR + 7 * DAY_S, anchor=ANCHOR) == 7 * 86_400
 
 

@@ -35,15 +35,10 @@ def test_all_who_wait_in_threads_and_coroutines_are_woken() -> None:
         assert not thread.is_alive()
 
 
-def test_a_wait_without_a_ring_ends_and_is_forgotten() -> None:
+def test_a_wait_without_a_ring_or_that_is_given_up_ends_and_is_forgotten() -> None:
     notifier = ChangeNotifier()
     notifier.wait(notifier.changes, 0)
     asyncio.run(notifier.wait_async(notifier.changes, 0))
-    notifier.notify()  # nobody is left of the loop that has ended
-
-
-def test_a_loop_that_has_ended_is_not_rung() -> None:
-    notifier = ChangeNotifier()
 
     async def give_up() -> None:
         waiting = asyncio.create_task(notifier.wait_async(notifier.changes, 60))
@@ -51,4 +46,4 @@ def test_a_loop_that_has_ended_is_not_rung() -> None:
         waiting.cancel()
 
     asyncio.run(give_up())
-    notifier.notify()
+    notifier.notify()  # nobody is left of the loops that have ended

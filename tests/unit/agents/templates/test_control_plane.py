@@ -115,6 +115,11 @@ def test_labels_that_are_given_while_others_are_read_lose_none(monkeypatch: pyte
 
 
 def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: ControlPlane, parts: ServerContext) -> None:
+    assert (control_plane.runs(), control_plane.services()) == ([], [])
+    assert (control_plane.actions("mnist"), control_plane.want_labels("mnist", [])) == ([], [])
+    for ask in (control_plane.service, control_plane.run, control_plane.explain):
+        with pytest.raises((NotFoundError, InvalidError)):
+            ask("nobody")
     context = Context(app="mnist", team="data", agent="executor", clock=lambda: 0.0, services=control_plane)
     for app, workflow in [("mnist", "training")] * 2 + [("mnist", "inference"), ("other", "training")] * 75:
         entered(parts, app=app, workflow=workflow)
@@ -132,11 +137,3 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
     assert len(control_plane.actions("mnist")) == 100
     assert control_plane.actions("mnist", states=["running", "lost"]) == []
     assert len(control_plane.actions("mnist", target="service/serve", primitive="update_workflow_replica")) == 100
-
-
-def test_an_empty_server_has_nothing_and_says_what_is_not_there(control_plane: ControlPlane) -> None:
-    assert (control_plane.runs(), control_plane.services()) == ([], [])
-    assert (control_plane.actions("mnist"), control_plane.want_labels("mnist", [])) == ([], [])
-    for ask in (control_plane.service, control_plane.run, control_plane.explain):
-        with pytest.raises((NotFoundError, InvalidError)):
-            ask("nobody")

@@ -127,10 +127,12 @@ def test_a_run_without_two_numbers_is_no_challenger(world: World, accuracy: Any)
 
 def test_a_version_that_is_taken_back_is_rejected_and_not_asked_for_again(world: World) -> None:
     version, swap = _swapped(world)
-    world.control_plane.acted(swap, "reverted", reverted_by="service.serve.errors")
     world.control_plane.serves("models:/mnist_cnn/1")
+    world.fire("executor", "change_model", version=version)  # it is taken back, and not marked so yet
+    world.control_plane.acted(swap, "reverted", reverted_by="service.serve.errors")
     assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "reject"
     assert world.promotion(version) == "rejected: taken back by service.serve.errors"
+    assert len(told(world, "model.rejected")) == 1
     assert world.champion() == 1
     assert world.wants("planner", "retraining_ended") == []
     assert world.wants("executor", "change_model", version=version) == []

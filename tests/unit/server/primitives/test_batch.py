@@ -12,7 +12,7 @@ from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
+from scanflow.errors import NotFoundError, ScanflowError, UsageError
 from scanflow.loading import load_application
 from scanflow.names import StepName
 from scanflow.settings import Settings
@@ -74,12 +74,6 @@ def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doi
     assert doing.deployer.outputs(run, "total") == {"result": 10}
     assert done.inverse == PrimitiveCall(primitive="stop_workflow", arguments={"run": run})
     assert doing.undo(done).result == {"runs": [run], "stopped": []}  # it has ended, and stays as it is
-
-
-def test_the_same_key_runs_once(doing: Batch) -> None:
-    first, second = doing("run_workflow", workflow="sums"), doing("run_workflow", workflow="sums")
-    other = doing("run_workflow", key="other", workflow="sums")
-    assert first.result["run"] == second.result["run"] != other.result["run"]
 
 
 def test_a_step_is_run_anew_on_what_it_had(doing: Batch) -> None:
@@ -200,6 +194,7 @@ def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Batch) -> None:
         ("deploy_workflow", {"workflow": "sums"}, "'sums' is of type 'batch'"),
         ("upgrade_workflow", {"workflow": "sums", "kind": "online", "model": "models:/m/1"}, "of type 'online'"),
         ("upgrade_workflow", {}, "needs the argument 'workflow'"),
+        ("run_workflow", {"workflow": "sums", "parameters": 3}, "'run_workflow': parameters cannot be 3"),
         ("walk_workflow", {"workflow": "sums"}, "no primitive 'walk_workflow'"),
     ],
 )
@@ -211,8 +206,3 @@ def test_what_cannot_be_done_changes_nothing_and_says_what_to_do(
         doing(primitive, **arguments)
     assert doing.applications.application is before
     assert doing.deployer.runs() == []
-
-
-def test_a_wrong_argument_is_named(doing: Batch) -> None:
-    with pytest.raises(InvalidError, match="'run_workflow': parameters cannot be 3"):
-        doing("run_workflow", workflow="sums", parameters=3)

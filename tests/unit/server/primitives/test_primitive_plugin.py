@@ -49,7 +49,11 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_strategy_wants_it_and_the_arbiter_takes_it() -> None:
+def test_it_is_listed_a_strategy_wants_it_and_the_arbiter_takes_it() -> None:
+    (row,) = [one for one in do.catalogue() if one.name == "touch_workflow"]
+    assert (row.what, row.kind, row.fields) == ("Touch a workflow: it is as it was.", "batch", ("touched",))
+    parameters = [(one.name, one.required, one.what) for one in row.parameters]
+    assert parameters == [("workflow", True, ""), ("times", False, "How often.")]
     act = do.touch_workflow(workflow="sums", times=2)  # type: ignore[attr-defined]
     assert (act.target, act.fields, dict(act.arguments)) == (
         "workflow/sums",
@@ -62,16 +66,6 @@ def test_a_strategy_wants_it_and_the_arbiter_takes_it() -> None:
         check_intent(intent("i1", **given, fields=("replicas",)))
     with pytest.raises(InvalidError, match="times"):
         do.touch_workflow(workflow="sums", times=0)  # type: ignore[attr-defined]
-
-
-@pytest.mark.usefixtures("toy")
-def test_it_is_listed_with_the_others() -> None:
-    (row,) = [one for one in do.catalogue() if one.name == "touch_workflow"]
-    assert (row.what, row.kind, row.fields) == ("Touch a workflow: it is as it was.", "batch", ("touched",))
-    assert [(one.name, one.required, one.what) for one in row.parameters] == [
-        ("workflow", True, ""),
-        ("times", False, "How often."),
-    ]
 
 
 @pytest.mark.usefixtures("toy")
