@@ -23,7 +23,6 @@ COMMAND_TIMEOUT_S = 120
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A home folder for this test alone."""
     with home_in(tmp_path) as folder:
         yield folder
 

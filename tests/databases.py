@@ -73,7 +73,6 @@ def _unprivileged() -> str:
 
 
 def _run(user: str | None, command: Sequence[str]) -> None:
-    """Run a program of PostgreSQL's, as another user where this one is root."""
     other = [] if user is None else ["runuser", "-u", user, "--"]
     log = tempfile.TemporaryFile()  # noqa: SIM115  a pipe would be held open by the server that is started
     done = subprocess.run(

@@ -139,8 +139,6 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 class SteadyLoad:
-    """A running load. As a context it is ended, whatever happens inside."""
-
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._folder = tempfile.TemporaryDirectory(prefix="load-")

@@ -46,8 +46,6 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to send, how often and from when on to give up."""
-
     url: str
     method: str = "POST"
     body: str = ""
@@ -352,7 +350,6 @@ async def _make(plan: Plan, folder: Path) -> None:
 
 
 def main() -> int:
-    """Make the load that ``plan.json`` in a folder asks for, and leave the outcome there."""
     parser = argparse.ArgumentParser(description="Make a load; started by steady_load.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

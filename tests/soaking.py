@@ -163,7 +163,6 @@ def growth_of(looks: Sequence[Look]) -> Growth:
 
 
 def of_home(home: Path) -> list[psutil.Process]:
-    """Return the processes that were started for a home: by their environment, or by their command."""
     return [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_of(process, str(home))]
 
 

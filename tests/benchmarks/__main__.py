@@ -77,7 +77,6 @@ def _chosen(benchmark: Benchmark, only: Sequence[str] | None, without: Sequence[
 
 
 def _whole(results: Sequence[Results], known: Sequence[Benchmark], described: str) -> dict[str, str]:
-    """Return the blocks of the groups of which every benchmark was measured."""
     blocks = {}
     for group in dict.fromkeys(benchmark.section.group for benchmark in known):
         mine = [result for result in results if result.benchmark.section.group == group]

@@ -13,7 +13,6 @@ from tests.benchmarks.servers import Probe, Server, started
 
 @contextmanager
 def alone(python: Path, program: Path, component: str, service: str, folder: Path, *, probe: Probe) -> Iterator[Server]:
-    """Run ``component`` of ``program`` (``app.py`` and the name of its class) as the only node of a service."""
     node = wire.Node(name="model", implementation=f"app.py:{component}", file=str(program / "app.py"))
     desired = wire.Desired(generation=1, revisions=(wire.Revision(id="r1", nodes=(node,)),))
     instance = folder / "instance"

@@ -53,7 +53,6 @@ def callers(
     headers: Mapping[str, str] | None = None,
     tally: str | None = None,
 ) -> Result:
-    """Ask from so many connections at once for so long; every one sends when it was answered."""
     try:
         with steady_load(
             url,
@@ -74,7 +73,6 @@ def callers(
 
 
 def bytes_through(port: int, path: str, *, size: int, clients: int, seconds: float, folder: Path) -> dict[str, float]:
-    """Return ``requests_s`` and ``mib_s``, what goes in and as much comes back, in bodies of ``size`` bytes."""
     plan = {"host": "127.0.0.1", "port": port, "path": path, "size": size, "clients": clients, "seconds": seconds}
     return report_of([sys.executable, "-P", bulk.__file__, json.dumps(plan)], folder, timeout_s=seconds + 60)
 
@@ -90,7 +88,6 @@ def rate_of(ends: Mapping[str, Sequence[float]]) -> float:
 
 
 def ends_of(result: Result) -> dict[str, list[float]]:
-    """Return when each instance finished its requests, in seconds from the first."""
     began, ends = min(result.due), dict[str, list[float]]()
     for place, due in enumerate(result.due):
         ends.setdefault(result.names[result.who[place]], []).append(due + result.took[place] - began)

@@ -79,7 +79,6 @@ def ours(python: Path, folder: Path) -> Iterator[str]:
 
 
 def fill(home: Path, count: int) -> list[str]:
-    """Put runs that have ended into an empty home and its server's store, with their events and intents."""
     home.mkdir(parents=True)
     (home / "app.py").write_text(APP)
     (home / "agent.py").write_text(AGENT)
@@ -186,7 +185,6 @@ def ask(url: str, method: str, path: str, body: Any = None, **headers: str) -> A
 
 @contextmanager
 def acting_agent(python: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Run a server and an agent that acts when it is called or told; gives the addresses of both."""
     home = folder / "scanflow"
     home.mkdir()
     (home / "app.py").write_text(APP)
@@ -203,7 +201,6 @@ def acting_agent(python: Path, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def outcome_of(url: str, strategy: str) -> dict[int, dict[str, Any]]:
-    """Return the actions of a strategy that are over, by the number that each was to write."""
     return {
         one["intent"]["arguments"]["parameters"]["n"]: one
         for one in ask(url, "GET", f"{API}/intents?limit=1000")

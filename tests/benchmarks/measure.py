@@ -116,7 +116,6 @@ def interleave(
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables a contender runs with: a home of its own, no telemetry, no settings inherited."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
     mine = {
         "HOME": str(home),
@@ -156,14 +155,12 @@ def run(
 def wall_s(
     command: Sequence[str | Path], folder: Path, *, timeout_s: float = 600, extra: Mapping[str, str] | None = None
 ) -> float:
-    """Return how long a command takes, start of the process to its end, in seconds."""
     start = time.perf_counter()
     run(command, folder, timeout_s=timeout_s, extra=extra)
     return time.perf_counter() - start
 
 
 def report_of(command: Sequence[str | Path], folder: Path, *, timeout_s: float = 600) -> dict[str, float]:
-    """Return what a program of ours measured of itself: the JSON object on its last line of output."""
     lines = run(command, folder, timeout_s=timeout_s).strip().splitlines()
     try:
         return {key: float(value) for key, value in json.loads(lines[-1]).items()}

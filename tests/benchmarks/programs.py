@@ -6,12 +6,10 @@ import itertools
 
 
 def scanflow_hello() -> str:
-    """Three steps, each a process, each handing a number to the next."""
     return scanflow_steps(3)
 
 
 def scanflow_steps(length: int) -> str:
-    """A chain of ``@sf.step`` functions, each in a process of its own; run by ``scanflow run``."""
     return f"""
 import scanflow as sf
 
@@ -74,7 +72,6 @@ if __name__ == "__main__":
 
 
 def scanflow_chain(length: int) -> str:
-    """What one more in-process step of a chain costs, measured inside one process after a first run."""
     return _IN_PROCESS + (
         f"    one, many = chain(1), chain({length} + 1)\n"
         f"    print(json.dumps({{'step_ms': (many - one) / {length} * 1000}}))\n"
@@ -82,12 +79,10 @@ def scanflow_chain(length: int) -> str:
 
 
 def scanflow_fan_out(width: int) -> str:
-    """In-process steps over a list of ``width`` numbers, measured likewise."""
     return _IN_PROCESS + f"    print(json.dumps({{'fan_out_s': fan_out({width})}}))\n"
 
 
 def scanflow_map(width: int) -> str:
-    """Steps in processes of their own over a list of ``width`` numbers; run by ``scanflow run``."""
     return f"""
 import scanflow as sf
 
@@ -155,7 +150,6 @@ if __name__ == "__main__":
 
 
 def metaflow_fan_out(width: int) -> str:
-    """A foreach over ``width`` numbers."""
     return f"""
 from metaflow import FlowSpec, step
 
@@ -184,7 +178,6 @@ if __name__ == "__main__":
 
 
 def prefect_hello() -> str:
-    """Three tasks, each handing a number to the next."""
     return """
 from prefect import flow, task
 
@@ -241,5 +234,4 @@ def prefect_chain(length: int) -> str:
 
 
 def prefect_fan_out(width: int) -> str:
-    """``.map`` over ``width`` numbers, measured likewise."""
     return _PREFECT + f"    print(json.dumps({{'fan_out_s': seconds(fan_out, {width})}}))\n"

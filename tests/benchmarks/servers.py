@@ -58,7 +58,6 @@ def cores() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listened on a moment ago."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -101,7 +100,6 @@ def started(
     extra: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Iterator[Server]:
-    """Run a server in the foreground of a session of its own, for as long as the context."""
     mark = uuid.uuid4().hex
     log = folder / "server.log"
     own = environment(folder, {**(extra or {}), "SCANFLOW_BENCH_MARK": mark})
@@ -128,7 +126,6 @@ def started(
 def deployed(
     scanflow: Path, workflow: str, options: Sequence[str], folder: Path, *, probe: Probe, cpus: Sequence[int] = ()
 ) -> Iterator[Server]:
-    """Deploy ``app.py:workflow`` in ``folder`` by the command, as a user does, and delete it in the end."""
     mark, port = uuid.uuid4().hex, free_port()
     own = environment(folder, {"SCANFLOW_BENCH_MARK": mark})
     deploy = [str(scanflow), "deploy", f"app.py:{workflow}", "--port", str(port), *options]
@@ -156,7 +153,6 @@ def deployed(
 
 
 def until_ready(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> None:
-    """Return when the server gave the first right answer."""
     until, pause, seen = time.monotonic() + READY_S, threading.Event(), "no connection"
     while time.monotonic() < until:
         try:
@@ -180,7 +176,6 @@ def _last(log: Path) -> str:
 
 
 def ask(port: int, probe: Probe, *, timeout_s: float = 60) -> tuple[int, bytes]:
-    """Send one request on a connection of its own; return the status and the body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request("POST" if probe.body else "GET", probe.path, probe.body or None, dict(probe.headers))
@@ -218,6 +213,5 @@ def end(processes: Sequence[psutil.Process]) -> None:
 
 
 def oip(name: str, values: Sequence[float]) -> bytes:
-    """Return the body of a request of the Open Inference Protocol with one row of numbers."""
     given = {"name": name, "shape": [1, len(values)], "datatype": "FP32", "data": list(values)}
     return json.dumps({"inputs": [given]}).encode()

@@ -201,7 +201,6 @@ def _bytes(places: Places, sizes: Sizes) -> Benchmark:
 
 
 def _unit(size: int) -> tuple[str, str]:
-    """Return what tells most of bodies of a size, and its unit: the number of small ones, the bytes of large ones."""
     return ("requests_s", "/s") if size <= 1024 else ("mib_s", "MiB/s")
 
 

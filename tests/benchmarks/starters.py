@@ -20,8 +20,6 @@ Starter = Callable[[Path], AbstractContextManager[Server]]
 
 
 def ours(places: Places, name: str, options: Sequence[str], probe: Probe, *, cpus: Sequence[int] = ()) -> Starter:
-    """Return how ``PROGRAMS/name/app.py`` is deployed, with the options of ``scanflow deploy``."""
-
     @contextmanager
     def start(folder: Path) -> Iterator[Server]:
         shutil.copytree(PROGRAMS / name, folder, dirs_exist_ok=True)
@@ -32,8 +30,6 @@ def ours(places: Places, name: str, options: Sequence[str], probe: Probe, *, cpu
 
 
 def starlette(places: Places, probe: Probe, *, cpus: Sequence[int] | None = None) -> Starter:
-    """Return how the bare web application is started; on one core, if not told otherwise."""
-
     @contextmanager
     def start(folder: Path) -> Iterator[Server]:
         shutil.copy(PROGRAMS / "peers" / "starlette_app.py", folder)
@@ -48,8 +44,6 @@ def starlette(places: Places, probe: Probe, *, cpus: Sequence[int] | None = None
 
 
 def mlserver(places: Places, probe: Probe) -> Starter:
-    """Return how MLServer is started with a model that does nothing, in its own process."""
-
     @contextmanager
     def start(folder: Path) -> Iterator[Server]:
         shutil.copytree(PROGRAMS / "peers" / "mlserver", folder, dirs_exist_ok=True)

@@ -27,8 +27,6 @@ class TestInMemory(KnowledgeBaseContract):
 
 
 class MlflowContract(KnowledgeBaseContract):
-    """What is said besides of MLflow, wherever it is."""
-
     def test_a_model_that_mlflow_keeps_beside_its_run_is_found(
         self, knowledge: KnowledgeBase, team: str, tmp_path: Path
     ) -> None:
@@ -91,7 +89,6 @@ def sqlite_knowledge(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
 
 @pytest.fixture(scope="session")
 def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An MLflow server on a port of its own, ended with all its workers."""
     pytest.importorskip("mlflow")
     folder = tmp_path_factory.mktemp("server")
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -71,7 +71,6 @@ class Services:
         return int(self.path(name).supervised.read_text())
 
     def pids(self, name: str = "w") -> set[int]:
-        """Return the instances that are ready."""
         instances = self.local.service(name).instances
         return {one.pid for one in instances if one.state == "ready" and one.pid is not None}
 
@@ -85,7 +84,6 @@ class Services:
 
 
 def processes(home: Path) -> list[psutil.Process]:
-    """Return the processes that work below that home, and the shims above them."""
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         try:
@@ -104,7 +102,6 @@ def is_shim(process: psutil.Process) -> bool:
 
 
 def kill(pid: int | None) -> None:
-    """End a process, if it has not ended already."""
     try:
         if pid is not None:
             os.kill(pid, signal.SIGKILL)

@@ -65,7 +65,6 @@ app = sf.Application(name="bad", team="tests", workflows=[serve])
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceRecord]:
-    """Two instances of a service that misbehaves when it is told to."""
     folder = tmp_path_factory.mktemp("bad")
     (folder / "app.py").write_text(APP)
     from scanflow.loading import load_application
@@ -80,19 +79,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceRecord]
 
 
 def tensor(*rows: list[float], **changes: object) -> dict[str, object]:
-    """Return a request of the Open Inference Protocol."""
     described = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": [one for row in rows for one in row]}
     return {"inputs": [described | changes]}
 
 
 def infer(service: ServiceRecord, body: object, **options: object) -> httpx.Response:
-    """Post to the graph."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return httpx.post(f"{service.url}/v2/models/doubler/infer", content=content, timeout=30, **options)  # type: ignore[arg-type]
 
 
 def assert_problem(answer: httpx.Response, status: int) -> dict[str, object]:
-    """Check that the answer is a problem document (RFC 9457) of that status, and return it."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem: dict[str, object] = answer.json()
@@ -103,7 +99,6 @@ def assert_problem(answer: httpx.Response, status: int) -> dict[str, object]:
 
 
 def assert_well(service: ServiceRecord) -> None:
-    """Check that both of its instances answer right."""
     for _ in range(20):
         answer = infer(service, tensor([1, 2]))
         assert answer.status_code == 200, answer.text

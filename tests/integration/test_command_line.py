@@ -200,7 +200,6 @@ app = sf.Application(name="demo", workflows=[sf.Workflow(name="w", nodes=[first,
 
 
 def in_a_terminal(cwd: Path, *words: str) -> str:
-    """Return what a command writes to a terminal of 60 columns."""
     ours, theirs = pty.openpty()
     environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60"}
     process = subprocess.Popen([*COMMAND, *words], cwd=cwd, stdout=theirs, stderr=theirs, env=environ)

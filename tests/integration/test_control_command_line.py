@@ -69,7 +69,6 @@ def app(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up(cli: Cli, home: Path) -> Iterator[Up]:
-    """A server that is up, without a tracker. It is stopped at the end."""
     done = cli("up", "--no-tracker", "--port", str(unused_port()))
     assert done.returncode == 0, done.stderr
     found = read_up(home)
@@ -159,7 +158,6 @@ def test_commands_go_to_the_server_that_is_named(
 
 
 def start_agent(cli: Cli, home: Path, folder: Path, *, seconds: float) -> Daemon:
-    """Start an agent whose sensor blocks for so long, and return its process once that was called."""
     blocked = folder / "blocked"
     (folder / "watch.py").write_text(WATCH.replace("BLOCKED", repr(str(blocked))).replace("SECONDS", str(seconds)))
     started = cli("agents", "--start", "app.py")
@@ -229,7 +227,6 @@ def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_i
 
 
 def living(group: int) -> list[int]:
-    """Return the processes of a group that have not ended."""
     return [one.pid for one in psutil.process_iter() if birth_of(one.pid) and group_of(one.pid) == group]
 
 

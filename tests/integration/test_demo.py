@@ -75,13 +75,11 @@ def test_the_agents_promote_a_model_that_reads_drifted_digits_better(cli: Cli, h
 
 
 def in_order(wanted: list[Any], found: list[Any]) -> bool:
-    """Say whether all that is wanted is found in that order, whatever else is in between."""
     rest = iter(found)
     return all(one in rest for one in wanted)
 
 
 def aliases(home: Path) -> dict[str, int]:
-    """Return what names which version, from MLflow's own database."""
     with sqlite3.connect(home / "tracker" / "mlflow.db") as database:
         rows = database.execute("select alias, version from registered_model_aliases where name = 'mnist_cnn'")
         return {alias: int(version) for alias, version in rows}

@@ -122,8 +122,6 @@ class TestAutoencoder:
 
 
 class Loop(Steps):
-    """The steps, and arrays in their folder."""
-
     def save(self, **arrays: Any) -> None:
         for name, array in arrays.items():
             np.save(self.folder / f"{name}.npy", array)
@@ -141,7 +139,6 @@ class Loop(Steps):
 
 @pytest.fixture(scope="module")
 def steps(digits: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Loop:
-    """A trained model, and new pictures of all seven kinds."""
     made = Loop(tmp_path_factory.mktemp("loop"), tracked=True)
     new = np.concatenate([digits[kind][at::14] for at, kind in enumerate(KINDS)])
     later = np.concatenate([digits[kind][at + 7 :: 14] for at, kind in enumerate(KINDS)])

@@ -78,7 +78,6 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def kill_after(process: subprocess.Popen[str], delay_s: float) -> bool:
-    """Kill a process at a moment of its life; say whether it still lived then."""
     try:
         process.communicate(timeout=delay_s)
     except subprocess.TimeoutExpired:
@@ -123,7 +122,6 @@ def _finish(folder: Path) -> None:
 
 
 def write_waiting_app(folder: Path) -> None:
-    """Write an application whose one step says its process id, and ends once there is a file ``go``."""
     (folder / "wait.py").write_text(
         "import os, pathlib, time\nprint(os.getpid(), flush=True)\n"
         "while not pathlib.Path('go').exists():\n    time.sleep(0.01)\n"
@@ -156,7 +154,6 @@ def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated
 
 
 def _wait_for_log(home: Path) -> Path:
-    """Wait until the only step of the only run has said something."""
     waiting = subprocess.run(
         [
             "sh",

@@ -379,7 +379,6 @@ def test_each_step_sees_its_own_variables_and_threads_for_its_cores(client: Clie
 
 
 def wheel(folder: Path, name: str, version: str) -> Path:
-    """Write the smallest installable package."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:

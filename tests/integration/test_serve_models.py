@@ -31,7 +31,6 @@ Register = Callable[[float], int]
 
 @pytest.fixture
 def tracker(tmp_path: Path) -> sf.Tracker:
-    """Another one than the embedded."""
     return sf.Tracker(uri=f"sqlite:///{tmp_path}/other.db")
 
 
@@ -42,7 +41,6 @@ def knowledge(home: Path, tracker: sf.Tracker) -> KnowledgeBase:
 
 @pytest.fixture
 def register(knowledge: KnowledgeBase, tmp_path: Path) -> Register:
-    """Register the next version of a model that multiplies by a number."""
     from mlflow.models import infer_signature
     from mlflow.sklearn import save_model
     from sklearn.linear_model import LinearRegression

@@ -66,7 +66,6 @@ class Multiply:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for all tests; each has runs of its own."""
     home = tmp_path_factory.mktemp("server") / "home"
     process = ServerProcess(home)
     process.start()
@@ -81,7 +80,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def body(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """What asks for a run whose second step waits for a file ``go``."""
     (tmp_path / "app.py").write_text(APP)
     yield body_of(tmp_path / "app.py")
     (tmp_path / "go").touch()  # what still waits ends by itself
@@ -329,7 +327,6 @@ def test_a_change_goes_on_while_its_process_and_the_server_are_away_and_a_killed
     assert answer(found["result"]["url"]) == [6]
 
     def supervisors() -> set[int]:
-        """Return the supervisor and the shim that would start it again."""
         wanted = str(server.home / "services" / "multiply")
         found = [p for p in psutil.process_iter(["cmdline"]) if wanted in (p.info["cmdline"] or [])]
         return {p.pid for p in found if any("supervisor" in part for part in p.info["cmdline"])}

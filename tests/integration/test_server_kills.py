@@ -56,8 +56,6 @@ def server(home: Path, tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 class Asking:
-    """Asks for runs, each by a wish of its own, until it knows their names."""
-
     def __init__(self, server: ServerProcess, body: dict[str, Any]) -> None:
         self._server, self._body = server, body
         self.names: dict[str, str] = {}
@@ -65,7 +63,6 @@ class Asking:
         self._count = 0
 
     def ask(self) -> None:
-        """Ask for one more, or again for one of which no answer came."""
         if not self._open:
             self._count += 1
             self._open.append(f"wish-{self._count}")
@@ -81,7 +78,6 @@ class Asking:
         self._open.remove(wish)
 
     def ask_until(self, moment: float) -> None:
-        """Ask for as many as may be on their way at once, until that moment."""
         while time.monotonic() < moment:
             if len(self.names) - len(self._ended()) < IN_FLIGHT:
                 self.ask()
@@ -94,7 +90,6 @@ class Asking:
 
 
 def kill_a_driver(home: Path, rng: random.Random) -> None:
-    """Kill one of the processes that drive runs at this moment, if there are any."""
     jobs = [Job(path.parent) for path in sorted((home / "server").glob("runs/*/*/job.json"))]
     alive = [pid for job in jobs if (pid := job.pid) is not None]
     if alive:

@@ -50,8 +50,6 @@ def none_killed(home: Path) -> bool:
 
 
 class Caller:
-    """A client with one connection that it keeps."""
-
     def __init__(self, url: str) -> None:
         self._http = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
 
@@ -156,8 +154,6 @@ def test_an_instance_that_ends_or_hangs_is_replaced_and_gets_pauses(services: Se
 
 
 def replaced(services: Services, supervisor: int) -> Callable[[], bool]:
-    """Say whether a supervisor has been replaced by another, which has reported."""
-
     def is_replaced() -> bool:
         text = services.path().supervised.read_text()
         return text not in {"", str(supervisor)} and f'"by":{text}' in services.path().state.read_text()
@@ -214,7 +210,6 @@ def test_what_was_ended_as_a_whole_is_started_again_by_the_next_command(services
 
 @contextmanager
 def full_disk(pid: int) -> Iterator[None]:
-    """Let a process write no file, as on a disk that is full."""
     _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     try:
         yield

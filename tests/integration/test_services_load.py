@@ -70,7 +70,6 @@ CONNECTIONS = 6
 
 
 def failed_during(services: Services, url: str, what: Callable[[], object], *, expect: str = "7.0") -> int:
-    """Let something happen under load; return how many requests failed, before, meanwhile and after."""
     with steady_load(
         f"{url}/v2/models/w/infer", BODY, connections=CONNECTIONS, duration_s=300, rate=150, expect=expect
     ) as load:

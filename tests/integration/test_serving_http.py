@@ -65,7 +65,6 @@ def client(double: Instance) -> Iterator[Any]:
 
 
 def curl(*words: str) -> tuple[int, str, bytes]:
-    """Return the last answer's status, all heads, and the body."""
     done = subprocess.run(
         ["curl", "--silent", "--show-error", "--include", "--max-time", "60", *words], capture_output=True, check=True
     )

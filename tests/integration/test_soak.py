@@ -140,8 +140,6 @@ SERVICES = ("steady", "fleeting")
 
 
 class Soak:
-    """One home, and everything that is done to it."""
-
     def __init__(self, cli: Cli, home: Path, folder: Path) -> None:
         self.cli, self.home, self.folder = cli, home, folder
         self.rng = random.Random(4)
@@ -159,7 +157,6 @@ class Soak:
         self.over, self.calm = threading.Event(), threading.Event()
 
     def up(self) -> None:
-        """Start what is not up, and wait until it answers."""
         done = self.cli("up", "--port", str(self.port))
         assert done.returncode == 0, done.stderr
 
@@ -173,7 +170,6 @@ class Soak:
         return found.server.pid
 
     def pids(self) -> dict[str, int]:
-        """Return the processes that are watched, by name: as far as they are there."""
         agents = {one["name"]: one["pid"] for one in self.api.get("/agents") if one["pid"] is not None}
         return {"server": self.server_pid(), **agents}
 
@@ -185,7 +181,6 @@ class Soak:
         self.asked[wish] = self.api.ask("POST", "/runs", json=body, key=wish).json()["name"]
 
     def change_services(self, number: int) -> None:
-        """Deploy a service, cut it anew, and delete it."""
         key, deploy = f"change-{number}", {**self.body, "workflow": "fleeting", "sizing": {"instances": 1}}
         self._change("POST", "/services", key=f"{key}-deploy", json=deploy)
         self.urls["fleeting"] = self.api.get("/services/fleeting")["url"]
@@ -228,7 +223,6 @@ class Soak:
             self.kills[what] += kill(found, self.rng)
 
     def again(self, do: Callable[[int], None], every_s: float) -> None:
-        """Do something again and again; where it fails, everything ends."""
         number = 0
         try:
             while not self.over.wait(every_s):
@@ -238,7 +232,6 @@ class Soak:
             self.over.set()
 
     def soak(self, seconds: float) -> None:
-        """Do all of it for so long."""
         traffic = {
             self.ask_for_runs: 4.0,
             self.change_services: 1.0,
@@ -259,7 +252,6 @@ class Soak:
                 one.result()
 
     def settle(self) -> None:
-        """Have the agents ended, and wait until what was begun is over and heard of."""
         for agent in AGENTS:
             self.api.ask("DELETE", f"/agents/soak/{agent}")
         until(lambda: {one["state"] for one in self.api.get("/agents")} == {"stopped"}, "the agents have ended")
@@ -269,7 +261,6 @@ class Soak:
         until(lambda: not self.follower.pull(), "all is heard of")
 
     def open_intents(self) -> list[str]:
-        """Return the intents of which something is still to become."""
         among = [one for state in ("pending", "running") for one in self.api.get("/intents", state=state, limit=1000)]
         return [one["id"] for one in among]
 
@@ -415,8 +406,6 @@ def the_store_is_whole_and_small(soak: Soak, ended: float) -> None:
 
 
 class reading:  # noqa: N801  used as a function is
-    """Read a SQLite file."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
 

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorf
 
 @pytest.fixture
 def tutorial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Load the tutorial's files by name, and forget them afterwards."""
     monkeypatch.syspath_prepend(str(TUTORIAL))
     before = set(sys.modules)
 

@@ -296,8 +296,6 @@ def test_what_is_no_picture_is_refused_in_words_that_say_what_one_is(x: Any, sai
 
 
 class Runs(Steps):
-    """One run of the workflow."""
-
     def __init__(self, folder: Path, workflow: Workflow, *, tracked: bool = False) -> None:
         super().__init__(folder, tracked=tracked)
         self.workflow = workflow
@@ -356,7 +354,6 @@ def test_without_a_network_mnist_says_what_to_use_instead(
 
 @pytest.fixture(scope="module")
 def trained(workflow: Workflow, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """The whole workflow, run on MNIST where it is at hand and else on scikit-learn's digits."""
     runs = Runs(tmp_path_factory.mktemp("mnist"), workflow, tracked=True)
     source = DATA / "mnist_10k.npz"
     runs.finish(runs.step("load-data", data=str(source) if source.is_file() else "digits"))

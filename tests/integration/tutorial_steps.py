@@ -31,7 +31,6 @@ class Steps:
         return mlflow.MlflowClient(self.tracking_uri)
 
     def tracked(self, filter_string: str = "") -> list[Any]:
-        """Return what the steps have logged to MLflow."""
         return list(self.client.search_runs(["1"], filter_string))
 
     def start(self, script: str, name: str, **parameters: object) -> subprocess.Popen[str]:
@@ -54,7 +53,6 @@ class Steps:
         )
 
     def finish(self, *steps: subprocess.Popen[str], fails: bool = False) -> str:
-        """Return what the steps printed, once all of them have ended, well or with one line of what was wrong."""
         try:
             log = "\n".join(step.communicate(timeout=LONGEST_STEP_S)[0] for step in steps)
         finally:

@@ -12,7 +12,6 @@ from scanflow.knowledge import open_knowledge
 
 
 def model(added: float) -> onnx.ModelProto:
-    """Return a model that adds a number to its input."""
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "added"], ["y"])],
         "add",

@@ -14,7 +14,6 @@ from transform import picture, transform
 
 
 def one(seconds: float, cpu: int) -> None:
-    """Transform one image after the other on one core."""
     os.sched_setaffinity(0, {cpu})
     image = picture()
     transform(image)
@@ -28,7 +27,6 @@ def one(seconds: float, cpu: int) -> None:
 
 
 def main(seconds: str, *cpus: str) -> None:
-    """Let all begin at once when all are ready."""
     command = [sys.executable, __file__, "--one", seconds]
     workers = [
         subprocess.Popen([*command, cpu], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for cpu in cpus

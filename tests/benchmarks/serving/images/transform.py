@@ -18,7 +18,6 @@ GREY = 128
 
 
 def transform(png: bytes) -> bytes:
-    """Return the image as the workload leaves it, PNG in and PNG out."""
     image = Image.open(io.BytesIO(png)).convert("RGB")
     image = image.filter(ImageFilter.GaussianBlur(0.5))
     image = ImageChops.overlay(image, _noise(image.size))
