@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.control_suite import control
-from tests.benchmarks.measure import Benchmark, Results, interleave
-from tests.benchmarks.places import Places
+from tests.benchmarks.measure import Benchmark, Places, Results, interleave
 from tests.benchmarks.report import block, machine, table, with_blocks
 from tests.benchmarks.serving_suite import serving
 from tests.benchmarks.suite import suite

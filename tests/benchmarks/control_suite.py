@@ -12,8 +12,7 @@ from typing import Any
 
 from tests.benchmarks.agents_lag import measure, percentiles
 from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of
-from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Sampler, Section, run, wall_s
-from tests.benchmarks.places import Places
+from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Sampler, Section, run, wall_s
 from tests.benchmarks.servers import Probe, free_port, started
 from tests.waiting import until
 

@@ -23,6 +23,28 @@ Sampler = Callable[[Path], Mapping[str, float]]
 MIB = 1024 * 1024
 
 
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where the contenders are installed."""
+
+    ours: Path
+    peers: Path
+    """Metaflow, Prefect and a bare web application."""
+
+    servers: Path
+    """MLServer and MLflow."""
+
+    checkout: Path
+
+    @property
+    def python(self) -> Path:
+        return self.ours / "python"
+
+    @property
+    def peer_python(self) -> Path:
+        return self.peers / "python"
+
+
 class NotMeasuredError(Exception):
     """A contender could not be measured; the text has its last lines."""
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 import itertools
 
 
-def scanflow_hello() -> str:
-    return scanflow_steps(3)
-
-
 def scanflow_steps(length: int) -> str:
     return f"""
 import scanflow as sf

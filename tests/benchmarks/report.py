@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.benchmarks.measure import Metric, Results, Section
-from tests.benchmarks.places import Places
+from tests.benchmarks.measure import Metric, Places, Results, Section
 
 GROUPS = {"work": "Batch workflows", "serving": "Online inference", "control": "The control plane and agents"}
 

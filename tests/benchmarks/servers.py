@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from scanflow import wire
 from tests.benchmarks.measure import NotMeasuredError, environment, pss_mib, run
 
 READY_S = 120.0
@@ -120,6 +121,33 @@ def started(
             pass
         end(marked(mark))
         process.wait()
+
+
+@contextmanager
+def alone(python: Path, program: Path, component: str, service: str, folder: Path, *, probe: Probe) -> Iterator[Server]:
+    """Run ``component`` of ``program`` as the only node of a service, without a supervisor."""
+    node = wire.Node(name="model", implementation=f"app.py:{component}", file=str(program / "app.py"))
+    desired = wire.Desired(generation=1, revisions=(wire.Revision(id="r1", nodes=(node,)),))
+    instance = folder / "instance"
+    instance.mkdir()
+    (folder / "desired.json").write_bytes(wire.encode(desired))
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        port = int(listener.getsockname()[1])
+        spec = wire.InstanceSpec(
+            service=service,
+            app="bench",
+            team="bench",
+            instance="i1",
+            folder=str(instance),
+            desired=str(folder / "desired.json"),
+            address=f"127.0.0.1:{port}",
+            app_dir=str(program),
+            listen_fd=listener.fileno(),
+        )
+        (instance / "instance.json").write_bytes(wire.encode(spec))
+        command: list[str | Path] = [python, "-m", "scanflow_serving", instance]
+        with started(command, folder, port=port, probe=probe, pass_fds=(listener.fileno(),)) as server:
+            yield server
 
 
 @contextmanager

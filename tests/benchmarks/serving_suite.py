@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.alone import alone
 from tests.benchmarks.changes import CHANGES, measure_changes
 from tests.benchmarks.clients import busy, bytes_through, callers, client_name, ends_of, rate_of
-from tests.benchmarks.measure import Benchmark, Metric, Sampler, Section, run
-from tests.benchmarks.places import Places
-from tests.benchmarks.servers import Probe, cores, oip
+from tests.benchmarks.measure import Benchmark, Metric, Places, Sampler, Section, run
+from tests.benchmarks.servers import Probe, alone, cores, oip
 from tests.benchmarks.starters import PROGRAMS, Starter, mlflow, mlserver, ours, starlette
 
 JSON = {"content-type": "application/json"}

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from tests.benchmarks.measure import run
-from tests.benchmarks.places import Places
+from tests.benchmarks.measure import Places, run
 from tests.benchmarks.servers import Probe, Server, cores, deployed, free_port, pinned, started
 
 PROGRAMS = Path(__file__).parent / "serving"

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.benchmarks import programs
-from tests.benchmarks.measure import Benchmark, Metric, Sampler, Section, report_of, wall_s, watch
-from tests.benchmarks.places import Places
+from tests.benchmarks.measure import Benchmark, Metric, Places, Sampler, Section, report_of, wall_s, watch
 
 Command = Sequence[str | Path]
 
@@ -116,7 +115,7 @@ def suite(places: Places) -> list[Benchmark]:
             name="hello",
             metrics=[Metric("wall_s", "hello world: three steps, empty home folder", "s", bar=1.0)],
             contenders={
-                "Scanflow": _wall(scanflow, programs.scanflow_hello()),
+                "Scanflow": _wall(scanflow, programs.scanflow_steps(3)),
                 "Metaflow": _wall([places.peer_python, "flow.py", "run"], programs.metaflow_chain(3)),
                 "Prefect": _wall([places.peer_python, "flow.py"], programs.prefect_hello()),
             },

@@ -1,8 +1,8 @@
 """A stand-in for an instance: it speaks the control protocol and answers every request with its name.
 
-``GET /?crash`` ends it with exit code 1, ``/?kill`` with SIGKILL, ``/?hang`` never answers anything again. A node's
-parameter ``fail`` keeps it from starting: ``configuration`` for ever, ``crash`` as an accident would, ``once`` the
-first time after it has served. Version 13 of a model cannot be loaded either.
+``GET /?crash`` ends it with exit code 1. A node's parameter ``fail`` keeps it from starting: ``configuration`` for
+ever, ``crash`` as an accident would, ``once`` the first time after it has served. Version 13 of a model cannot be
+loaded either.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import signal
 import socket
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +124,6 @@ class Instance:
         line = request.partition(b"\r\n")[0]
         if b"?crash" in line:
             os._exit(1)
-        if b"?kill" in line:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if b"?hang" in line:
-            threading.Event().wait()
         self.answered += 1
         revisions = [revision.id for revision in self.desired.revisions]
         text = json.dumps({"instance": self.spec.instance, "pid": os.getpid(), "revisions": revisions}).encode()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.benchmarks import control_suite
 from tests.benchmarks.clients import bytes_through, callers
-from tests.benchmarks.places import Places
+from tests.benchmarks.measure import Places
 from tests.benchmarks.servers import Probe, free_port, oip, started
 from tests.benchmarks.serving_suite import QUICK, serving
 from tests.benchmarks.starters import PROGRAMS

@@ -68,8 +68,8 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def up(cli: Cli, home: Path) -> Iterator[Up]:
-    done = cli("up", "--no-tracker", "--port", str(unused_port()))
+def up(quick_cli: Cli, home: Path) -> Iterator[Up]:
+    done = quick_cli("up", "--no-tracker", "--port", str(unused_port()))
     assert done.returncode == 0, done.stderr
     found = read_up(home)
     assert found is not None
@@ -203,7 +203,7 @@ def test_down_does_not_say_that_an_agent_is_stopped_before_it_is(
 
 @pytest.mark.slow
 def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_it_started(
-    cli: Cli, home: Path, app: Path
+    cli: Cli, quick_cli: Cli, home: Path
 ) -> None:
     raised = cli("up", "--json", "--port", str(unused_port()))
     assert raised.returncode == 0, raised.stderr
@@ -212,22 +212,19 @@ def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_i
     tracker = found.tracker
     try:
         until(
-            lambda: (json.loads(cli("status", "--json").stdout)["tracker"] or {}).get("ready"),
+            lambda: (json.loads(quick_cli("status", "--json").stdout)["tracker"] or {}).get("ready"),
             f"MLflow answers; see {tracker.log}",
             patience_s=120,
         )
         assert (home / "tracker" / "mlflow.db").is_file()
-        assert f"✓ tracker  {tracker.url}" in cli("status").stdout
+        assert f"✓ tracker  {tracker.url}" in quick_cli("status").stdout
         group = os.getpgid(tracker.pid)
     finally:
         ended = cli("down")
     assert f"Stopped the tracker at {tracker.url}" in ended.stdout
     assert not birth_of(tracker.pid)
-    until(lambda: not living(group), "all that it started is gone")
-
-
-def living(group: int) -> list[int]:
-    return [one.pid for one in psutil.process_iter() if birth_of(one.pid) and group_of(one.pid) == group]
+    processes = psutil.process_iter
+    until(lambda: not any(birth_of(one.pid) and group_of(one.pid) == group for one in processes()), "all of it is gone")
 
 
 def group_of(pid: int) -> int:

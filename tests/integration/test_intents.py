@@ -11,6 +11,8 @@ import pytest
 
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.files import dump_json
+from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.service_change import ServiceChange
 from scanflow.loading import load_application
 from scanflow.settings import Settings
@@ -35,11 +37,12 @@ class Echo:
         return inputs
 
 
+echo = sf.Service(name="echo", implementation="mnist_app.py:Echo", instances=2)
 app = sf.Application(
     name="mnist",
     team="tests",
     workflows=[
-        sf.Workflow(name="serve", type="online", nodes=[sf.Service(name="echo", implementation="mnist_app.py:Echo")]),
+        sf.Workflow(name="serve", type="online", nodes=[echo]),
         sf.Workflow(
             name="train",
             nodes=[sf.Executor(name="fit", mainfile="fit.py", parameters={"epochs": 1})],
@@ -149,25 +152,44 @@ def test_a_workflow_is_run_and_the_same_intent_after_a_kill_finds_the_first_run(
     assert again.result["run"] == done["result"]["run"]
 
 
-def test_a_service_is_deployed_duplicated_guarded_and_taken_back(client: httpx.Client, context: ServerContext) -> None:
+def test_a_service_is_deployed_scaled_duplicated_guarded_and_taken_back(
+    client: httpx.Client, context: ServerContext, home: Path
+) -> None:
+    folder, applications = ServicesHome(home / "services").service("serve"), ApplicationStore(context)
+    before = applications.get("mnist", "tests").application
     deploy = wanted("i1", "deploy_workflow", "service/serve", "running", workflow="serve")
     client.post("/api/v1/intents", json=deploy)
     assert ended(client, "i1")["state"] == "succeeded"
     with context.deployer.connect("serve") as service:
         assert service.document("/v2/models/serve")["name"] == "serve"
+    sized = {"workflow": "serve", "metric": "queue", "target": 9, "max": 1}
+    client.post("/api/v1/intents", json=wanted("s", "update_workflow_replica", "service/serve", "replicas", **sized))
+    assert ended(client, "s")["state"] == "succeeded"
+    stored = read_desired(folder)
+    assert stored is not None
+    assert stored.definition.scaling is not None
+    reverted = client.post("/api/v1/intents/s/revert", json={"reason": "not needed"}).json()
+    assert (reverted["state"], reverted["error"]) == ("reverted", None)
+    stored = read_desired(folder)
+    assert stored is not None
+    assert (stored.definition.scaling, stored.definition.shape.instances) == (None, 2)
+    assert applications.get("mnist", "tests").application == before
     more = wanted("i2", "duplicate_workflow_instance", "service/serve", "replicas", workflow="serve")
     guard = {"metric": "lag", "worse": "higher", "by": 0.0, "within_s": 600.0}
     event = {"at": 1.0, "type": "metric", "app": "mnist", "subject": "lag", "data": {"value": 1.0}}
     post(context, event)
     client.post("/api/v1/intents", json={**more, "guard": guard})
     assert ended(client, "i2")["state"] == "succeeded"
-    assert context.deployer.service("serve").shape.instances == 2
+    assert context.deployer.service("serve").shape.instances == 3
     post(context, {**event, "data": {"value": 2.0}})
     until(lambda: client.get("/api/v1/intents/i2").json()["state"] == "reverted", "the guard has taken it back")
-    assert context.deployer.service("serve").shape.instances == 1
-    context.deployer.change("serve", ServiceChange(instances=2))  # somebody else does
+    assert context.deployer.service("serve").shape.instances == 2
+    context.deployer.change("serve", ServiceChange(instances=3))  # somebody else does
     refused = client.post("/api/v1/intents", json={**more, "id": "i3", "key": "planner/scale/i3"}).json()
-    assert (refused["verdict"], "it is 2, and 1 was written here last" in refused["reason"]) == ("refuse", True)
+    assert (refused["verdict"], "it is 3, and 2 was written here last" in refused["reason"]) == ("refuse", True)
+    context.deployer.delete("serve")  # by somebody else: it is gone, as it is to be
+    reverted = client.post("/api/v1/intents/i1/revert", json={"reason": "enough"}).json()
+    assert (reverted["state"], reverted["error"]) == ("reverted", None)
 
 
 def post(context: ServerContext, event: dict[str, Any]) -> None:

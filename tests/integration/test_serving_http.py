@@ -76,11 +76,13 @@ def curl(*words: str) -> tuple[int, str, bytes]:
 # -- curl
 
 
-def test_curl_asks_how_it_is(double: Instance) -> None:
+def test_curl_asks_how_it_is_and_infers_as_with_seldon(double: Instance) -> None:
     assert curl(f"{double.url}/v2/health/ready")[0] == 200
     assert curl("--head", f"{double.url}/v2")[0] == 200
     status, _, body = curl(f"{double.url}/v2/models/w")
     assert (status, json.loads(body)["name"]) == (200, "w")
+    status, _, body = curl("--json", '{"data":{"ndarray":[[1,2]]}}', f"{double.url}/api/v1.0/predictions")
+    assert (status, json.loads(body)["data"]["ndarray"]) == (200, [[2, 4]])
 
 
 @pytest.mark.parametrize("more", [[], ["--http1.0"], ["--http2"], ["-H", "Transfer-Encoding: chunked"]])
@@ -88,11 +90,6 @@ def test_curl_infers(double: Instance, more: list[str]) -> None:
     request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
     status, _, body = curl(*more, "--json", json.dumps(request), f"{double.url}/v2/models/w/infer")
     assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [2, 4])
-
-
-def test_curl_infers_as_with_seldon(double: Instance) -> None:
-    status, _, body = curl("--json", '{"data":{"ndarray":[[1,2]]}}', f"{double.url}/api/v1.0/predictions")
-    assert (status, json.loads(body)["data"]["ndarray"]) == (200, [[2, 4]])
 
 
 @pytest.mark.parametrize("size", [1, MIB, 16 * MIB])
@@ -151,13 +148,17 @@ def given(name: str, array: np.ndarray, datatype: str, *, binary: bool) -> Any:
     return tensor
 
 
-def test_the_official_client_finds_the_server_and_its_model(client: Any) -> None:
+def test_the_official_client_finds_the_server_and_its_model_or_is_told_what_is_wrong(client: Any) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("w")
     assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
     assert client.get_model_metadata("w")["inputs"][0]["shape"] == [-1, 2]
     assert [one["name"] for one in client.get_model_repository_index()][:1] == ["w"]
+    with pytest.raises(InferenceServerException, match="shape"):
+        client.infer("w", [given("x", np.zeros((1, 3), np.float32), "FP32", binary=True)])
+    with pytest.raises(InferenceServerException, match="Known: model, w"):
+        client.infer("none", [given("x", np.zeros((1, 2), np.float32), "FP32", binary=True)])
 
 
 @pytest.mark.parametrize("binary_in", [False, True])
@@ -184,13 +185,6 @@ def test_the_official_client_sends_texts(tmp_path: Path) -> None:
     (output,) = answer.get_response()["outputs"]
     upper: Any = answer.as_numpy(output["name"])
     assert upper.tolist() == [[b"ONE", b"DREI"]]
-
-
-def test_the_official_client_is_told_what_is_wrong(client: Any) -> None:
-    with pytest.raises(InferenceServerException, match="shape"):
-        client.infer("w", [given("x", np.zeros((1, 3), np.float32), "FP32", binary=True)])
-    with pytest.raises(InferenceServerException, match="Known: model, w"):
-        client.infer("none", [given("x", np.zeros((1, 2), np.float32), "FP32", binary=True)])
 
 
 # -- what it costs

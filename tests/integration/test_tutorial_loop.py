@@ -92,7 +92,7 @@ def test_what_is_sent_is_neither_judged_by_nor_compared_with(tutorial: Any, shuf
     assert np.array_equal(pictures(100, seed=1)[found["sent_rows"]], found["x_sent"])
 
 
-def test_of_drifted_test_pictures_only_those_are_sent_that_no_model_is_judged_by(tutorial: Any, tmp_path: Path) -> None:
+def test_of_drifted_pictures_only_those_are_sent_that_no_model_is_judged_by(tutorial: Any, tmp_path: Path) -> None:
     found, traffic = kept(tutorial("steps/digits"), shuffled=False), tutorial("traffic")
     y, fog = np.arange(100, dtype=np.uint8) % 10, pictures(100, seed=2)
     np.savez(tmp_path / "c.npz", y=y, fog=fog, stripe=255 - fog)
@@ -105,19 +105,15 @@ def test_of_drifted_test_pictures_only_those_are_sent_that_no_model_is_judged_by
     np.savez(tmp_path / "other.npz", y=y[:7], fog=fog[:7])
     assert len(traffic.drifted_pictures(str(tmp_path / "other.npz"), found, 100)[0]) == 7
 
+    np.savez(tmp_path / "none.npz", y=np.arange(3), fog=np.zeros((3, 5)))
+    with pytest.raises(SystemExit, match="needs labels y"):
+        traffic.drifted_pictures(str(tmp_path / "none.npz"), {}, 100)
 
-def test_without_a_file_the_drifted_pictures_are_made_of_those_that_are_sent(tutorial: Any) -> None:
-    found, traffic = kept(tutorial("steps/digits"), shuffled=True), tutorial("traffic")
+    found = kept(tutorial("steps/digits"), shuffled=True)
     x, labels = traffic.drifted_pictures("", found, 100)
     assert x.shape == found["x_sent"].shape
     assert np.array_equal(labels, found["y_sent"])
-    assert not np.array_equal(x, found["x_sent"])
-
-
-def test_a_file_that_holds_no_drifted_pictures_is_told(tutorial: Any, tmp_path: Path) -> None:
-    np.savez(tmp_path / "c.npz", y=np.arange(3), fog=np.zeros((3, 5)))
-    with pytest.raises(SystemExit, match="needs labels y"):
-        tutorial("traffic").drifted_pictures(str(tmp_path / "c.npz"), {}, 100)
+    assert not np.array_equal(x, found["x_sent"]), "without a file they are made of those that are sent"
 
 
 @pytest.mark.parametrize("line", ["dirty 5", "clean", "clean -1", "clean much", "drifted 1e9", ""])
