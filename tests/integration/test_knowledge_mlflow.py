@@ -80,14 +80,11 @@ def test_processes_that_prepare_a_fresh_home_at_once_agree(home: Path) -> None:
         assert known is not None
         assert known == open_knowledge(home).prepare("shop", team)
     assert [path.name for path in (home / "tracker").glob(".mlflow.db.new*")] == []
-
-
-def test_preparing_again_does_not_load_mlflow(home: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from scanflow.knowledge import open_knowledge;"
         "open_knowledge(Path(sys.argv[1])).prepare('shop', 'data'); print('mlflow' in sys.modules)"
     )
-    assert _python(code, str(home)) == "False"
+    assert _python(code, str(home)) == "False", "to prepare again loads no MLflow"
 
 
 def test_a_run_has_ended_when_it_is_wholly_written(home: Path, tmp_path: Path) -> None:
@@ -191,14 +188,23 @@ def test_what_killed_processes_had_not_finished_is_not_seen(home: Path, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_save_that_fails_leaves_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_fails_is_unavailable_and_a_save_that_fails_leaves_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow import MlflowClient
+    from sqlalchemy.exc import OperationalError
+
+    def locked(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("database is locked"))
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     knowledge = open_knowledge(home)
     with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "get_registered_model", locked)
+        with pytest.raises(UnavailableError, match="database is locked"):
+            knowledge.get_model("plain")
         patch.setattr(MlflowClient, "log_artifact", full)
         with pytest.raises(UnavailableError, match="No space left"):
             knowledge.save_application(Application(name="shop", team="full"))
@@ -209,13 +215,14 @@ def test_a_save_that_fails_leaves_nothing(home: Path, tmp_path: Path, monkeypatc
         knowledge.get_application("shop", "full")
 
 
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
-def test_a_server_that_is_down_is_unavailable_within_seconds(tmp_path: Path, closed_port: int) -> None:
+def test_a_server_that_is_down_or_hangs_is_unavailable_within_seconds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # somebody listens and never says a word
+        closed_port = silent.getsockname()[1]
+        knowledge = open_knowledge(tmp_path, f"http://127.0.0.1:{closed_port}", connect_timeout_s=0.3)
+        began = time.monotonic()
+        with pytest.raises(UnavailableError, match="timed out"):
+            knowledge.search_runs("shop", "data")
+    assert time.monotonic() - began < 5
     knowledge = open_knowledge(tmp_path, f"http://user:secret@127.0.0.1:{closed_port}")
     began = time.monotonic()
     with pytest.raises(UnavailableError, match=r"does not answer: .*Connection refused.*try again") as caught:
@@ -227,15 +234,6 @@ def test_a_server_that_is_down_is_unavailable_within_seconds(tmp_path: Path, clo
     assert prepared_environment(tmp_path, "shop", "data", tracker_uri=f"http://127.0.0.1:{closed_port}") is None
     with pytest.raises(UnavailableError, match=r"postgresql://me:\*\*\*@127"):
         open_knowledge(tmp_path, f"postgresql://me:secret@127.0.0.1:{closed_port}/db").get_run("r")
-
-
-def test_a_server_that_hangs_is_unavailable_within_the_time_given(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # somebody listens and never says a word
-        knowledge = open_knowledge(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=0.3)
-        began = time.monotonic()
-        with pytest.raises(UnavailableError, match="timed out"):
-            knowledge.search_runs("shop", "data")
-    assert time.monotonic() - began < 5
 
 
 def test_a_place_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
@@ -256,18 +254,6 @@ def test_a_database_of_another_mlflow_says_how_to_upgrade_it(home: Path, tmp_pat
         connection.commit()
     with pytest.raises(UsageError, match="mlflow db upgrade 'sqlite:///"):
         open_knowledge(tmp_path).prepare("shop", "data")
-
-
-def test_a_database_that_fails_is_unavailable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow import MlflowClient
-    from sqlalchemy.exc import OperationalError
-
-    def locked(*_: object, **__: object) -> None:
-        raise OperationalError("SELECT", {}, Exception("database is locked"))
-
-    monkeypatch.setattr(MlflowClient, "get_registered_model", locked)
-    with pytest.raises(UnavailableError, match="database is locked"):
-        open_knowledge(home).get_model("plain")
 
 
 def test_a_deleted_experiment_says_how_to_bring_it_back(home: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
@@ -185,12 +184,3 @@ def test_the_official_client_sends_texts(tmp_path: Path) -> None:
     (output,) = answer.get_response()["outputs"]
     upper: Any = answer.as_numpy(output["name"])
     assert upper.tolist() == [[b"ONE", b"DREI"]]
-
-
-# -- what it costs
-
-
-def test_an_idle_instance_is_small(double: Instance) -> None:
-    whole = psutil.Process(double.process.pid)
-    texts = [Path(f"/proc/{one.pid}/smaps_rollup").read_text() for one in (whole, *whole.children())]
-    assert sum(int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in texts) < 60 * 1024
