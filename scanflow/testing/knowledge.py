@@ -16,8 +16,7 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.knowledge.port import KnowledgeBase
-from scanflow.testing.folders import ODD_NAMES, read_folder, write_folder
-from scanflow.testing.models import APP, ModelsContract
+from scanflow.testing.models import APP, ODD_NAMES, ModelsContract, read_folder, write_folder
 
 FOUND: tuple[tuple[str, str], ...] = (
     ("", "abc"),

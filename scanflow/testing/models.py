@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,17 +11,30 @@ import pytest
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.knowledge.port import KnowledgeBase
-from scanflow.testing.folders import ODD_NAMES, read_folder, write_folder
 
 APP = "shop"
+ODD_NAMES = (
+    "weights.bin",
+    "naïve läyer.txt",
+    "数据/表 1.csv",
+    "deep/er/and-deeper/x+y=z@1,2;3(4)[5]{6}'7'&8.txt",
+    ".hidden",
+)
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class ModelsContract:
     """The promises about models, versions, aliases and tags; with the fixtures that both halves use."""
-
-    @pytest.fixture
-    def knowledge(self) -> KnowledgeBase:
-        raise NotImplementedError("Override the fixture 'knowledge' to return the knowledge base to test.")
 
     @pytest.fixture
     def team(self) -> str:
