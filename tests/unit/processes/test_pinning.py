@@ -74,40 +74,32 @@ def test_a_memory_policy_is_what_the_kernel_has_then() -> None:
     assert told == [0, "bind:0"]
 
 
-class TestMemory:
-    """What is asked of the kernel, on machines with several nodes."""
+def nodes(tmp_path: Path, listed: str) -> Path:
+    return write(tmp_path, {"has_memory": listed})
 
-    def nodes(self, tmp_path: Path, listed: str) -> Path:
-        return write(tmp_path, {"has_memory": listed})
 
-    def test_one_node_needs_nothing(self, tmp_path: Path) -> None:
-        assert pinning.bind_memory([0], folder=self.nodes(tmp_path, "0")) == "one memory node: nothing to bind"
-        assert pinning.bind_memory([0], folder=tmp_path / "nothing") == "one memory node: nothing to bind"
+def test_memory_is_bound_where_there_is_a_choice(tmp_path: Path) -> None:
+    asked: list[tuple[int, list[int]]] = []
 
-    def test_all_nodes_need_nothing(self, tmp_path: Path) -> None:
-        folder = self.nodes(tmp_path, "0-1")
-        assert pinning.bind_memory([0, 1], folder=folder) == "all memory nodes: nothing to bind"
+    def kernel(mode: int, nodes: Sequence[int]) -> int:
+        asked.append((mode, list(nodes)))
+        return 0
 
-    def test_a_node_is_bound(self, tmp_path: Path) -> None:
-        asked: list[tuple[int, list[int]]] = []
+    assert pinning.bind_memory([0], folder=nodes(tmp_path, "0")) == "one memory node: nothing to bind"
+    assert pinning.bind_memory([0], folder=tmp_path / "nothing") == "one memory node: nothing to bind"
+    assert pinning.bind_memory([0, 1], folder=nodes(tmp_path, "0-1")) == "all memory nodes: nothing to bind"
+    told = pinning.bind_memory([1], folder=nodes(tmp_path, "0-3"), set_policy=kernel)
+    assert (told, asked) == ("memory from node 1", [(pinning.MPOL_BIND, [1])])
 
-        def kernel(mode: int, nodes: Sequence[int]) -> int:
-            asked.append((mode, list(nodes)))
-            return 0
 
-        told = pinning.bind_memory([1], folder=self.nodes(tmp_path, "0-3"), set_policy=kernel)
-        assert (told, asked) == ("memory from node 1", [(pinning.MPOL_BIND, [1])])
-
-    @pytest.mark.parametrize(
-        ("error", "kind", "words"),
-        [
-            (errno.EINVAL, InvalidError, "may use none of them"),
-            (errno.EPERM, UnsupportedError, "Operation not permitted.* --cap-add SYS_NICE"),
-            (errno.ENOSYS, UnsupportedError, "affinity='cpu'"),
-        ],
-    )
-    def test_a_kernel_that_refuses_is_told_of(
-        self, tmp_path: Path, error: int, kind: type[Exception], words: str
-    ) -> None:
-        with pytest.raises(kind, match=words):
-            pinning.bind_memory([1], folder=self.nodes(tmp_path, "0-1"), set_policy=lambda *_: error)
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (errno.EINVAL, InvalidError, "may use none of them"),
+        (errno.EPERM, UnsupportedError, "Operation not permitted.* --cap-add SYS_NICE"),
+        (errno.ENOSYS, UnsupportedError, "affinity='cpu'"),
+    ],
+)
+def test_a_kernel_that_refuses_is_told_of(tmp_path: Path, error: int, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        pinning.bind_memory([1], folder=nodes(tmp_path, "0-1"), set_policy=lambda *_: error)

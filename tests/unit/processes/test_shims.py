@@ -100,14 +100,6 @@ def test_what_a_step_leaves_running_ends_with_it(shims: Shims, tmp_path: Path) -
     assert ends(int((tmp_path / "child").read_text()))
 
 
-def test_an_attempt_can_be_stopped_by_any_process(shims: Shims, tmp_path: Path) -> None:
-    folder = attempt(tmp_path / "1", "sleep", "60")
-    shims.start(folder)
-    wait_for(folder / "started")
-    stop_attempt(folder)
-    assert end_of(shims, folder).reason == "stopped"
-
-
 def test_an_attempt_outlives_its_runner_and_is_adopted_by_the_next(tmp_path: Path) -> None:
     folder = attempt(tmp_path / "1", "sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo done")
     with Shims() as first:
@@ -151,10 +143,6 @@ def test_an_attempt_that_is_stopped_before_it_began_is_told_as_void(shims: Shims
     shims.start(folder)
     assert end_of(shims, folder).reason == "void"
     assert not (tmp_path / "ran").exists()
-
-
-def test_exactly_one_of_many_claims_an_attempt(tmp_path: Path) -> None:
-    assert [shim.claim(str(tmp_path)) for _ in range(5)] == [True, False, False, False, False]
 
 
 def test_a_killed_shim_is_told_as_lost_and_its_step_does_not_live_on(shims: Shims, tmp_path: Path) -> None:
