@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.clients import rate_of
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Results, Section, interleave
-from tests.benchmarks.report import block, table, with_blocks
+from tests.benchmarks.report import table
 
 SECTION = Section(group="serving", title="What it costs", columns=("Scanflow", "Other"))
 
@@ -67,19 +66,3 @@ def test_a_contender_that_failed_is_not_passed_over() -> None:
     assert found.failures == {"Scanflow": "it broke"}
     assert "| latency | not measured |" in table(SECTION, [found])
     assert any("it broke" in line for line in said)
-
-
-def test_a_run_of_one_group_leaves_the_rest_of_the_page_as_it_was() -> None:
-    text = with_blocks("", {"work": "old work", "serving": "old serving"})
-    new = with_blocks(text, {"serving": block("serving", [results(benchmark())], described="A machine.")})
-    assert "old work" in new
-    assert "old serving" not in new
-    assert "- **one**, 3 rounds: asked." in new
-    assert new.index("old work") < new.index("## Online inference")
-    assert with_blocks(new, {}) == new
-
-
-def test_workers_count_until_each_has_finished_its_last() -> None:
-    assert rate_of({"a": [1.0, 2.0], "b": [0.5, 1.0, 1.5, 2.0]}) == pytest.approx(3.0)
-    with pytest.raises(NotMeasuredError):
-        rate_of({"a": [1.0], "b": []})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.http_security import RequestGuard, bearer_token, host_name, refuse_media, refuse_request
+from scanflow.http_security import RequestGuard, bearer_token, refuse_media, refuse_request
 
 LOCAL = (b"host", b"127.0.0.1:46666")
 
@@ -84,11 +84,6 @@ def test_a_bearer_token_is_read_once() -> None:
     assert bearer_token([one]) == "secret"
     assert bearer_token([one, one]) is None
     assert bearer_token([(b"authorization", b"Basic c2VjcmV0")]) is None
-
-
-@pytest.mark.parametrize(("host", "name"), [(b"A.Example:80", "a.example"), (b"a:b", ""), (b"\xff", ""), (b"u@a", "")])
-def test_a_host_is_a_name_without_its_port(host: bytes, name: str) -> None:
-    assert host_name(host) == name
 
 
 def test_a_guarded_application_knows_the_caller_and_asks_others_for_a_token() -> None:

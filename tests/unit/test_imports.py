@@ -96,3 +96,28 @@ def test_importing_scanflow_loads_no_part_of_it() -> None:
 def test_the_names_of_scanflow_all_resolve() -> None:
     code = "import scanflow; [getattr(scanflow, name) for name in scanflow.__all__]"
     subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=60, check=True)
+
+
+ASK_FOR_AN_ENVIRONMENT = """
+from pathlib import Path
+from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.step_environment import prepared_environment
+prepared_environment(Path("nowhere"), "shop", "data")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        (
+            "import scanflow_serving.routes, prometheus_client",
+            "pydantic mlflow tensorflow sklearn pandas grpc yaml onnxruntime",
+        ),
+        (ASK_FOR_AN_ENVIRONMENT, "mlflow sqlalchemy httpx requests scanflow.knowledge.memory"),
+    ],
+    ids=["the core of an instance", "asking whether an environment is prepared"],
+)
+def test_what_is_to_stay_small_brings_none_of_the_large_libraries(code: str, absent: str) -> None:
+    code += f"\nimport sys\nprint(*set({absent.split()}) & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -148,14 +146,3 @@ def test_tags_are_added_to_what_runs_will_carry() -> None:
     assert json.loads(both["MLFLOW_RUN_CONTEXT"]) == {"scanflow.app": "shop", "scanflow.team": "data"} | of_step
     assert both == base | {"MLFLOW_RUN_CONTEXT": both["MLFLOW_RUN_CONTEXT"]}
     assert tagged({}, {"scanflow.step": "train"}) == {}
-
-
-def test_asking_loads_neither_mlflow_nor_a_client_of_anything() -> None:
-    code = (
-        "import sys; from pathlib import Path; from scanflow.knowledge import open_knowledge;"
-        "from scanflow.knowledge.step_environment import prepared_environment;"
-        "prepared_environment(Path('nowhere'), 'shop', 'data');"
-        "print(sorted({'mlflow', 'sqlalchemy', 'httpx', 'requests', 'scanflow.knowledge.memory'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"

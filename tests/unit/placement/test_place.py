@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -49,6 +50,19 @@ def test_on_equal_sockets_the_equations_hold(n_socket: int, p: int, per_socket: 
         assert (grant.cpus, grant.memory_nodes) == spread.cpu(i)
     for grant in place(machine, spread.n_ctn, spread.n_cpu, "any"):
         assert (grant.cpus, grant.memory_nodes) == spread.any()
+
+
+@pytest.mark.parametrize(
+    ("i", "r", "cores"),
+    [
+        (1, 1, [0, 1, 2, 3]),
+        (3, 1, [18, 19, 20, 21]),
+        (4, 2, [22, 22, 23, 23, 24, 24, 25, 25]),
+        (1, Fraction(3, 2), [0, 1, 1, 2, 3, 3]),
+    ],
+)
+def test_equation_3_12_gives_what_was_worked_out_by_hand(i: int, r: Fraction, cores: list[int]) -> None:
+    assert [Equations(2, 18, 4, 4).cpumempin(i, j, r) for j in range(1, int(4 * r) + 1)] == cores
 
 
 @given(st.integers(1, 3), st.integers(1, 8), st.integers(1, 3), st.integers(1, 4))
