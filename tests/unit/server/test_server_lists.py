@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from scanflow_server.store import intents, labels
 from scanflow_server.store.base import Store
 from scanflow_server.store.labels import Wanted
@@ -110,12 +108,6 @@ def test_of_given_labels_the_newest_come_first_and_all_are_reached_a_part_at_a_t
         assert [one.id for one in every] == ["p0", "p6", "p4", "p2", "p1", "p3", "p5"], "the most critical first"
 
 
-def test_an_unknown_application_has_nothing(api: Api) -> None:
-    for offset in (0, 5):
-        assert api.get("/labels", params={"app": "nobody", "offset": offset}).json() == []
-    assert api.get("/labels", params={"app": "nobody", "offset": -1}).status_code == 422
-
-
 def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(api: Api) -> None:
     ada, bob = (bearer(api.post("/tokens", json={"name": name}).json()["token"]) for name in ("ada", "bob"))
     wanted = {"app": "mnist", "items": [{"id": "a/1", "run": "r", "data": {"image": "1.png"}, "guess": 3}]}
@@ -131,6 +123,9 @@ def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(
     assert (replaced["label"], replaced["by"], replaced["guess"]) == (3, "bob", 3)
     assert again == replaced
     assert api.get("/labels", params={"state": "given"}).json() == [replaced]
+    for asked in ({"app": "nobody"}, {"app": "nobody", "offset": "5"}, {"offset": "1"}):
+        assert api.get("/labels", params=asked).json() == []
+    assert api.get("/labels", params={"offset": -1}).status_code == 422
     told = [(one["type"], one["data"]) for one in api.get("/events").json() if one["subject"] == "label/a/1"]
     data = {"id": "a/1", "run": "r"}
     assert sorted(told) == [
@@ -139,28 +134,19 @@ def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(
     ]
 
 
-@pytest.mark.parametrize(
-    ("app", "label", "command"),
-    [
-        (None, "a cat", "scanflow labels --give 'p1=a cat' --replace"),
-        (None, "7", "scanflow labels --give 'p1=\"7\"' --replace"),
-        ("mnist", True, "scanflow labels --app mnist --give p1=true --replace"),
-    ],
-)
-def test_the_command_that_replaces_a_label_gives_just_that_label(
-    api: Api, app: str | None, label: Any, command: str
-) -> None:
-    api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
-    api.post("/labels/p1", json={"label": 1})
-    refused = api.post("/labels/p1", json={"label": label, "app": app})
-    assert refused.json()["detail"].endswith(f"Replace that: {command}")
-
-
-def test_null_is_refused_at_the_door(api: Api) -> None:
+def test_null_is_no_label_and_the_command_that_replaces_one_gives_just_that_label(api: Api) -> None:
     api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
     refused = api.post("/labels/p1", json={"label": None})
     assert (refused.status_code, "null is no label" in refused.json()["detail"]) == (422, True)
     assert api.get("/labels", params={"state": "given"}).json() == []
+    api.post("/labels/p1", json={"label": 1})
+    for app, label, command in (
+        (None, "a cat", "scanflow labels --give 'p1=a cat' --replace"),
+        (None, "7", "scanflow labels --give 'p1=\"7\"' --replace"),
+        ("mnist", True, "scanflow labels --app mnist --give p1=true --replace"),
+    ):
+        refused = api.post("/labels/p1", json={"label": label, "app": app})
+        assert refused.json()["detail"].endswith(f"Replace that: {command}")
 
 
 def test_a_team_has_a_label_queue_of_its_own_and_what_is_nobody_s_is_everybody_s(api: Api) -> None:

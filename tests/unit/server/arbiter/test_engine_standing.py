@@ -200,23 +200,15 @@ def test_an_engine_that_cannot_look_or_begin_goes_on_when_it_can(world: World, m
     assert not failing
 
 
-@pytest.mark.parametrize(
-    ("value", "known"),
-    [(0.5, 0.5), (10**400, None), (True, None), ("0.5", None), (None, None)],
-    ids=["a number", "more than a float holds", "a truth", "text", "nothing"],
-)
-def test_a_posted_metric_is_a_number_or_not_known(store: Store, value: Any, known: float | None) -> None:
-    event = Event(at=1.0, type="metric", app="mnist", subject="lag", data={"value": value})
-    with store.write() as connection:
-        events.append(connection, [event])
-    assert posted(SimpleNamespace(store=store), "mnist", "lag") == known  # type: ignore[arg-type]
-
-
-def test_a_metric_of_another_application_is_not_this_ones(store: Store) -> None:
-    def told(app: str, value: float) -> Event:
+def test_a_posted_metric_is_a_number_or_not_known_and_of_its_own_application(store: Store) -> None:
+    def told(app: str, value: Any) -> Event:
         return Event(at=1.0, type="metric", app=app, subject="accuracy", data={"value": value})
 
     context: Any = SimpleNamespace(store=store)
+    for value in (10**400, True, "0.5", None):
+        with store.write() as connection:
+            events.append(connection, [told("mnist", value)])
+        assert posted(context, "mnist", "accuracy") is None, value
     with store.write() as connection:
         events.append(connection, [told("mnist", 0.9), told("shop", 0.1)])
     assert (posted(context, "mnist", "accuracy"), posted(context, "new", "accuracy")) == (0.9, None)
