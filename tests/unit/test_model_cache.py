@@ -53,17 +53,8 @@ def test_an_address_has_a_name_and_a_version(uri: str, parts: tuple[str, int | s
 @pytest.mark.parametrize(
     "uri",
     [
-        "cnn",
-        "/cnn",
-        "models:cnn",
-        "models:/cnn",
-        "models:/cnn@",
-        "models:/cnn/",
-        "models:/cnn@a/b",
-        "models:/cnn/1/2",
-        "models:/@a",
-        "",
-        "runs:/a/b",
+        *"cnn /cnn models:cnn models:/cnn models:/cnn@ models:/cnn/ models:/cnn@a/b models:/cnn/1/2 runs:/a/b".split(),
+        *("models:/@a", ""),
     ],
 )
 def test_what_is_no_address_says_how_one_is_written(uri: str) -> None:
