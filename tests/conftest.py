@@ -36,10 +36,10 @@ def home_in(parent: Path) -> Iterator[Path]:
             patch.delenv(name)
         patch.setenv("SCANFLOW_HOME", str(folder))
         yield folder
-    if (folder / "services").is_dir():
-        deployer = EmbeddedDeployer(Settings(home=folder))
-        for record in deployer.services():
-            deployer.delete(record.name)
+        if (folder / "services").is_dir():
+            deployer = EmbeddedDeployer(Settings(home=folder))
+            for record in deployer.services():
+                deployer.delete(record.name)
 
 
 @pytest.fixture

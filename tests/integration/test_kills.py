@@ -13,6 +13,7 @@ import pytest
 
 from scanflow_client.client import Client
 from tests.conftest import COMMAND
+from tests.waiting import until
 
 KILLS = 50
 SHARES = 5  # so that test runners may spread them
@@ -154,18 +155,11 @@ def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated
 
 
 def _wait_for_log(home: Path) -> Path:
-    waiting = subprocess.run(
-        [
-            "sh",
-            "-c",
-            f"for i in $(seq 1000); do find {home} -name stdout.log -size +0 | grep . && exit; sleep .02; done",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return Path(waiting.stdout.strip())
+    def written() -> list[Path]:
+        return [path for path in home.rglob("stdout.log") if path.stat().st_size]
+
+    until(written, "the only step of the only run has said something")
+    return written()[0]
 
 
 @pytest.mark.parametrize("driven", [True, False])

@@ -89,13 +89,6 @@ def noted(server: ServerProcess, run: str, outcome: str) -> None:
     until(lambda: server.outcomes()[run] == ["run.started", outcome], "its end is noted")
 
 
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def ledger(folder: Path) -> list[str]:
     return (folder / "ledger").read_text().splitlines() if (folder / "ledger").exists() else []
 
@@ -265,7 +258,7 @@ def test_a_server_that_is_asked_to_end_cuts_streams_off_and_leaves_runs_alone(
         assert server.end() == 0
         with pytest.raises(httpx.TransportError):  # an end that looks like one would be taken for the run's
             list(lines)
-    assert _lives(driver_of(server.home, name))
+    assert psutil.Process(driver_of(server.home, name)).status() != psutil.STATUS_ZOMBIE
     server.start()
 
 
