@@ -82,10 +82,6 @@ def wishes(plant: Plant) -> Counter[str]:
     return Counter(note.split(" ", 1)[1] for note in plant.notes())
 
 
-def until_told(plant: Plant, id: str, words: str) -> None:
-    until(lambda: words in plant.why(id), words)
-
-
 def until_past(moment: float) -> None:
     until(lambda: time.monotonic() >= moment, "a moment has passed")
 

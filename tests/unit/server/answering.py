@@ -11,29 +11,13 @@ import uvicorn
 
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_server.app import create_app
-from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.arbiter.make import make_engine
 from scanflow_server.context import ServerContext
-from scanflow_server.control.loop import Loop
-from scanflow_server.control.operations import OperationsController
 from tests.waiting import until
 
 
 def a_service(name: str, state: str) -> ServiceRecord:
     fields = {"name": name, "app": "a", "team": "t", "state": state, "url": "http://127.0.0.1:1", "folder": "/f"}
     return ServiceRecord.model_validate({**fields, "generation": 1, "shape": {"instances": 1}})
-
-
-@contextmanager
-def acting(context: ServerContext) -> Iterator[ArbiterEngine]:
-    """Carry out what is wanted while inside, and the operations that takes."""
-    loop = Loop([OperationsController(context)], context.work)
-    loop.start()
-    try:
-        with make_engine(context) as engine:
-            yield engine
-    finally:
-        loop.stop()
 
 
 @contextmanager
