@@ -244,7 +244,6 @@ def steady_load(
     timeout_s: float = 30.0,
     expect: str | None = None,
     tally: str | None = None,
-    per_connection: int | None = None,
     cpus: Sequence[int] = (),
 ) -> SteadyLoad:
     """Return a load of ``requests`` requests, or of ``duration_s`` seconds, whichever ends first; for ``with``.
@@ -267,7 +266,6 @@ def steady_load(
             timeout_s=timeout_s,
             expect=expect,
             tally=tally,
-            per_connection=per_connection,
             cpus=tuple(cpus),
         )
     )

@@ -65,9 +65,6 @@ class Plan:
     tally: str | None = None
     """A header of the answers whose value is kept of each: who answered."""
 
-    per_connection: int | None = None
-    """Requests after which a connection is closed and a new one opened; None: never."""
-
     cpus: Sequence[int] = ()
 
 
@@ -80,14 +77,12 @@ class _Connection(asyncio.Protocol):
         self._tally: str | None = None
         self._begun = False
         self.due: float | None = None
-        self.sent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def send(self, due: float) -> None:
         self.due = due
-        self.sent += 1
         self._begun = False
         self._body.clear()
         self._tally = None
@@ -121,8 +116,7 @@ class _Connection(asyncio.Protocol):
         elif not right:
             reason = f"another answer: {body[:200].decode(errors='replace')}"
         self._run.finished(due, status if right or status >= 300 else -status, reason, self._tally)
-        spent = self._run.plan.per_connection is not None and self.sent >= self._run.plan.per_connection
-        if spent or not self._parser.should_keep_alive():
+        if not self._parser.should_keep_alive():
             self._close()
             self._run.replace(self)
         else:
