@@ -115,7 +115,7 @@ class DeployerContract(ServicesContract):
 
         return load_application(str(source))[0]
 
-    def test_a_run_is_told_of_kept_and_spun(self, deployer: Deployer, app: Application, source: Path) -> None:
+    def test_a_run_has_events_is_kept_and_is_spun(self, deployer: Deployer, app: Application, source: Path) -> None:
         (source.parent / "mended").touch()
         events: list[Event] = []
         good = deployer.run(RunRequest(app, "sums", source=source), observe=events.append)
