@@ -31,7 +31,7 @@ check: lint types imports test ## What a change must pass: lint, types, imports 
 # pytest-xdist 3.8 does not group under pytest 9.2, whose tests' ids it cannot change.)
 .PHONY: test
 test: env ## Run the suite that needs no cluster, in about seven minutes; PYTEST_ARGS passes more
-	@$(BIN)/pytest -q -n 2 --dist loadscope -m 'not benchmark and not endurance' $(PYTEST_ARGS)
+	@$(BIN)/pytest -q -n 3 --dist loadscope -m 'not benchmark and not endurance' $(PYTEST_ARGS)
 
 .PHONY: endurance
 endurance: env ## Run the tests that kill and load things for minutes; PYTEST_ARGS passes more

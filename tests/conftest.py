@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -68,7 +69,7 @@ def quick_cli(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "argv", ["scanflow", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        with patch.dict(os.environ), pytest.raises(SystemExit) as ended:  # --backend sets a variable
             main()
         out, err = capfd.readouterr()
         return subprocess.CompletedProcess(arguments, ended.value.code, out, err)  # type: ignore[arg-type]
