@@ -93,7 +93,8 @@ def test_a_service_is_deployed_cut_anew_and_deleted_without_a_trace(services: Se
     record = services.deploy(instances=2)
     url = record.url
     assert (record.state, states(record), record.settled) == ("ready", ["ready", "ready"], 1)
-    assert {ask(url)["instance"] for _ in range(40)} == {"1", "2"}
+    # Whoever is quicker accepts: one of two idle instances may be it many times in a row.
+    until(lambda: {ask(url)["instance"] for _ in range(40)} == {"1", "2"}, "both answer")
     assert len(processes(home)) == 4  # with a shim and a supervisor
     for instances, cores in ((1, 2.0), (4, 1.0)):
         record = services.change(instances=instances, cores=cores)
