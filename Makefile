@@ -30,7 +30,7 @@ check: lint types imports test ## What a change must pass: lint, types, imports 
 # loadscope: what a module prepares for its tests is prepared once. (loadgroup would say it of some modules only, and
 # pytest-xdist 3.8 does not group under pytest 9.2, whose tests' ids it cannot change.)
 .PHONY: test
-test: env ## Run the suite that needs no cluster, in about seven minutes; PYTEST_ARGS passes more
+test: env ## Run the suite that needs no cluster, in about six minutes; PYTEST_ARGS passes more
 	@$(BIN)/pytest -q -n 3 --dist loadscope -m 'not benchmark and not endurance' $(PYTEST_ARGS)
 
 .PHONY: endurance
