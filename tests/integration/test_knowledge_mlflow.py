@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,8 @@ def test_plain_mlflow_and_the_library_read_each_other_s_models(
 
     read = Path(artifacts.download_artifacts(made.uri, dst_path=str(tmp_path / "plain")))
     assert [path.name for path in read.iterdir()] == ["weights"]
-    assert sklearn.load_model("models:/doubler@champion").predict([[4]])[0] == pytest.approx(8)
+    model: Any = sklearn.load_model("models:/doubler@champion")
+    assert model.predict([[4]])[0] == pytest.approx(8)
 
 
 def test_what_killed_processes_had_not_finished_is_not_seen(home: Path, tmp_path: Path) -> None:
