@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from scanflow_client.cli import EXIT_CODES, agents, control, demo, machine, projects, runs, services, strategies
+from scanflow_client.cli import EXIT_CODES, agents, control, demo, drift, machine, projects, runs, services, strategies
 from scanflow_client.cli.options import PLAIN_HELP
 
 app = typer.Typer(
@@ -49,4 +49,5 @@ for _command in (
     machine.topology,
 ):
     app.command()(_command)
+app.add_typer(drift.drift, name="drift")
 app.add_typer(control.tokens, name="token")

@@ -1,0 +1,45 @@
+"""Commands on drift that need no agent: drift check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scanflow_client.cli.options import JsonOption
+from scanflow_client.cli.output import respond
+
+EXIT_DRIFTED = 3
+
+drift = typer.Typer(name="drift", help="Compare data: has what came since drifted?", no_args_is_help=True)
+
+
+@drift.command()
+def check(
+    reference: Annotated[
+        Path, typer.Argument(help="Data without drift: CSV, Parquet, npz, or a folder of predictions.")
+    ],
+    current: Annotated[Path, typer.Argument(help="What came since, in the same columns.")],
+    level: Annotated[float, typer.Option(help="How often data without drift is called drifted, at most.")] = 0.01,
+    min_effect: Annotated[
+        float, typer.Option(help="A column whose distribution moved by less than this (0 to 1) has not drifted.")
+    ] = 0.0,
+    fail_on_drift: Annotated[bool, typer.Option("--fail-on-drift", help="Exit with 3 if there is drift.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the columns that moved most into this SVG file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a table has drifted from another, and in which columns."""
+    from scanflow.drift.read import read_pair
+    from scanflow.drift.two_sample import compare
+    from scanflow_client.formatting.drift import comparison_json, comparison_screen
+
+    before, after = read_pair(reference, current)
+    found = compare(before, after, level=level, least_effect=min_effect)
+    if plot is not None:
+        from scanflow.reports.distributions import draw_columns
+
+        plot.write_text(draw_columns(before, after, found), encoding="utf-8")
+    respond(comparison_json(found), as_json, lambda: comparison_screen(found, before, after))
+    if fail_on_drift and found.drifted:
+        raise typer.Exit(EXIT_DRIFTED)

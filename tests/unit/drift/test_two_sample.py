@@ -1,0 +1,123 @@
+"""Two tables compared: what is found, what is refused, and that order and scale do not count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scanflow.drift.table import DataTable, shares
+from scanflow.drift.two_sample import Comparison, compare
+from scanflow.errors import InvalidError
+
+
+def table(generator: np.random.Generator, n: int, **changed: Any) -> DataTable:
+    columns: dict[str, Any] = {
+        "age": generator.normal(40, 10, n),
+        "kind": generator.choice(["a", "b", "c"], n, p=[0.6, 0.3, 0.1]),
+        "flag": generator.random(n) < 0.05,
+    }
+    return DataTable.of({**columns, **changed})
+
+
+def found(**changed: Any) -> Comparison:
+    generator = np.random.default_rng(3)
+    return compare(table(generator, 600), table(generator, 300, **changed))
+
+
+def test_data_drawn_alike_has_not_drifted() -> None:
+    same = found()
+    assert (same.drifted, same.drifted_columns) == (False, ())
+    assert same.p > 0.05
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "test"),
+    [
+        ("age", np.linspace(30, 70, 300), "ks"),
+        ("kind", ["c"] * 150 + ["a"] * 150, "chi2"),
+        ("kind", ["new"] * 60 + ["a"] * 150 + ["b"] * 90, "chi2"),
+        ("flag", [True] * 60 + [False] * 240, "chi2"),
+        ("age", [None] * 30 + list(np.random.default_rng(1).normal(40, 10, 270)), "missing"),
+        ("kind", [None] * 30 + ["a"] * 162 + ["b"] * 81 + ["c"] * 27, "missing"),
+    ],
+)
+def test_the_column_that_changed_is_named(column: str, values: Any, test: str) -> None:
+    changed = found(**{column: values})
+    assert changed.drifted
+    (first, *_) = changed.columns
+    assert (first.name, first.test) == (column, test)
+    assert first.p <= changed.level
+    assert 0 < first.effect <= 1
+
+
+def test_dependence_that_is_gone_is_seen_though_no_column_changed() -> None:
+    generator = np.random.default_rng(5)
+    first = generator.normal(size=900)
+    second = first + 0.5 * generator.normal(size=900)
+    reference, current = DataTable.of({"x": first[:600], "y": second[:600]}), {"x": first[600:]}
+    apart = compare(reference, DataTable.of(current | {"y": generator.permutation(second[600:])}))
+    assert (apart.drifted, apart.drifted_columns) == (True, ())
+    assert {one.columns for one in apart.joint if one.test == "products"} <= {("x", "y"), ("y", "x")}
+
+
+def test_neither_the_order_of_rows_nor_the_unit_of_a_column_counts() -> None:
+    generator = np.random.default_rng(9)
+    first, second = generator.normal(size=(200, 3)), generator.normal(size=(100, 3)) + 0.2
+    plain = compare(DataTable.of(first), DataTable.of(second))
+    scaled = compare(DataTable.of(first * [1, 1e6, 1e-6] + 7), DataTable.of(second * [1, 1e6, 1e-6] + 7))
+    assert {one.name: one.p for one in plain.columns} == {one.name: one.p for one in scaled.columns}
+    assert plain.p == pytest.approx(scaled.p, abs=0.01)
+    assert compare(DataTable.of(first), DataTable.of(second)) == plain
+
+
+def test_a_small_effect_is_no_drift_where_that_is_asked_for() -> None:
+    generator = np.random.default_rng(2)
+    reference, current = {"x": generator.normal(size=2000)}, {"x": generator.normal(0.3, 1, size=2000)}
+    assert compare(DataTable.of(reference), DataTable.of(current)).drifted
+    assert not compare(DataTable.of(reference), DataTable.of(current), least_effect=0.3).drifted
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"level": 0.5}, "level=0.5"),
+        ({"permutations": 99}, "permutations=500"),
+        ({"least_effect": 2.0}, "least_effect=2.0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changed: dict[str, Any], says: str) -> None:
+    values = DataTable.of({"x": np.arange(50.0)})
+    with pytest.raises(InvalidError, match=says):
+        compare(values, values, **changed)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"x": [1.0] * 20, "y": [1.0] * 19}, "19, 20"),
+        ({"x": np.ones((20, 2))}, "one value a row"),
+        ({}, "no column"),
+        (np.float64(5), "shape"),
+    ],
+)
+def test_what_is_no_table_is_refused(data: Any, says: str) -> None:
+    with pytest.raises(InvalidError, match=says):
+        DataTable.of(data)
+
+
+def test_tables_of_other_columns_and_few_rows_are_refused() -> None:
+    with pytest.raises(InvalidError, match=r"lacks 'x'.*reference lacks 'z'"):
+        compare(DataTable.of({"x": np.ones(20)}), DataTable.of({"z": np.ones(20)}))
+    with pytest.raises(InvalidError, match="3 rows"):
+        compare(DataTable.of({"x": np.ones(20)}), DataTable.of({"x": np.ones(3)}))
+
+
+def test_shares_of_both_tables_add_up() -> None:
+    generator = np.random.default_rng(4)
+    first, second = table(generator, 500), table(generator, 300)
+    for name in first.columns:
+        found = shares(first.columns[name], second.columns[name])
+        assert sum(found.reference) == pytest.approx(1) == sum(found.current)
+    assert shares(first.columns["kind"], second.columns["kind"]).bins == ("a", "b", "c")
