@@ -1,0 +1,50 @@
+"""Accuracy without labels, and with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scanflow.drift.performance import Calibration, measured
+from scanflow.errors import InvalidError
+
+
+def scored(generator: np.random.Generator, n: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return over-confident scores of two classes, and labels: right more often where they are far apart."""
+    signal = generator.normal(0, spread, n)
+    labels = (generator.random(n) < 1 / (1 + np.exp(-signal))).astype(int)
+    sure = 1 / (1 + np.exp(-3 * signal))
+    return np.stack([1 - sure, sure], axis=1), labels
+
+
+def test_the_estimate_is_right_where_the_inputs_drift_and_scores_are_too_sure() -> None:
+    generator = np.random.default_rng(1)
+    known = Calibration.of(*scored(generator, 3000, 2.0))
+    for spread in (2.0, 1.0, 0.5):
+        scores, labels = scored(generator, 3000, spread)
+        true = float((scores.argmax(axis=1) == labels).mean())
+        found = known.estimate(scores)
+        assert found.low - 0.01 <= true <= found.high + 0.01
+        assert abs(found.value - true) < 0.03 < abs(scores.max(axis=1).mean() - true)
+    again = Calibration.from_arrays(known.arrays())
+    scores, _ = scored(generator, 500, 1.0)
+    assert again.estimate(scores) == known.estimate(scores) == known.estimate(scores[:, 1])
+
+
+def test_a_measured_accuracy_has_an_interval() -> None:
+    few, many = measured(9, 10), measured(900, 1000)
+    assert few.low < many.low < 0.9 < many.high < few.high < 1
+
+
+def test_what_cannot_be_estimated_is_refused() -> None:
+    scores, labels = scored(np.random.default_rng(1), 60, 1.0)
+    with pytest.raises(InvalidError, match="needs 50"):
+        Calibration.of(scores[:40], labels[:40])
+    with pytest.raises(InvalidError, match="one for each"):
+        Calibration.of(scores, labels[:40])
+    known = Calibration.of(scores, labels)
+    for wrong, says in ((np.ones((0, 2)), "no scores"), (np.ones((5, 1)), "shape")):
+        with pytest.raises(InvalidError, match=says):
+            known.estimate(wrong)
+    with pytest.raises(InvalidError, match="11 of 10"):
+        measured(11, 10)

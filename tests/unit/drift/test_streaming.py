@@ -1,0 +1,60 @@
+"""Changes in a stream: seen soon after they come, and seldom where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scanflow.drift.streaming import ADWIN, KSWIN, PageHinkley, StreamDetector
+from scanflow.errors import InvalidError
+
+DETECTORS: dict[str, Callable[[], StreamDetector]] = {
+    "page-hinkley": lambda: PageHinkley(delta=0.1, threshold=30),
+    "adwin": ADWIN,
+    "kswin": lambda: KSWIN(level=0.0001),
+}
+
+
+def alarms(detector: StreamDetector, values: np.ndarray) -> list[int]:
+    return [at for at, value in enumerate(values.tolist()) if detector.update(value)]
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_change_of_the_mean_is_seen_soon_and_nothing_before(name: str) -> None:
+    for seed in range(3):
+        generator = np.random.default_rng(seed)
+        values = np.concatenate([generator.normal(size=600), generator.normal(2, 1, size=200)])
+        (first, *_) = alarms(DETECTORS[name](), values)
+        assert 600 < first < 700
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_stream_that_does_not_change_seldom_alarms(name: str) -> None:
+    found = [alarms(DETECTORS[name](), np.random.default_rng(seed).normal(size=1000)) for seed in range(10)]
+    assert sum(map(bool, found)) <= 1
+
+
+def test_adwin_keeps_the_window_that_is_alike_in_little_memory() -> None:
+    detector = ADWIN()
+    generator = np.random.default_rng(0)
+    alarms(detector, np.concatenate([generator.normal(size=3000), generator.normal(5, 1, size=1000)]))
+    assert 900 <= detector.width <= 1032
+    assert detector.mean == pytest.approx(5, abs=0.2)
+    assert sum(map(len, detector._rows)) < 80
+
+
+def test_kswin_sees_a_change_of_the_spread_alone() -> None:
+    generator = np.random.default_rng(0)
+    values = np.concatenate([generator.normal(size=300), generator.normal(0, 6, size=300)])
+    assert any(300 < at < 450 for at in alarms(KSWIN(), values))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda: PageHinkley(threshold=0), lambda: ADWIN(delta=1), lambda: KSWIN(newest=80), lambda: KSWIN(level=2)],
+)
+def test_settings_that_cannot_be_are_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(InvalidError):
+        wrong()
