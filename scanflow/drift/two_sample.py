@@ -91,8 +91,9 @@ class Comparison:
 
     @property
     def drifted(self) -> bool:
-        """Whether the second table was not drawn as the first, and by enough to matter."""
-        return self.p <= self.level and (bool(self.drifted_columns) or any(one.p <= self.level for one in self.joint))
+        """Whether the second table was drawn otherwise; with a ``least_effect``, whether a column moved by that."""
+        together = self.least_effect == 0 and any(one.p <= self.level for one in self.joint)
+        return bool(self.drifted_columns) or together
 
     @property
     def drifted_columns(self) -> tuple[ColumnDrift, ...]:
@@ -115,7 +116,7 @@ def compare(
         reference: Data without drift.
         current: What came since, with the same columns.
         level: How often tables drawn alike are said to differ: 0 to 0.1.
-        least_effect: A column that differs by less has not drifted: 0 to 1; 0 looks at significance alone.
+        least_effect: A column that differs by less has not drifted: 0 to 1. Above 0, columns count one by one alone.
         permutations: How many random divisions; ``1 / level`` times the number of families at least.
         seed: Of the divisions, and of the rows that are drawn from more than ``MOST_ROWS``. The same gives the same.
 

@@ -1,0 +1,52 @@
+"""``scanflow drift check``, as people and programs use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+
+from tests.conftest import Cli
+
+
+def write(path: Path, *, seed: int, shift: float = 0.0, missing: float = 0.0) -> str:
+    generator = np.random.default_rng(seed)
+    lines = ["age,city"]
+    for _ in range(400):
+        age = "" if generator.random() < missing else f"{generator.normal(40 + shift, 10):.2f}"
+        lines.append(f"{age},{generator.choice(['Oslo', 'Rome'])}")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path.name
+
+
+def test_a_table_is_compared_drawn_and_told_to_programs(quick_cli: Cli, tmp_path: Path) -> None:
+    old, same = write(tmp_path / "old.csv", seed=1), write(tmp_path / "same.csv", seed=2)
+    new = write(tmp_path / "new.csv", seed=3, shift=6, missing=0.1)
+    alike = quick_cli("drift", "check", old, same, "--fail-on-drift")
+    assert (alike.returncode, alike.stdout.splitlines()[0].split(":")[0]) == (0, "No drift")
+    drifted = quick_cli("drift", "check", old, new, "--plot", "drift.svg")
+    assert drifted.returncode == 0, drifted.stderr
+    assert drifted.stdout.startswith(
+        "Drifted: 400 rows against 400, p 0.001 at the level 0.01.\n1 column of 2 drifted."
+    )
+    assert "age*" in drifted.stdout
+    assert "city*" not in drifted.stdout
+    drawn = ET.parse(tmp_path / "drift.svg").getroot()
+    assert {"age", "city"} <= {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    told = quick_cli("drift", "check", old, new, "--json", "--fail-on-drift")
+    found = json.loads(told.stdout)
+    assert (told.returncode, found["drifted"], found["rows"]) == (3, True, {"reference": 400, "current": 400})
+    assert set(found["columns"][0]) == {"name", "test", "statistic", "p", "effect", "reference", "current"}
+    assert quick_cli("drift", "check", old, new, "--min-effect", "0.9", "--fail-on-drift").returncode == 0
+
+
+def test_what_cannot_be_compared_is_refused_with_what_to_do(quick_cli: Cli, tmp_path: Path) -> None:
+    old = write(tmp_path / "old.csv", seed=1)
+    (tmp_path / "other.csv").write_text("height\n" + "1\n" * 20, encoding="utf-8")
+    for wrong, says in (("none.csv", "no file"), ("other.csv", "lacks 'age', 'city'")):
+        refused = quick_cli("drift", "check", old, wrong)
+        assert refused.returncode == 2
+        assert says in refused.stderr
+    assert "level=0.5" in quick_cli("drift", "check", old, old, "--level", "0.5").stderr
