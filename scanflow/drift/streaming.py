@@ -138,7 +138,7 @@ class KSWIN:
             return False
         values = np.array(self._values)
         drawn = self._generator.choice(values[: -self._newest], self._newest, replace=False)
-        changed = bool(stats.ks_2samp(drawn, values[-self._newest :]).pvalue <= self._level)
+        changed = bool(stats.ks_2samp(drawn, values[-self._newest :])[1] <= self._level)
         if changed:
             self._values = deque(values[-self._newest :].tolist(), maxlen=self._values.maxlen)
         return changed

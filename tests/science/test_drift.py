@@ -37,11 +37,11 @@ def _p_values(reference: Rows, current: Rows) -> np.ndarray:
     for name, before in reference.items():
         after = current[name]
         if before.dtype.kind == "f" and len(np.unique(before)) > 10:
-            found.append(stats.ks_2samp(before[~np.isnan(before)], after[~np.isnan(after)]).pvalue)
+            found.append(stats.ks_2samp(before[~np.isnan(before)], after[~np.isnan(after)])[1])
             continue
         levels = sorted({*map(str, before), *map(str, after)})
         counts = [[(side.astype(str) == level).sum() for level in levels] for side in (before, after)]
-        found.append(stats.chi2_contingency(np.array(counts)).pvalue if len(levels) > 1 else 1.0)
+        found.append(stats.chi2_contingency(np.array(counts))[1] if len(levels) > 1 else 1.0)
     return np.array(found)
 
 
