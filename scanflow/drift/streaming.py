@@ -138,7 +138,8 @@ class KSWIN:
             return False
         values = np.array(self._values)
         drawn = self._generator.choice(values[: -self._newest], self._newest, replace=False)
-        changed = bool(stats.ks_2samp(drawn, values[-self._newest :])[1] <= self._level)
+        _, p = map(float, stats.ks_2samp(drawn, values[-self._newest :]))
+        changed = p <= self._level
         if changed:
             self._values = deque(values[-self._newest :].tolist(), maxlen=self._values.maxlen)
         return changed
