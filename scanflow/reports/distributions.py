@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING
 
-from scanflow.drift.table import DataTable, Shares, shares
-from scanflow.drift.two_sample import ColumnDrift, Comparison
 from scanflow.reports.drawing import STYLE, element, paint
+
+if TYPE_CHECKING:
+    from scanflow.drift.table import DataTable, Shares
+    from scanflow.drift.two_sample import ColumnDrift, Comparison
 
 MOST_COLUMNS = 6
 WIDTH, HEIGHT, TOP, GAP = 340, 190, 44, 24
@@ -14,6 +17,8 @@ WIDTH, HEIGHT, TOP, GAP = 340, 190, 44, 24
 
 def draw_columns(reference: DataTable, current: DataTable, found: Comparison, *, most: int = MOST_COLUMNS) -> str:
     """Return an SVG picture of the columns that changed most, ``most`` at most, two beside each other."""
+    from scanflow.drift.table import shares
+
     shown = found.columns[:most]
     rows = (len(shown) + 1) // 2
     parts = [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scanflow.drift.table import DataTable, shares
-from scanflow.drift.two_sample import ColumnDrift, Comparison
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import counted, percent
+
+if TYPE_CHECKING:
+    from scanflow.drift.table import DataTable
+    from scanflow.drift.two_sample import ColumnDrift, Comparison
 
 MOST = 10
 _BARS = "▁▂▃▄▅▆▇█"
@@ -57,6 +59,8 @@ _TESTS = {
 
 
 def _row(one: ColumnDrift, found: Comparison, reference: DataTable, current: DataTable) -> tuple[str, ...]:
+    from scanflow.drift.table import shares
+
     bars = shares(reference.columns[one.name], current.columns[one.name], most=12)
     tallest = max(*bars.reference, *bars.current, 1e-9)
     mark = "*" if one.p <= found.level and one.effect >= found.least_effect else ""
