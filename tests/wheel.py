@@ -11,7 +11,12 @@ import tempfile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-EXTRAS = {"scanflow_serving": "serving", "scanflow_agents": "agents", "scanflow_server": "server"}
+EXTRAS = {
+    "scanflow_serving": "serving",
+    "scanflow.drift": "drift",
+    "scanflow_agents": "agents",
+    "scanflow_server": "server",
+}
 """Packages that need an extra, in the order in which these are installed; the others need none."""
 
 HELLO = """
@@ -35,13 +40,15 @@ IMPORT_ALL = """
 import importlib, pathlib, sys, warnings
 warnings.simplefilter("error")
 failed, names = [], []
-for package in sys.argv[1:]:
+packages, others = (words.split() for words in sys.argv[1:])
+for package in packages:
     folder = pathlib.Path(importlib.import_module(package).__file__).parent
     assert folder.is_relative_to(sys.prefix), f"{package} was imported from {folder}, not from the wheel"
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
-        if parts[0] != "tutorials" and parts[-1] != "__main__":
-            names.append(".".join((package, *parts)).removesuffix(".__init__"))
+        name = ".".join((package, *parts)).removesuffix(".__init__")
+        if parts[0] != "tutorials" and parts[-1] != "__main__" and not any(f"{name}.".startswith(f"{o}.") for o in others):
+            names.append(name)
 for name in names:
     try:
         importlib.import_module(name)
@@ -52,7 +59,7 @@ for name in names:
         failed.append(f"{name}: {type(error).__name__}: {error}")
 if failed:
     sys.exit("\\n".join(failed))
-print(f"{len(names)} modules of {' and '.join(sys.argv[1:])} import from the wheel")
+print(f"{len(names)} modules of {' and '.join(packages)} import from the wheel")
 """
 
 
@@ -63,7 +70,7 @@ def main() -> None:
         wheel = _build(folder)
         python = _install(wheel, folder / "venv")
         packages = {path.name for path in (CHECKOUT / "scanflow", *CHECKOUT.glob("*/scanflow_*")) if path.is_dir()}
-        _run([python, "-I", "-c", IMPORT_ALL, *sorted(packages - set(EXTRAS))], folder)
+        _run([python, "-I", "-c", IMPORT_ALL, " ".join(sorted(packages - set(EXTRAS))), " ".join(EXTRAS)], folder)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
         (elsewhere / "hello.py").write_text(HELLO)
@@ -72,7 +79,7 @@ def main() -> None:
         _run([scanflow, "run", "hello.py"], elsewhere)
         for package, extra in EXTRAS.items():
             _add(python, f"{wheel}[{extra}]")
-            _run([python, "-I", "-c", IMPORT_ALL, package], folder)
+            _run([python, "-I", "-c", IMPORT_ALL, package, ""], folder)
     print(f"{wheel.name}: built, installed alone, imported and run")
 
 
