@@ -47,7 +47,8 @@ for package in packages:
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join((package, *parts)).removesuffix(".__init__")
-        if parts[0] != "tutorials" and parts[-1] != "__main__" and not any(f"{name}.".startswith(f"{o}.") for o in others):
+        ours = not any(f"{name}.".startswith(f"{other}.") for other in others)
+        if ours and parts[0] != "tutorials" and parts[-1] != "__main__":
             names.append(name)
 for name in names:
     try:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scanflow.drift.detectors import catalogue
+from scanflow.drift.detectors.port import Fitted
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow_agents.detectors import catalogue
-from scanflow_agents.detectors.port import Fitted
 from tests.integration.tutorial_steps import DATA, Steps
 
 KINDS = ("shot_noise", "rotate", "fog", "stripe", "motion_blur", "translate", "canny_edges")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import scanflow as sf
+from scanflow.drift.detectors import catalogue
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.plugins import Group, load_plugin, plugin_names
-from scanflow_agents.detectors import catalogue
 from scanflow_agents.templates import load_declared
 
 TOY = '''
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import scanflow as sf
 from scanflow.agent import Strategy, primitives as do, sensor
-from scanflow_agents.detectors import storage
-from scanflow_agents.detectors.port import Scores
+from scanflow.drift.detectors import storage
+from scanflow.drift.detectors.port import Scores
 
 @dataclass(frozen=True)
 class Mean:

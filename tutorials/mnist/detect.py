@@ -21,11 +21,11 @@ import numpy as np
 from steps.quiet import stderr_to
 
 import scanflow as sf
+from scanflow.drift.detectors import catalogue
+from scanflow.drift.detectors.critical import CriticalPoint, pick, uncertainty_of
+from scanflow.drift.detectors.port import Fitted, Scores
+from scanflow.drift.detectors.samples import Reference
 from scanflow.errors import ScanflowError
-from scanflow_agents.detectors import catalogue
-from scanflow_agents.detectors.critical import CriticalPoint, pick, uncertainty_of
-from scanflow_agents.detectors.port import Fitted, Scores
-from scanflow_agents.detectors.samples import Reference
 
 DIRECTIONS = 16  # in which pictures are told apart, so that those picked are of many kinds
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from scanflow.drift.detectors.port import Floats, Indices, Samples
+from scanflow.drift.detectors.samples import checked
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.port import Floats, Indices, Samples
-from scanflow_agents.detectors.samples import checked
 
 
 class CriticalPoint(BaseModel):

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from scanflow.drift.detectors import storage
+from scanflow.drift.detectors.port import Detector, Fitted
 from scanflow.errors import InvalidError
 from scanflow.plugins import load_plugin, plugin_names
-from scanflow_agents.detectors import storage
-from scanflow_agents.detectors.port import Detector, Fitted
 
 
 def names() -> tuple[str, ...]:

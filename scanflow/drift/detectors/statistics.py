@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from scanflow.drift.detectors.port import Floats, Indices
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.port import Floats, Indices
 
 
 def check_share(detector: Any, *names: str) -> None:

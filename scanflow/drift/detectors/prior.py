@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.detectors.port import Floats, Samples, Scores
+from scanflow.drift.detectors.samples import LEAST_REFERENCE, checked
+from scanflow.drift.detectors.statistics import check_share, chi_square_critical
+from scanflow.drift.detectors.storage import Persistent
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.port import Floats, Samples, Scores
-from scanflow_agents.detectors.samples import LEAST_REFERENCE, checked
-from scanflow_agents.detectors.statistics import check_share, chi_square_critical
-from scanflow_agents.detectors.storage import Persistent
 
 Test = Literal["chi-square", "g"]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow_agents.detectors.statistics import (
+from scanflow.drift.detectors.statistics import (
     chi_square,
     chi_square_critical,
     exceedances_allowed,

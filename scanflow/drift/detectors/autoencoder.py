@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.detectors.port import Floats, Samples, Scores
+from scanflow.drift.detectors.samples import checked
+from scanflow.drift.detectors.statistics import check_share, exceedances_allowed, exceedances_at_least
+from scanflow.drift.detectors.storage import read, write
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
-from scanflow_agents.detectors.port import Floats, Samples, Scores
-from scanflow_agents.detectors.samples import checked
-from scanflow_agents.detectors.statistics import check_share, exceedances_allowed, exceedances_at_least
-from scanflow_agents.detectors.storage import read, write
 
 NETWORK = "autoencoder.keras"
 OPTIONS = ("low", "high", "level", "quantile", "alarm_above")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.detectors.port import Floats, Samples
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.port import Floats, Samples
 
 LEAST_REFERENCE = 20
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.detectors.port import Floats, Samples, Scores
+from scanflow.drift.detectors.samples import OnDirections, Reference, distance
+from scanflow.drift.detectors.statistics import check_share, chi_square, chi_square_critical
+from scanflow.drift.detectors.storage import Persistent
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.port import Floats, Samples, Scores
-from scanflow_agents.detectors.samples import OnDirections, Reference, distance
-from scanflow_agents.detectors.statistics import check_share, chi_square, chi_square_critical
-from scanflow_agents.detectors.storage import Persistent
 
 MAJOR = 0.25
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from scanflow.drift.detectors.port import Floats, Samples, Scores
+from scanflow.drift.detectors.samples import OnDirections, Reference, distance
+from scanflow.drift.detectors.statistics import check_share
+from scanflow.drift.detectors.storage import Persistent
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.port import Floats, Samples, Scores
-from scanflow_agents.detectors.samples import OnDirections, Reference, distance
-from scanflow_agents.detectors.statistics import check_share
-from scanflow_agents.detectors.storage import Persistent
 
 SEEDS = 2**63
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.detectors.samples import Reference
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow_agents.detectors.samples import Reference
 
 ARRAYS = "detector.npz"
 OPTIONS = "detector.json"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scanflow_agents.detectors.port import Floats
-from scanflow_agents.detectors.psi import MAJOR, PSI
+from scanflow.drift.detectors.port import Floats
+from scanflow.drift.detectors.psi import MAJOR, PSI
 
 Column = Callable[[np.random.Generator, int], Floats]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scanflow.drift.detectors.port import Samples, Scores
+from scanflow.drift.detectors.samples import OnDirections, Reference, distance
+from scanflow.drift.detectors.statistics import ks
+from scanflow.drift.detectors.storage import Persistent
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.port import Samples, Scores
-from scanflow_agents.detectors.samples import OnDirections, Reference, distance
-from scanflow_agents.detectors.statistics import ks
-from scanflow_agents.detectors.storage import Persistent
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

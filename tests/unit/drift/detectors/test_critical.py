@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanflow.drift.detectors.critical import CriticalPoint, pick, uncertainty_of
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors.critical import CriticalPoint, pick, uncertainty_of
 
 
 def batch(seed: int = 0, count: int = 40) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scanflow.drift.detectors import catalogue
+from scanflow.drift.detectors.ks import KS
+from scanflow.drift.detectors.port import Detector, Floats, Scores
+from scanflow.drift.detectors.samples import Reference
 from scanflow.errors import InvalidError
-from scanflow_agents.detectors import catalogue
-from scanflow_agents.detectors.ks import KS
-from scanflow_agents.detectors.port import Detector, Floats, Scores
-from scanflow_agents.detectors.samples import Reference
 
 NAMES = ("ks", "psi", "mmd")
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scanflow.drift.detectors import catalogue
+from scanflow.drift.detectors.ks import KS
+from scanflow.drift.detectors.mmd import MMD
+from scanflow.drift.detectors.port import Detector, Floats, Scores
+from scanflow.drift.detectors.prior import ClassPrior
+from scanflow.drift.detectors.psi import PSI
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow_agents.detectors import catalogue
-from scanflow_agents.detectors.ks import KS
-from scanflow_agents.detectors.mmd import MMD
-from scanflow_agents.detectors.port import Detector, Floats, Scores
-from scanflow_agents.detectors.prior import ClassPrior
-from scanflow_agents.detectors.psi import PSI
 
 Draw = Callable[[np.random.Generator, int], Any]
 
