@@ -69,6 +69,16 @@ class OfModel(Options):
     """What names the version in use."""
 
 
+class Watching(Options):
+    """Parameters of strategies about how a service runs."""
+
+    watch_interval_s: float = Field(default=60.0, gt=0)
+    """How often the service is looked at, in seconds."""
+
+    watch_cool_down_s: float = Field(default=120.0, ge=0)
+    """How long scaling and placement are left alone after a change, in seconds."""
+
+
 def agent_named(app: Application, agent: Agent, name: str, parameter: str) -> str:
     names = [one.name for one in app.agents]
     if name not in names:

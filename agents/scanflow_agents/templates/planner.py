@@ -24,7 +24,7 @@ from scanflow.app.model import Number, Whole
 from scanflow.backends.records import RunRecord
 from scanflow.errors import InvalidError
 from scanflow.knowledge.records import ModelVersion
-from scanflow_agents.templates import bookmarks, infrastructure
+from scanflow_agents.templates import bookmarks, infrastructure, scaling
 from scanflow_agents.templates.control_plane import control_plane_of, newest_runs, outputs_of, tell
 from scanflow_agents.templates.model_registry import (
     OUT_OF_USE,
@@ -45,7 +45,7 @@ from scanflow_agents.templates.options import (
 )
 
 
-class PlannerOptions(Starting, OfModel, infrastructure.Watching):
+class PlannerOptions(Starting, OfModel, infrastructure.PlacementOptions, scaling.ScalingOptions):
     min_picked: Whole = Field(default=100, ge=1)
     """So many labels that no model has learnt from are worth a retraining (Algorithm 1, line 4)."""
 
@@ -99,7 +99,7 @@ def declare(app: Application, agent: Agent) -> None:
             raise InvalidError(f"Agent {agent.name!r}: {backup!r} cannot stand in for itself. Name another workflow.")
         infrastructure.declare_failover(service, backup, options)
     if options.target_p95_s is not None:
-        infrastructure.declare_scaling(service_named(app, agent, options.service).name, options.target_p95_s, options)
+        scaling.declare_scaling(service_named(app, agent, options.service).name, options.target_p95_s, options)
     if options.spread_affinity is not None:
         infrastructure.declare_spreading(
             service_named(app, agent, options.service).name, options.spread_affinity, options

@@ -15,7 +15,7 @@ from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_agents.templates.bookmarks import oldest, read_json, time_of
-from scanflow_agents.templates.infrastructure import next_threshold
+from scanflow_agents.templates.scaling import next_threshold
 from tests.unit.agents.templates.fakes import World, told
 
 # -- retraining
