@@ -1,0 +1,162 @@
+"""What the outputs of a detection's and a training's run have to say, for agents to act on: see docs/own-data.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from scanflow.drift.promotion import CURRENT, Slice
+from scanflow.errors import InvalidError
+
+Purpose: TypeAlias = Literal["train", "evaluate"]
+PURPOSES: tuple[Purpose, ...] = ("train", "evaluate")
+
+MOST_COLUMNS = 10
+_PAGE = "What such a run has to leave: docs/own-data.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionOutputs:
+    """What a detection found in a window of new predictions."""
+
+    drifted: bool
+    n_newdata: int | None = None
+    n_anomalies: int = 0
+    n_picked: int = 0
+    """Points to be labelled, those for evaluation too."""
+
+    n_evaluation: int = 0
+    statistic: float | None = None
+    threshold: float | None = None
+    p_value: float | None = None
+    columns: tuple[Mapping[str, Any], ...] = ()
+    """The columns that drifted, worst first: ``name, test, statistic, p, effect, reference, current``."""
+
+    run_ids: tuple[str, ...] | None = None
+    """The tracked runs that were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOutputs:
+    """What a training says of a challenger and the champion it was compared with."""
+
+    version: int
+    champion_version: int
+    labels: str | None
+    champion_accuracy: float
+    challenger_accuracy: float
+    slices: tuple[Slice, ...]
+
+
+def outputs_of_detection(outputs: Mapping[str, Any]) -> DetectionOutputs:
+    """Read the outputs of a detection's run; only ``drifted`` has to be there.
+
+    Raises:
+        InvalidError: it is not, or another is not what it should be.
+    """
+    who = "The detection"
+    if outputs.get("drifted") is None:
+        raise InvalidError(
+            f"No step left an output 'drifted'. Write sf.output('drifted', ...) in the detector's step. {_PAGE}"
+        )
+    drifted = outputs["drifted"]
+    if isinstance(drifted, str) or not isinstance(drifted, bool | int | float):
+        raise InvalidError(f"The output 'drifted' is {drifted!r}. Write true or false, or 1 or 0. {_PAGE}")
+    columns = outputs.get("columns") or ()
+    if not _is_list(columns) or not all(isinstance(one, Mapping) and "name" in one for one in columns):
+        raise InvalidError(f"{who} left 'columns' that are no list of objects with a 'name'. {_PAGE}")
+    runs = outputs.get("run_ids")
+    return DetectionOutputs(
+        drifted=bool(drifted),
+        n_newdata=_count(outputs, "n_newdata", who, default=None),
+        n_anomalies=_count(outputs, "n_anomalies", who) or 0,
+        n_picked=_count(outputs, "n_picked", who) or 0,
+        n_evaluation=_count(outputs, "n_evaluation", who) or 0,
+        statistic=_number(outputs, "statistic", who),
+        threshold=_number(outputs, "threshold", who),
+        p_value=_number(outputs, "p_value", who),
+        columns=tuple(columns)[:MOST_COLUMNS],
+        run_ids=tuple(str(one) for one in runs) if isinstance(runs, list) else None,
+    )
+
+
+def outputs_of_training(outputs: Mapping[str, Any]) -> TrainingOutputs | None:
+    """Read the outputs of a training's run. None: it trained a first model, and so compared nothing.
+
+    Raises:
+        InvalidError: an output is missing, or is not what it should be.
+    """
+    who = "The training"
+    if not {"slices", "champion_accuracy", "challenger_accuracy"} & {
+        name for name, value in outputs.items() if value is not None
+    }:
+        return None
+    given = [one.name for one in fields(TrainingOutputs) if one.name != "labels"]
+    if missing := [name for name in given if outputs.get(name) is None]:
+        raise InvalidError(f"{who} left no output {', '.join(map(repr, missing))}. {_PAGE}")
+    slices = outputs["slices"]
+    if not _is_list(slices) or not slices:
+        raise InvalidError(f"{who} left 'slices' that are no list of objects: {slices!r:.100}. {_PAGE}")
+    labels = outputs.get("labels")
+    found = TrainingOutputs(
+        version=_count(outputs, "version", who) or 0,
+        champion_version=_count(outputs, "champion_version", who) or 0,
+        labels=labels if isinstance(labels, str) and labels else None,
+        champion_accuracy=_number(outputs, "champion_accuracy", who) or 0.0,
+        challenger_accuracy=_number(outputs, "challenger_accuracy", who) or 0.0,
+        slices=tuple(_slice(one, who) for one in slices),
+    )
+    names = [one.name for one in found.slices]
+    if names.count(CURRENT) != 1 or len(set(names)) != len(names):
+        raise InvalidError(
+            f"{who} left slices named {names}. Name one {CURRENT!r}, and the others differently. {_PAGE}"
+        )
+    return found
+
+
+def purpose_of(point: Mapping[str, Any]) -> Purpose:
+    """Return what a picked or labelled point is for.
+
+    Raises:
+        InvalidError: neither training nor evaluation.
+    """
+    found = point.get("purpose") or "train"  # as a detection of one's own may leave it
+    if found not in PURPOSES:
+        raise InvalidError(
+            f"The point {point.get('id')!r} has the purpose {found!r}. Write one of {', '.join(PURPOSES)}. {_PAGE}"
+        )
+    return "evaluate" if found == "evaluate" else "train"
+
+
+def _slice(given: Any, who: str) -> Slice:
+    names = [one.name for one in fields(Slice)]
+    if not isinstance(given, Mapping) or any(given.get(name) is None for name in names):
+        raise InvalidError(f"{who} left the slice {given!r:.200}, which needs {', '.join(names)}. {_PAGE}")
+    counts = {name: _count(given, name, f"{who}, slice {given['name']!r},") or 0 for name in names if name != "name"}
+    return Slice(name=str(given["name"]), **counts)
+
+
+def _count(outputs: Mapping[str, Any], name: str, who: str, *, default: int | None = 0) -> int | None:
+    value = outputs.get(name)
+    if value is None:
+        return default
+    if isinstance(value, str) and value.isdecimal():  # as MLflow has versions
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+        raise InvalidError(f"{who} left {name!r} as {value!r:.60}, which is no count. {_PAGE}")
+    return int(value)
+
+
+def _number(outputs: Mapping[str, Any], name: str, who: str) -> float | None:
+    value = outputs.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidError(f"{who} left {name!r} as {value!r:.60}, which is no finite number. {_PAGE}")
+    return float(value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)

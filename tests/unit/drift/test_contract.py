@@ -1,0 +1,82 @@
+"""What a detection's and a training's outputs have to say, and the errors where they do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scanflow.drift.contract import outputs_of_detection, outputs_of_training, purpose_of
+from scanflow.drift.promotion import Slice
+from scanflow.errors import InvalidError
+
+CURRENT = {"name": "current", "n": 60, "champion_right": 30, "challenger_right": 45, "gained": 20}
+TRAINING = {
+    "version": 3,
+    "champion_version": 1,
+    "labels": "abc",
+    "champion_accuracy": 0.5,
+    "challenger_accuracy": 0.75,
+    "slices": [CURRENT],
+}
+
+
+def test_a_detection_needs_only_to_say_whether_the_data_drifted() -> None:
+    found = outputs_of_detection({"drifted": 0})
+    assert (found.drifted, found.n_picked, found.n_newdata, found.columns) == (False, 0, None, ())
+    columns = [{"name": f"c{number}"} for number in range(12)]
+    found = outputs_of_detection({"drifted": 1, "n_picked": 5, "n_evaluation": 2, "p_value": 0.01, "columns": columns})
+    assert (found.drifted, found.n_evaluation, found.p_value, len(found.columns)) == (True, 2, 0.01, 10)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ({}, "No step left an output 'drifted'"),
+        ({"drifted": "yes"}, "'drifted' is 'yes'"),
+        ({"drifted": 1, "n_picked": -1}, "'n_picked' as -1"),
+        ({"drifted": 1, "p_value": "low"}, "'p_value' as 'low'"),
+        ({"drifted": 1, "columns": ["age"]}, "objects with a 'name'"),
+    ],
+)
+def test_what_is_wrong_with_a_detection_is_said_with_the_page_that_tells_more(
+    outputs: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidError, match=said):
+        outputs_of_detection(outputs)
+
+
+def test_a_training_is_read_with_its_slices() -> None:
+    found = outputs_of_training(TRAINING | {"version": "3"})
+    assert found is not None
+    assert (found.version, found.champion_version, found.labels) == (3, 1, "abc")
+    assert found.slices == (Slice(name="current", n=60, champion_right=30, challenger_right=45, gained=20),)
+
+
+def test_a_training_of_a_first_model_compares_nothing() -> None:
+    assert outputs_of_training({"version": 1, "accuracy": 0.9}) is None
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ({"slices": None}, "no output 'slices'"),
+        ({"champion_version": None}, "no output 'champion_version'"),
+        ({"slices": []}, "no list of objects"),
+        ({"slices": [CURRENT | {"n": None}]}, "needs name, n, champion_right"),
+        ({"slices": [CURRENT | {"name": "clean"}]}, "Name one 'current'"),
+        ({"slices": [CURRENT, CURRENT]}, "Name one 'current'"),
+        ({"slices": [CURRENT | {"gained": 99}]}, "cannot have"),
+        ({"challenger_accuracy": float("nan")}, "no finite number"),
+    ],
+)
+def test_what_is_wrong_with_a_training_is_said(outputs: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidError, match=said):
+        outputs_of_training(TRAINING | outputs)
+
+
+def test_a_point_is_for_training_unless_it_says_otherwise() -> None:
+    assert purpose_of({"id": "r:1"}) == "train"
+    assert purpose_of({"id": "r:1", "purpose": "evaluate"}) == "evaluate"
+    with pytest.raises(InvalidError, match="'r:1' has the purpose 'both'"):
+        purpose_of({"id": "r:1", "purpose": "both"})
