@@ -5,6 +5,10 @@ gained than lost is McNemar's question, answered exactly by a binomial; by how m
 and Price (2012), whose adjustment of Wald's interval keeps its coverage with few points. A challenger must be better on
 the current window, and not worse by more than a margin on every other slice: the lower ends of the intervals decide.
 
+A slice of few points cannot show that small a loss: at the full level it would keep out most models that are as good.
+There both errors are held alike (compromise power analysis: Erdfelder, 1984), and with fewer points still the observed
+loss must not be above the margin. A challenger that is surely worse on any slice is rejected, however many points.
+
 A challenger that is looked at again and again, as labels come, gets many chances to be lucky. The first look has 80 %
 of the level and look k of the others ``1 / (k (k - 1))`` of the rest: these add up to the level however many there are.
 That it is not worse is tested at the whole level each time: this alone promotes nothing.
@@ -14,11 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
-
-from scipy import stats
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import Any, Literal
 
 from scanflow.errors import InvalidError
 
@@ -28,6 +31,11 @@ CURRENT = "current"
 MOST_NEEDED = 100_000
 
 FIRST_LOOK = 0.8
+
+_EXACT_UP_TO = 5000
+"""So many points decide exactly; of more, the normal approximation differs in no digit that is shown."""
+
+Verdict = Literal["promote", "wait", "reject"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,41 +68,54 @@ class Slice:
         """Points that the champion has right and the challenger wrong."""
         return self.gained - (self.challenger_right - self.champion_right)
 
+    @property
     def gain(self) -> float:
-        """Return by how much the challenger's share of right answers is higher, -1 to 1."""
+        """By how much the challenger's share of right answers is higher, -1 to 1."""
         return (self.gained - self.lost) / self.n if self.n else 0.0
+
+    @property
+    def p(self) -> float:
+        """How often a challenger that is no better gains as many of the points, by McNemar's exact test."""
+        discordant = self.gained + self.lost
+        if discordant > _EXACT_UP_TO:
+            return 0.5 * math.erfc((self.gained - 0.5 - discordant / 2) / math.sqrt(discordant / 2))
+        ways = sum(math.comb(discordant, k) for k in range(self.gained, discordant + 1))
+        return float(ways / 2**discordant)
+
+    @property
+    def estimate(self) -> tuple[float, float]:
+        """The gain and its standard error, adjusted by a point gained and one lost."""
+        gained, lost, n = (self.gained + 1) / (self.n + 2), (self.lost + 1) / (self.n + 2), self.n + 2
+        return gained - lost, math.sqrt((gained + lost - (gained - lost) ** 2) / n)
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return bounds of the gain; each is wrong with a probability of ``level``."""
-        gained, lost, n = (self.gained + 1) / (self.n + 2), (self.lost + 1) / (self.n + 2), self.n + 2
-        middle = gained - lost
-        half = float(stats.norm.isf(level)) * math.sqrt((gained + lost - middle**2) / n)
+        middle, error = self.estimate
+        half = _z(level) * error
         return max(-1.0, middle - half), min(1.0, middle + half)
 
-    def p(self) -> float:
-        """Return how often a challenger that is no better gains as many of the points, by McNemar's exact test."""
-        discordant = self.gained + self.lost
-        return float(stats.binom.sf(self.gained - 1, discordant, 0.5)) if discordant else 1.0
-
     def needed(self, bound: float, level: float) -> int:
-        """Return how many more points it takes until the lower end is above ``bound``, if all goes on as until now."""
-        gained, lost = (self.gained + 1) / (self.n + 2), (self.lost + 1) / (self.n + 2)
-        above = gained - lost - bound
-        if above <= 0:
+        """Return how many more points tell whether the gain is above ``bound``, if all goes on as until now."""
+        middle, error = self.estimate
+        if middle == bound:
             return MOST_NEEDED
-        variance = gained + lost - (gained - lost) ** 2
-        n = math.ceil((float(stats.norm.isf(level)) / above) ** 2 * variance)
+        n = math.ceil((_z(level) * error / (middle - bound)) ** 2 * (self.n + 2))
         return min(max(n - self.n, 1), MOST_NEEDED)
+
+    def not_worse(self, margin: float, level: float) -> bool:
+        """Say whether no more than ``margin`` was lost, as surely as so many points can show."""
+        middle, error = self.estimate
+        return middle - max(0.0, min(_z(level), margin / error - _z(level))) * error > -margin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionDecision:
     """What is to become of a challenger, and why."""
 
-    verdict: Literal["promote", "wait", "reject"]
+    verdict: Verdict
     reason: str
     level: float
-    """Of this look, one-sided."""
+    """Of this look, one-sided; ``low`` and ``high`` are each wrong with this probability."""
 
     gain: float
     low: float
@@ -105,9 +126,13 @@ class PromotionDecision:
     needed: int = 0
     """So many more labelled points, at least, before a challenger that waits may be promoted."""
 
-    def interval_of(self, part: Slice) -> tuple[float, float]:
-        """Return the bounds of one slice's gain."""
-        return part.interval(self.level)
+    def evidence(self, *, level: float = 0.05, **about: Any) -> dict[str, Any]:
+        """Return all of it as JSON can hold it, each slice with the bounds of its gain, and what else is said."""
+        slices = []
+        for one in self.slices:
+            low, high = one.interval(self.level if one.name == CURRENT else level)
+            slices.append({**asdict(one), "gain": one.gain, "low": low, "high": high})
+        return {**about, **asdict(self), "slices": slices}
 
 
 def decide(
@@ -127,7 +152,7 @@ def decide(
         margin: The lower end of the gain on every other slice has to be above minus this: 0 to 1.
         min_n: The least number of points of the current slice.
         level: How often a challenger that is no better is promoted, at most.
-        look: Which look at this challenger it is, from 1 on.
+        look: Which look at this challenger with so many points it is, from 1 on.
 
     Raises:
         InvalidError: no slice, or two, of the current window.
@@ -137,57 +162,87 @@ def decide(
         raise InvalidError(f"There are {len(current)} slices named {CURRENT!r}. Evaluate both models on one such.")
     (now,) = current
     others = [one for one in slices if one.name != CURRENT]
-    own = level * (FIRST_LOOK if look == 1 else (1 - FIRST_LOOK) / (look * (look - 1)))
+    own = _spent(level, look)
     low, high = now.interval(own)
-    found = _verdict(now, others, min_gain=min_gain, margin=margin, min_n=min_n, level=own, other_level=level)
-    verdict, reason, needed = found
+    waits: dict[str, int] = {}
+    rejected: list[str] = []
+    for one in others:
+        worst, best = one.interval(level)
+        if best < -margin:
+            rejected.append(f"worse on {one.name!r} by {_points(-one.gain)}, at least {_points(-best)}")
+        elif not one.not_worse(margin, level):
+            waits[f"on {one.name!r} it may lose {_points(-worst)}"] = one.needed(-margin, level)
+    if now.n < min_n:
+        waits[f"evaluated on {now.n} points of {min_n}"] = min_n - now.n
+    elif high <= min_gain:
+        rejected.append(f"gains {_points(high)} at most, and more than {_points(min_gain)} is wanted")
+    elif low <= min_gain or now.p > own:
+        waits[f"the gain may be as low as {_points(low)}"] = now.needed(min_gain, _spent(level, look + 1))
+    needed = 0 if rejected else max(waits.values(), default=0)
+    verdict: Verdict = "reject" if rejected else "wait" if waits else "promote"
+    if rejected:
+        reason = "; ".join(rejected)
+    elif waits:
+        reason = f"{'; '.join(waits)}; about {needed:,} more labelled points would tell"
+    else:
+        reason = f"better by {_points(now.gain)}, at least {_points(low)}; no other slice lost {_points(margin)}"
     return PromotionDecision(
         verdict=verdict,
         reason=reason,
         level=own,
-        gain=now.gain(),
+        gain=now.gain,
         low=low,
         high=high,
         n=now.n,
-        p=now.p(),
+        p=now.p,
         slices=tuple(slices),
         needed=needed,
     )
 
 
-def _verdict(
-    now: Slice, others: Sequence[Slice], *, min_gain: float, margin: float, min_n: int, level: float, other_level: float
-) -> tuple[Literal["promote", "wait", "reject"], str, int]:
-    low, high = now.interval(level)
-    for one in others:
-        _, best = one.interval(other_level)
-        if best < -margin:
-            return "reject", f"worse on {one.name!r} by {_points(-one.gain())}, at least {_points(-best)}", 0
-    if now.n >= min_n and high <= min_gain:
-        return "reject", f"better by {_points(high)} at most, and more than {_points(min_gain)} is wanted", 0
-    waits: list[tuple[str, int]] = []
-    if now.n < min_n:
-        waits.append((f"evaluated on {now.n} points of {min_n}", min_n - now.n))
-    elif low <= min_gain or now.p() > level:
-        more = max(now.needed(min_gain, level), 1)
-        waits.append((f"the gain may be as low as {_points(low)}", more))
-    for one in others:
-        worst, _ = one.interval(other_level)
-        if worst <= -margin:
-            waits.append((f"on {one.name!r} it may lose {_points(-worst)}", one.needed(-margin, other_level)))
-    if waits:
-        needed = max(more for _, more in waits)
-        reason = "; ".join(why for why, _ in waits)
-        return "wait", f"{reason}; about {needed} more labelled points would tell", needed
-    return (
-        "promote",
-        f"better by {_points(now.gain())}, at least {_points(low)}; no other slice lost {_points(margin)}",
-        0,
-    )
+def sentence(evidence: Mapping[str, Any]) -> str:
+    """Return in one line what was decided of a challenger, and why, from what :meth:`PromotionDecision.evidence` gave.
+
+    What another program wrote, and does not hold that, is told by its ``reason`` alone.
+    """
+    try:
+        return "; ".join(_parts(evidence))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return str(evidence.get("reason", ""))
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:.1f} points"
+def _parts(evidence: Mapping[str, Any]) -> list[str]:
+    slices = {one["name"]: one for one in evidence["slices"]}
+    now, verdict = slices.pop(CURRENT), evidence["verdict"]
+    old, new = _model(evidence, now, "champion"), _model(evidence, now, "challenger")
+    what = {
+        "promote": f"Replace {old} by {new}",
+        "wait": f"Keep {old}; {new} waits",
+        "reject": f"Keep {old}; {new} is rejected",
+    }
+    parts = [f"{what[verdict]}, n = {now['n']}, {_gain(now, ' points')}"]
+    if verdict != "promote":
+        parts.append(str(evidence["reason"]))
+    if slices:
+        changed = any(not one["low"] <= 0 <= one["high"] for one in slices.values())
+        told = [f"{name} {_gain(one, n=True)}" for name, one in slices.items()]
+        parts.append(f"other slices{'' if changed else ' unchanged'}: {', '.join(told)}")
+    if evidence.get("drifted"):
+        parts.append(f"drift in {', '.join(f'`{name}`' for name in evidence['drifted'])}")
+    if evidence.get("run"):
+        parts.append(f"run {evidence['run']}")
+    return parts
+
+
+def _model(evidence: Mapping[str, Any], now: Mapping[str, Any], who: str) -> str:
+    number = evidence.get("version" if who == "challenger" else who)
+    return f"{f'the {who}' if number is None else f'version {number}'} ({100 * now[f'{who}_right'] / now['n']:.1f} %)"
+
+
+def _gain(part: Mapping[str, Any], unit: str = "", *, n: bool = False) -> str:
+    low, high = (f"{100 * part[name]:+.1f}" for name in ("low", "high"))
+    of = f", n = {part['n']}" if n else ""
+    return f"{100 * part['gain']:+.1f}{unit} ({low} to {high}{of})"
 
 
 def for_evaluation(point: bytes, *, share: float = 0.3) -> bool:
@@ -199,3 +254,15 @@ def for_evaluation(point: bytes, *, share: float = 0.3) -> bool:
     """
     number = int.from_bytes(hashlib.sha256(b"evaluation:" + point).digest()[:8], "big")
     return number < share * 2**64
+
+
+def _spent(level: float, look: int) -> float:
+    return level * (FIRST_LOOK if look == 1 else (1 - FIRST_LOOK) / (look * (look - 1)))
+
+
+def _z(level: float) -> float:
+    return NormalDist().inv_cdf(1 - level)
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f} points"

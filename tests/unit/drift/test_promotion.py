@@ -1,0 +1,96 @@
+"""What is decided of a challenger, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from scanflow.drift.promotion import CURRENT, Slice, decide, for_evaluation, sentence
+from scanflow.errors import InvalidError
+
+
+def part(name: str, n: int, champion: int, gained: int, lost: int) -> Slice:
+    return Slice(name=name, n=n, champion_right=champion, challenger_right=champion + gained - lost, gained=gained)
+
+
+NOW = part(CURRENT, 59, 42, 14, 1)
+CLEAN = part("clean", 500, 490, 0, 1)
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_the_p_value_is_that_of_mcnemar_s_exact_test(gained: int, lost: int) -> None:
+    found = part(CURRENT, 600, lost, gained, lost).p
+    assert found == pytest.approx(stats.binom.sf(gained - 1, gained + lost, 0.5) if gained + lost else 1.0)
+
+
+def test_so_many_points_that_they_are_not_counted_out_have_nearly_the_same_p_value() -> None:
+    found = part(CURRENT, 9000, 3000, 3100, 2900)
+    assert found.p == pytest.approx(stats.binom.sf(3099, 6000, 0.5), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("slices", "verdict", "reason"),
+    [
+        ([NOW, CLEAN], "promote", "better by 22.0 points, at least"),
+        ([part(CURRENT, 49, 20, 25, 0)], "wait", "evaluated on 49 points of 50; about 1 more"),
+        ([part(CURRENT, 100, 70, 10, 6)], "wait", "the gain may be as low as -"),
+        ([part(CURRENT, 100, 70, 2, 20)], "reject", "gains "),
+        ([NOW, part("clean", 500, 490, 5, 20)], "reject", "worse on 'clean' by 3.0 points, at least 1.3 points"),
+        ([NOW, part("clean", 500, 490, 5, 12)], "wait", "on 'clean' it may lose 2.8 points"),
+        ([NOW, CLEAN, part("a-b-1", 60, 50, 1, 7)], "reject", "worse on 'a-b-1'"),
+        ([NOW, CLEAN, part("a-b-1", 60, 50, 3, 3)], "promote", "no other slice lost 1.0 points"),
+    ],
+)
+def test_a_challenger_is_promoted_waits_or_is_rejected(slices: list[Slice], verdict: str, reason: str) -> None:
+    found = decide(slices)
+    assert (found.verdict, reason in found.reason) == (verdict, True), found.reason
+    assert (found.needed > 0) == (verdict == "wait")
+
+
+def test_the_looks_share_the_level() -> None:
+    levels = [decide([NOW, CLEAN], look=look).level for look in range(1, 2000)]
+    assert levels[0] == pytest.approx(0.04)
+    assert sum(levels) == pytest.approx(0.05, abs=1e-5)
+    assert decide([part(CURRENT, 59, 42, 9, 2)]).verdict == "promote"
+    assert decide([part(CURRENT, 59, 42, 9, 2)], look=2).verdict == "wait"
+
+
+def test_points_of_which_two_models_cannot_have_so_many_right_are_refused() -> None:
+    with pytest.raises(InvalidError, match="Count the same points for both"):
+        Slice(name=CURRENT, n=10, champion_right=8, challenger_right=9, gained=3)
+    with pytest.raises(InvalidError, match="There are 0 slices named 'current'"):
+        decide([CLEAN])
+
+
+def test_a_promotion_is_told_in_one_sentence() -> None:
+    about: dict[str, Any] = {"champion": 1, "version": 3, "run": "bold-fox-1", "drifted": ["latitude"]}
+    evidence = decide([NOW, CLEAN]).evidence(**about)
+    assert sentence(json.loads(json.dumps(evidence))) == (
+        "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+10.5 to +32.1); other slices "
+        "unchanged: clean -0.2 (-0.8 to +0.4, n = 500); drift in `latitude`; run bold-fox-1"
+    )
+
+
+@pytest.mark.parametrize(("gained", "lost", "said"), [(10, 6, "waits"), (2, 20, "is rejected")])
+def test_why_a_challenger_is_not_promoted_is_told_too(gained: int, lost: int, said: str) -> None:
+    found = decide([part(CURRENT, 100, 70, gained, lost)])
+    text = sentence(found.evidence(version=3))
+    assert text.startswith("Keep the champion (70.0 %); version 3 (")
+    assert f") {said}, n = 100" in text
+    assert found.reason in text
+
+
+@pytest.mark.parametrize("odd", [{}, {"slices": 3}, {"slices": [{"name": CURRENT}], "verdict": "promote"}])
+def test_what_holds_no_evidence_is_told_by_its_reason(odd: dict[str, Any]) -> None:
+    assert sentence({**odd, "reason": "because"}) == "because"
+
+
+def test_a_point_is_for_evaluation_once_and_for_ever() -> None:
+    chosen = [for_evaluation(str(number).encode()) for number in range(5000)]
+    assert 0.28 < sum(chosen) / 5000 < 0.32
+    assert chosen == [for_evaluation(str(number).encode()) for number in range(5000)]
