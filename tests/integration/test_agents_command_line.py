@@ -126,7 +126,10 @@ def test_labels_are_given_from_the_queue(quick_cli: Cli, server: ServerProcess, 
     assert [one["id"] for one in told(quick_cli, "labels", "--app", "mnist")] == ["img/3", "img/2", "img/1", "img/0"]
     (tmp_path / "labels.csv").write_text("id,label\nimg/2,7\nimg/1,\n")
     given = quick_cli("labels", "--from", "labels.csv", "--give", "img/3=cat")
-    assert (given.returncode, given.stdout) == (0, "Labels given: 2. See what is left: scanflow labels\n")
+    assert (given.returncode, given.stdout.partition(". ")[0]) == (0, "Labels given: 2; rows without a label: 1")
+    exported = quick_cli("labels", "--export", "rows.csv")
+    assert (exported.returncode, "2 samples" in exported.stdout) == (0, True), exported.stderr
+    assert (tmp_path / "rows.csv").read_text().splitlines()[1:] == ["img/1,1,train,", "img/0,0,train,"]
     assert [one["id"] for one in told(quick_cli, "labels")] == ["img/1", "img/0"]
     known = server.api.get("/labels", params={"state": "given"}).json()
     assert {one["id"]: one["label"] for one in known} == {"img/2": 7, "img/3": "cat"}

@@ -283,36 +283,70 @@ def test_what_was_done_is_reverted_and_said_to_be_only_when_it_is(run: Run) -> N
 
 
 def test_the_label_queue_is_listed(run: Run) -> None:
-    wanted = {"id": "img/17", "app": "mnist", "run": "tall-fox", "data": {"index": 17}, "guess": 3, "score": 0.75}
+    wanted = {"id": "img/17", "app": "mnist", "run": "tall-fox", "row": {"city": "Vic"}, "guess": 3, "score": 0.75}
     server = Answers({"GET /labels": [wanted]})
     heads, row, after = run(server, "labels", "--app", "mnist").stdout.splitlines()
-    assert heads.split() == "id application prediction score run data".split()
-    assert row.split() == ["img/17", "mnist", "3", "0.75", "tall-fox", "index=17"]
+    assert heads.split() == "id application prediction score purpose run city".split()
+    assert row.split() == ["img/17", "mnist", "3", "0.75", "-", "tall-fox", "Vic"]
     assert after.startswith("Label one: scanflow labels --give img/17=LABEL")
-    assert server.asked == [("GET /labels", {"app": "mnist", "state": "wanted", "limit": "100"}, None)]
+    assert after.endswith("/labels")
+    asked = {"app": "mnist", "state": "wanted", "details": "true", "limit": "100"}
+    assert server.asked == [("GET /labels", asked, None)]
     assert "These are the first 1." in run(server, "labels", "-n", "1").stdout
     assert json.loads(run(server, "labels", "--json").stdout) == [wanted]
     assert run({"GET /labels": []}, "labels").stdout == "No sample waits for a label.\n"
 
 
-def test_labels_are_given_one_by_one_or_from_a_file(run: Run, tmp_path: Path) -> None:
+def test_what_people_disagree_on_is_listed_with_who_said_what(run: Run) -> None:
+    votes = [{"by": "ada", "label": 7, "at": 1.0}, {"by": "bob", "label": 1, "at": 2.0}]
+    server = Answers({"GET /labels": [{"id": "a", "app": "mnist", "label": 1, "votes": votes}]})
+    lines = run(server, "labels", "--disagreements").stdout.splitlines()
+    assert [line.split()[:5] for line in lines[1:3]] == [
+        ["a", "mnist", "1", "ada", "7"],
+        ["a", "mnist", "1", "bob", "1"],
+    ]
+    assert server.asked == [("GET /labels", {"details": "true", "disputed": "true", "limit": "100"}, None)]
+
+
+def test_labels_are_given_one_by_one_or_from_a_file_all_at_once(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
-    file.write_text('\ufeffid,label,score\nimg/17,7,0.5\nb,007,0.4\nc,,0.3\nd,"a, b",\n')
-    server = Answers({f"POST /labels/{id}": {"id": id} for id in ("img%2F17", "b", "d", "e", "f")})
+    file.write_text('\ufeffid,label,score\nimg/17,7,0.5\nb,007,0.4\nc, ,0.3\nd,"a, b",\n')
+    server = Answers({"PATCH /labels": [{"id": str(number)} for number in range(5)]})
     words = ("labels", "--app", "mnist", "--team", "vision", "--from", str(file), "--give", "e=NaN", "-g", 'f={"x": 1}')
-    assert run(server, *words).stdout.startswith("Labels given: 5.")
-    assert server.places == [f"POST /labels/{id}" for id in ("img%2F17", "b", "d", "e", "f")]
-    assert [body["label"] for _, _, body in server.asked] == [7, "007", "a, b", "NaN", {"x": 1}]
-    assert {(body["app"], body["team"]) for _, _, body in server.asked} == {("mnist", "vision")}
-
-
-def test_a_label_is_replaced_where_that_is_said_and_one_that_is_refused_ends_it(run: Run) -> None:
-    server = Answers({"POST /labels/a": {"id": "a"}, "POST /labels/b": UsageError("'b' is labelled already.")})
+    told = run(server, *words).stdout
+    assert told == "Labels given: 5; rows without a label: 1. See what is left: scanflow labels\n"
+    ((place, _, body),) = server.asked
+    assert (place, body["app"], body["team"]) == ("PATCH /labels", "mnist", "vision")
+    assert [(one["id"], one["label"], one.get("line")) for one in body["labels"]] == [
+        ("img/17", 7, 2), ("b", "007", 3), ("d", "a, b", 5), ("e", "NaN", None), ("f", {"x": 1}, None),
+    ]  # fmt: skip
     run(server, "labels", "--give", "a=7", "--replace")
-    run(server, "labels", "--give", "a=7")
-    assert [body for _, _, body in server.asked] == [{"label": 7, "replace": True}, {"label": 7}]
-    with pytest.raises(UsageError, match=r"'b' is labelled already.\nOf 3 labels, the 1 before it are kept."):
-        run(server, "labels", "-g", "a=1", "-g", "b=1", "-g", "c=1")
+    assert server.asked[-1][2] == {"labels": [{"id": "a", "label": 7}], "replace": True}
+
+
+def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with_labels(
+    run: Run, tmp_path: Path
+) -> None:
+    row = {"label": 1.5, "city": "=HYPERLINK(1)", "rooms": None}
+    queue = [
+        {"id": "r/0", "app": "a", "team": "", "guess": "b", "purpose": "evaluate", "row": row},
+        {"id": "r/1", "app": "a", "team": "", "guess": 3, "purpose": "train"},
+    ]
+    file = tmp_path / "rows.csv"
+    told = run({"GET /labels": queue}, "labels", "--export", str(file)).stdout
+    assert told == f"{file}: 2 samples. Fill in its column 'label', then: scanflow labels --from {file}\n"
+    text = file.read_text()
+    assert text.splitlines() == [
+        "id,row.label,city,rooms,guess,purpose,label",
+        "r/0,1.5,'=HYPERLINK(1),,b,evaluate,",
+        "r/1,,,,3,train,",
+    ]
+    with pytest.raises(InvalidError, match=r"may hold labels\. Name another one"):
+        run({"GET /labels": queue}, "labels", "--export", str(file))
+    file.write_text(text.replace("3,train,", "3,train,yes"))
+    server = Answers({"PATCH /labels": [{"id": "r/1"}]})
+    assert "Labels given: 1; rows without a label: 1." in run(server, "labels", "--from", str(file)).stdout
+    assert server.asked[0][2] == {"labels": [{"id": "r/1", "label": "yes", "line": 3}]}
 
 
 @pytest.mark.parametrize(
@@ -321,15 +355,17 @@ def test_a_label_is_replaced_where_that_is_said_and_one_that_is_refused_ends_it(
         (b"id,lable\n1,2\n", "--from labels.csv", "has no column 'label'"),
         (b"", "--from labels.csv", "has no column 'id'"),
         (b"id,label\n1,\xff\n", "--from labels.csv", "in UTF-8"),
+        (b"id,label\na,1\n,2\nb,null\n", "--from labels.csv", "- line 3: it has a label and no id\n- line 4: the"),
         (b"", "--from none.csv", "There is no file 'none.csv'"),
         (b"", "--give 17", "Write it as ID=LABEL"),
         (b"", "--give a=1 --give b=null", "The label of 'b' is null"),
         (b"", "--replace", "--give ID=LABEL --replace"),
+        (b"", "--give a=1 --export x.csv", "exclude each other"),
     ],
 )
 def test_labels_that_cannot_be_read_send_nothing(run: Run, folder: Path, file: bytes, words: str, told: str) -> None:
     (folder / "labels.csv").write_bytes(file)
-    server = Answers({"POST /labels/a": {"id": "a"}})
+    server = Answers({"PATCH /labels": []})
     with pytest.raises(UsageError, match=re.escape(told)):
         run(server, "labels", *words.split())
     assert server.asked == []

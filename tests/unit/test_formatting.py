@@ -18,7 +18,7 @@ from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.failures import Failure
 from scanflow.names import RunName, StepName
-from scanflow_client.formatting import agents, control_plane, runs, services, text
+from scanflow_client.formatting import agents, control_plane, labels, runs, services, text
 from scanflow_client.formatting.table import Table, lay_out
 from tests.snapshots import assert_snapshot
 
@@ -220,16 +220,29 @@ def test_triggers_journals_and_actions() -> None:
         action("failed", "act", error="no such run"),
         action("reverted", "act", reverted_by="ada"),
     ]
-    sample = {"id": "img/17", "app": "mnist", "data": {"index": 17}, "guess": 3, "score": 0.75}
     screens: list[str | Table] = [
         *(agents.trigger_text(one) for one in TRIGGERS),
         *agents.journal_lines([journal_entry(kind, body) for kind, body in ENTRIES], "mnist:count"),
         *(agents.action_line(one) for one in actions),
         *agents.actions_screen(actions[:2]),
         *agents.approvals_screen(actions[:1]),
-        *agents.labels_screen([sample], limit=1),
     ]
     assert_snapshot("actions", drawn(*screens))
+
+
+def test_the_label_queue_and_what_people_disagree_on() -> None:
+    sample = {"id": "img/17", "app": "mnist", "data": {"index": 17}, "guess": 3, "score": 0.75, "purpose": "train"}
+    row = {**sample, "id": "r/1", "run": "tall-fox", "row": {"latitude": 1.23456789, "city": "Vic", "rooms": None}}
+    votes = [{"by": "ada", "label": 7, "at": NOW - 60}, {"by": "bob", "label": "x", "at": NOW}]
+    page = "http://127.0.0.1:46666/labels"
+    screens: list[str | Table] = [
+        *labels.labels_screen([sample], limit=1, page=page),
+        *labels.labels_screen([{**sample, "data": {"shape": [28, 28]}}, row], limit=9, page=page),
+        *labels.labels_screen([row], limit=9, page=page),
+        *labels.disagreements_screen([{**row, "label": "x", "disputed": True, "votes": votes}]),
+        *labels.disagreements_screen([]),
+    ]
+    assert_snapshot("labels", drawn(*screens))
 
 
 def test_the_control_plane() -> None:

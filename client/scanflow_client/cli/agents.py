@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from scanflow import transport
-from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow_client.cli.options import JsonOption, LimitOption, parse_value, server
 from scanflow_client.cli.output import respond
+from scanflow_client.formatting.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,23 +115,45 @@ def labels(
     from_: Annotated[
         Path | None, Option("--from", metavar="FILE.csv", help="Give the labels of a file: columns id and label.")
     ] = None,
-    replace: Annotated[bool, Option("--replace", help="Replace labels that were given before.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Replace labels that you gave before.")] = False,
+    export: Annotated[
+        Path | None, Option("--export", metavar="FILE.csv", help="Write all that waits into a file to fill in.")
+    ] = None,
+    disagreements: Annotated[
+        bool, Option("--disagreements", help="List what people gave several labels, and who gave which.")
+    ] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
     """List the samples that agents want labelled, the most critical first; or give labels."""
-    from scanflow_client.formatting.agents import labels_screen
+    from scanflow_client import label_files
+    from scanflow_client.formatting import labels as screens
 
-    if replace and not give and from_ is None:
+    gives = bool(give) or from_ is not None
+    if replace and not gives:
         raise InvalidError("--replace needs labels: scanflow labels --give ID=LABEL --replace")
-    given = _labels(give or (), from_)
-    where = server()
-    if give or from_ is not None:
-        done = _give(where, given, {"app": application, "team": team, "replace": replace or None})
-        respond(done, as_json, lambda: [f"Labels given: {len(done)}. See what is left: scanflow labels"])
+    if gives + (export is not None) + disagreements > 1:
+        raise InvalidError("Giving labels, --export and --disagreements exclude each other. Keep one.")
+    given, unlabelled = label_files.read(from_) if from_ is not None else ([], 0)
+    given += [_label(word) for word in give or ()]
+    where, path = server(), transport.path_of("labels")
+    query: dict[str, Any] = {"app": application, "team": team, "details": True}
+    if gives:
+        how = {"app": application, "team": team, "replace": replace or None}
+        body = {"labels": given, **{name: value for name, value in how.items() if value is not None}}
+        done = where.patch(path, body) if given else []
+        rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
+        respond(done, as_json, lambda: [f"Labels given: {len(done)}{rest}. See what is left: scanflow labels"])
+    elif export is not None:
+        some = label_files.write(export, label_files.all_wanted(lambda **part: where.get(path, **query, **part)))
+        after = f"Fill in its column 'label', then: scanflow labels --from {export}"
+        respond(some, as_json, lambda: [f"{export}: {counted(some, 'sample')}. {after}"])
+    elif disagreements:
+        found = where.get(path, **query, disputed=True, limit=limit)
+        respond(found, as_json, lambda: screens.disagreements_screen(found))
     else:
-        found = where.get(transport.path_of("labels"), app=application, team=team, state="wanted", limit=limit)
-        respond(found, as_json, lambda: labels_screen(found, limit=limit))
+        found = where.get(path, **query, state="wanted", limit=limit)
+        respond(found, as_json, lambda: screens.labels_screen(found, limit=limit, page=f"{where.url}/labels"))
 
 
 def _start(target: str | None, as_json: bool) -> None:
@@ -178,44 +201,10 @@ def _id(where: ServerClient, action: str, *, word: str | None = None) -> str:
     return found[0].id
 
 
-def _labels(words: Sequence[str], path: Path | None) -> list[tuple[str, Any]]:
-    """Return the labels that were given, by id: those of the file first."""
-    found = [] if path is None else _read_labels(path)
-    for word in words:
-        id, equals, text = word.partition("=")
-        if not equals or not id or not text:
-            raise InvalidError(f"The label {word!r} cannot be read. Write it as ID=LABEL, such as 17=3.")
-        found.append((id, parse_value(text)))
-    for id, label in found:
-        if label is None:
-            raise InvalidError(f"The label of {id!r} is null. Leave it out; for the word, write '{id}=\"null\"'")
-    return found
-
-
-def _read_labels(path: Path) -> list[tuple[str, Any]]:
-    import csv
-
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = csv.DictReader(lines, strict=True)
-            if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:
-                raise InvalidError(
-                    f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"
-                )
-            # Rows without a label have not been labelled yet.
-            return [(row["id"], parse_value(row["label"])) for row in rows if row["id"] and row["label"]]
-    except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file {str(path)!r}.") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
-
-
-def _give(where: ServerClient, given: Sequence[tuple[str, Any]], how: dict[str, Any]) -> list[Any]:
-    done: list[Any] = []
-    fields = {name: value for name, value in how.items() if value is not None}
-    for id, label in given:
-        try:
-            done.append(where.post(transport.path_of("labels", id), {"label": label, **fields}))
-        except ScanflowError as error:
-            raise type(error)(f"{error}\nOf {len(given)} labels, the {len(done)} before it are kept.") from error
-    return done
+def _label(word: str) -> dict[str, Any]:
+    id, equals, text = word.partition("=")
+    if not equals or not id or not text:
+        raise InvalidError(f"The label {word!r} cannot be read. Write it as ID=LABEL, such as 17=3.")
+    if (label := parse_value(text)) is None:
+        raise InvalidError(f"The label of {id!r} is null. Leave it out; for the word, write '{id}=\"null\"'")
+    return {"id": id, "label": label}

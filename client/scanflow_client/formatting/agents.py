@@ -1,4 +1,4 @@
-"""Agents, their strategies, actions, replays and the labels they ask for, as lines and tables."""
+"""Agents, their strategies, actions and replays, as lines and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scanflow.agent.records import Action, Intent, SensorReport
 from scanflow.app.quantities import format_duration
 from scanflow.masking import masked
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import ago, as_json, clock, counted, duration, optional, shorten
+from scanflow_client.formatting.text import ago, as_json, clock, counted, duration, shorten
 
 if TYPE_CHECKING:
     from scanflow.agent.primitive_model import Primitive
@@ -162,29 +162,6 @@ def approvals_screen(actions: Sequence[Action]) -> Screen:
     id = actions[0].id
     after = f"Approve: scanflow approve {id}. Refuse: scanflow approve {id} --refuse. Explain: scanflow why {id}"
     return [Table(("action", "when", "by", "requests", "on", "rule"), rows), after]
-
-
-def labels_screen(labels: Sequence[Mapping[str, Any]], *, limit: int) -> Screen:
-    """Return the labelling queue, of which at most ``limit`` samples were listed."""
-    if not labels:
-        return ["No sample waits for a label."]
-    rows = [
-        (
-            str(one["id"]),
-            str(one["app"]),
-            "-" if one.get("guess") is None else as_json(one["guess"]),
-            "-" if one.get("score") is None else f"{one['score']:.4g}",
-            optional(one.get("run")),
-            shorten(", ".join(f"{name}={as_json(value)}" for name, value in (one.get("data") or {}).items())),
-        )
-        for one in labels
-    ]
-    more = [f"These are the first {limit}. See more: scanflow labels --limit {min(10 * limit, 1000)}"]
-    return [
-        Table(("id", "application", "prediction", "score", "run", "data"), rows),
-        *(more if len(labels) == limit else []),
-        f"Label one: scanflow labels --give {labels[0]['id']}=LABEL; or many: scanflow labels --from labels.csv",
-    ]
 
 
 def replay_screen(

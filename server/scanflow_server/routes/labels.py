@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
 
 from scanflow.agent.records import JSON
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, ScanflowError, UsageError
 from scanflow_server.auth import Caller
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.context import Given
@@ -22,6 +24,7 @@ router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
 _MOST = 10_000
 _FURTHEST = 2**31 - 1
 _LONGEST = 128
+_SHOWN = 10
 
 
 class Picked(BaseModel):
@@ -42,12 +45,9 @@ def _some(label: JSON) -> JSON:
     return label
 
 
-class LabelBody(BaseModel):
-    """A label. Who gives it, the request's token says."""
-
+class _Labels(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    label: Annotated[JSON, AfterValidator(_some)]
     via: Annotated[Text, Field(max_length=_LONGEST)] = ""
     """The program that labelled it, where no person did; it is recorded beside who sent it."""
 
@@ -58,7 +58,30 @@ class LabelBody(BaseModel):
     """Which team's queue is meant; to be said only where several have something of that id."""
 
     replace: bool = False
-    """Whether another label that it has already is replaced. What has learnt from that is as it was."""
+    """Whether another label that the same labeller gave before is replaced. What has learnt from that is as it was."""
+
+
+class LabelBody(_Labels):
+    """A label. Who gives it, the request's token says."""
+
+    label: Annotated[JSON, AfterValidator(_some)]
+
+
+class OneLabel(BaseModel):
+    """A label among others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Annotated[Text, Field(min_length=1, max_length=256)]
+    label: Annotated[JSON, AfterValidator(_some)]
+    line: int | None = Field(default=None, ge=1)
+    """The line of the file it is from, which errors name."""
+
+
+class LabelsBody(_Labels):
+    """Labels of which all are taken, or none."""
+
+    labels: Annotated[list[OneLabel], Field(max_length=_MOST)]
 
 
 Id = Annotated[str, Path(min_length=1, max_length=256)]
@@ -78,39 +101,71 @@ def labels(
     app: Named = None,
     team: Named = None,
     state: LabelState | None = None,
+    disputed: bool | None = None,
+    details: bool = False,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
     offset: Annotated[int, Query(ge=0, le=_FURTHEST)] = 0,
 ) -> list[Label]:
     """List what is wanted, the most critical first, or what was given, the last given first; beyond the first
-    ``offset`` of those.
+    ``offset`` of those. ``disputed``: people gave it several labels. ``details``: with its row, and all labels given.
 
     Who asks for given labels a part after the other gets all of them: one given meanwhile moves the others on, so that
     some come twice and none is left out.
     """
     with context.store.read() as connection:
-        return kept.listed(connection, app=app, team=team, state=state, limit=limit, offset=offset)
+        return kept.listed(
+            connection, app=app, team=team, state=state, disputed=disputed, details=details, limit=limit, offset=offset
+        )
 
 
 @router.post("/{id:path}")
 def give(context: Given, caller: Caller, id: Id, given: LabelBody) -> Label:
-    """Label something. The same label again changes nothing; another one is refused, unless it is to be replaced."""
+    """Label something. The same label again changes nothing; another one by the same labeller is refused, unless it is
+    to be replaced. Another labeller's is kept beside it: most votes decide which is in use, then the newest."""
     check_text([id, given.label])
-    at = context.clock()
     with context.store.write() as connection:
-        before, label = kept.give(
-            connection,
-            id,
-            label=given.label,
-            by=f"{given.via}, for {caller}" if given.via else caller,
-            at=at,
-            app=given.app,
-            team=given.team,
-            replace=given.replace,
-        )
-        if before is not label:
-            type = "label.replaced" if before.state == "given" else "label.added"
-            data = {"id": label.id, "run": label.run, "label": label.label, "by": label.by}
-            if before.state == "given":
-                data |= {"before": before.label, "before_by": before.by}
-            events.tell(connection, type, f"label/{label.id}", at=at, app=label.app, data=data)
-    return label
+        return give_one(connection, id, given.label, given, caller, at=context.clock())
+
+
+@router.patch("")
+def give_all(context: Given, caller: Caller, given: LabelsBody) -> list[Label]:
+    """Label many things, as each by itself; all of them or, where one cannot be, none."""
+    check_text([[one.id, one.label] for one in given.labels])
+    at, wrong, done = context.clock(), list[ScanflowError](), list[Label]()
+    with context.store.write() as connection:
+        seen: dict[str, OneLabel] = {}
+        for one in given.labels:
+            where = "" if one.line is None else f"line {one.line}: "
+            try:
+                if (before := seen.setdefault(one.id, one)) is not one:
+                    first = "" if before.line is None else f", the first time in line {before.line}"
+                    raise UsageError(f"{one.id!r} is there twice{first}. Keep one.")
+                done.append(give_one(connection, one.id, one.label, given, caller, at=at))
+            except ScanflowError as error:
+                wrong.append(type(error)(f"{where}{error}"))
+        if wrong:
+            raise _together(wrong)
+    return done
+
+
+def give_one(connection: Connection, id: str, label: JSON, how: _Labels, caller: str, *, at: float) -> Label:
+    """Label one thing, and tell so."""
+    by = f"{how.via}, for {caller}" if how.via else caller
+    before, after, own = kept.give(
+        connection, id, label=label, by=by, at=at, app=how.app, team=how.team, replace=how.replace
+    )
+    if before is not after:
+        data: dict[str, JSON] = {"id": id, "run": after.run, "label": label, "by": by}
+        data |= {} if own is None else {"before": own}
+        data |= {"in_use": after.label, "in_use_by": after.by} if after.disputed else {}
+        type = "label.added" if own is None else "label.replaced"
+        events.tell(connection, type, f"label/{id}", at=at, app=after.app, data=data)
+    return after
+
+
+def _together(wrong: Sequence[ScanflowError]) -> ScanflowError:
+    if len(wrong) == 1:
+        return wrong[0]
+    more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+    lines = "\n".join(f"- {line}" for line in [*map(str, wrong[:_SHOWN]), *more])
+    return UsageError(f"None of these labels was taken, as {len(wrong)} of them cannot be:\n{lines}")

@@ -1,21 +1,42 @@
-"""The label queue: what an agent wants labelled, and the labels that it was given."""
+"""The label queue: what an agent wants labelled, and all labels that it was given.
+
+Whoever labels a point has one vote, which is the label that they gave last. In use is the label with the most votes; of
+equals, the one given last. A point with votes for several labels is disputed. No label is ever forgotten.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
-from collections.abc import Iterable
-from typing import Literal
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Connection, and_, insert, select, update
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
 
 from scanflow.agent.records import JSON
-from scanflow.errors import NotFoundError, UsageError
+from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import labels
+from scanflow_server.store.tables import votes as votes_table
 
 LabelState = Literal["wanted", "given"]
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_MOST_PICTURE = 200_000
+_MOST_VALUES = 1000
+
+
+def _png(text: str) -> str:
+    try:
+        head = base64.b64decode(text, validate=True)[: len(_PNG)]
+    except ValueError as error:
+        raise InvalidError("The picture is not in base64. Send a PNG file in base64.") from error
+    if head != _PNG:
+        raise InvalidError("The picture is no PNG. Send a PNG file in base64.")
+    return text
 
 
 class Wanted(BaseModel):
@@ -27,15 +48,41 @@ class Wanted(BaseModel):
     """Unlike any other's of the application. The same asked for again is one."""
 
     run: str = ""
+    """The detection that picked it."""
+
+    purpose: Literal["train", "evaluate"] = "train"
+    """What its label is for: to learn from, or to judge models by."""
+
     data: dict[str, JSON] = Field(default_factory=dict)
+    row: Annotated[dict[str, JSON], Field(max_length=_MOST_VALUES)] | None = None
+    """Its values by the names of its columns, where it is a row of a table."""
+
+    picture: Annotated[str, Field(max_length=_MOST_PICTURE), AfterValidator(_png)] | None = None
+    """A PNG file in base64, where it is a picture."""
+
     guess: JSON = None
     score: float | None = Field(default=None, allow_inf_nan=False, strict=True)
     """How critical it is; the highest are asked for first."""
 
 
-class Label(Wanted, Row):
+class Vote(Row):
+    """A label that somebody gave."""
+
+    by: str
+    label: JSON
+    at: float
+
+
+class Label(Row):
     """Something to be labelled, and its label once there is one."""
 
+    id: str
+    run: str = ""
+    purpose: Literal["train", "evaluate"] = "train"
+    data: dict[str, JSON] = Field(default_factory=dict)
+    row: dict[str, JSON] | None = None
+    guess: JSON = None
+    score: float | None = None
     app: str
     team: str = ""
     """Whose queue it is in; empty: any team's of the application."""
@@ -43,11 +90,19 @@ class Label(Wanted, Row):
     state: LabelState = "wanted"
     label: JSON = None
     by: str | None = None
+    """Who gave the label in use last."""
+
     asked: float = 0.0
     given: float | None = None
+    """Since when that label is in use."""
+
+    disputed: bool = False
+    votes: list[Vote] | None = None
+    """All labels that anybody gave, the oldest first, where they are asked for."""
 
 
-_COLUMNS = [column for column in labels.c if column.name != "number"]
+_BRIEF = [column for column in labels.c if column.name not in {"number", "row", "picture"}]
+CRITICAL = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
 
 
 def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float, team: str = "") -> list[Label]:
@@ -55,8 +110,9 @@ def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float,
     for item in items:
         known = _get(connection, app, team, item.id)
         if known is None:
-            known = Label(**item.model_dump(), app=app, team=team, asked=at)
-            connection.execute(insert(labels).values(known.model_dump(mode="json")))
+            known = Label(**item.model_dump(exclude={"row", "picture"}), app=app, team=team, asked=at)
+            values = known.model_dump(mode="json", exclude={"votes"})
+            connection.execute(insert(labels).values(values | {"row": item.row, "picture": item.picture}))
         found.append(known)
     return found
 
@@ -67,20 +123,48 @@ def listed(
     app: str | None = None,
     team: str | None = None,
     state: LabelState | None = None,
+    disputed: bool | None = None,
+    details: bool = False,
     limit: int = 100,
     offset: int = 0,
 ) -> list[Label]:
     """Return the most critical first; of equals, those asked for first. Of given ones alone, return the last given
-    first: they are never forgotten, and new ones are not to be cut off."""
-    critical = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
+    first: they are never forgotten, and new ones are not to be cut off. ``details``: with their rows and votes."""
     newest = (labels.c.given.desc(), labels.c.number.desc())
-    query = select(*_COLUMNS).order_by(*(newest if state == "given" else critical)).limit(limit).offset(offset)
-    for column, value in ((labels.c.app, app), (labels.c.state, state)):
+    query = select(*_BRIEF, *([labels.c.row] if details else []))
+    query = query.order_by(*(newest if state == "given" else CRITICAL)).limit(limit).offset(offset)
+    for column, value in ((labels.c.app, app), (labels.c.state, state), (labels.c.disputed, disputed)):
         if value is not None:
             query = query.where(column == value)
     if team is not None:
         query = query.where(labels.c.team.in_((team, "")))
-    return Label.all(connection, query)
+    found = Label.all(connection, query)
+    return [one.model_copy(update={"votes": votes(connection, one)}) for one in found] if details else found
+
+
+def show(connection: Connection, app: str, team: str, id: str) -> Label:
+    """Return one with its row and its votes; NotFoundError: there is none."""
+    known = Label.first(connection, select(*_BRIEF, labels.c.row).where(_is(app, team, id)))
+    if known is None:
+        raise _unknown(id)
+    return known.model_copy(update={"votes": votes(connection, known)})
+
+
+def votes(connection: Connection, of: Label) -> list[Vote]:
+    """Return all labels that anybody gave it, the oldest first."""
+    its = and_(votes_table.c.app == of.app, votes_table.c.team == of.team, votes_table.c.id == of.id)
+    columns = votes_table.c.by, votes_table.c.label, votes_table.c.at
+    return Vote.all(connection, select(*columns).where(its).order_by(votes_table.c.number))
+
+
+def in_use(given: Sequence[Vote]) -> tuple[Vote, bool]:
+    """Return the newest vote for the label that counts, and whether there are votes for another. Pure."""
+    last = {vote.by: number for number, vote in enumerate(given)}
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for number in last.values():
+        numbers[_text(given[number].label)].append(number)
+    most = max(numbers.values(), key=lambda some: (len(some), max(some)))
+    return given[max(most)], len(numbers) > 1
 
 
 def give(
@@ -93,34 +177,56 @@ def give(
     app: str | None = None,
     team: str | None = None,
     replace: bool = False,
-) -> tuple[Label, Label]:
-    """Label something, and return it as it was and as it is; another label than before only where that is said."""
-    rows = Label.all(connection, select(*_COLUMNS).where(labels.c.id == id))
+) -> tuple[Label, Label, JSON]:
+    """Label something. Return it as it was and as it is, and the label that the same labeller gave it before.
+
+    Raises:
+        NotFoundError: there is nothing of that id.
+        UsageError: there are several; or the labeller gave it another label, and that is not to be replaced.
+    """
+    rows = Label.all(connection, select(*_BRIEF).where(labels.c.id == id))
     rows = [one for one in rows if app in {None, one.app} and (team is None or one.team in {team, ""})]
     rows = [one for one in rows if team and one.team == team] or rows
     if not rows:
-        raise NotFoundError(f"Nothing with the id {id!r} is to be labelled. See what is: scanflow labels")
+        raise _unknown(id)
     if len(rows) > 1:
         raise UsageError(_several(id, rows))
     known = rows[0]
-    if known.state == "given":
-        if _same(known.label, label):
-            return known, known
-        if not replace:
-            raise UsageError(
-                f"{id!r} is labelled {known.label!r} already, by {known.by!r}. Replace that: "
-                f"{_command(id, label, app, team)} --replace"
-            )
-    after = known.model_copy(update={"state": "given", "label": label, "by": by, "given": at})
-    is_it = and_(labels.c.app == known.app, labels.c.team == known.team, labels.c.id == id)
-    values = after.model_dump(mode="json", include={"state", "label", "by", "given"})
-    connection.execute(update(labels).where(is_it).values(values))
-    return known, after
+    given = votes(connection, known)
+    own = next((vote.label for vote in reversed(given) if vote.by == by), None)
+    if own is not None and _text(own) == _text(label):
+        return known, known, own
+    if own is not None and not replace:
+        raise UsageError(
+            f"{id!r} is labelled {own!r} already, by {by!r}. Replace that: {_command(id, label, app, team)} --replace"
+        )
+    vote = Vote(by=by, label=label, at=at)
+    whose = {"app": known.app, "team": known.team, "id": id}
+    connection.execute(insert(votes_table).values(whose | vote.model_dump(mode="json")))
+    use, disputed = in_use([*given, vote])
+    changes = {"state": "given", "by": use.by, "disputed": disputed}
+    if known.state == "wanted" or _text(use.label) != _text(known.label):
+        changes |= {"label": use.label, "given": at}
+    connection.execute(update(labels).where(_is(known.app, known.team, id)).values(changes))
+    return known, known.model_copy(update=changes), own
 
 
-def _same(one: JSON, other: JSON) -> bool:
-    """Say whether two labels are one: to Python, ``true`` would be 1."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+def picture(connection: Connection, app: str, team: str, id: str) -> bytes | None:
+    text = connection.execute(select(labels.c.picture).where(_is(app, team, id))).scalar_one_or_none()
+    return None if text is None else base64.b64decode(text)
+
+
+def _is(app: str, team: str, id: str) -> ColumnElement[bool]:
+    return and_(labels.c.app == app, labels.c.team == team, labels.c.id == id)
+
+
+def _unknown(id: str) -> NotFoundError:
+    return NotFoundError(f"Nothing with the id {id!r} is to be labelled. See what is: scanflow labels")
+
+
+def _text(label: JSON) -> str:
+    """Return a label so that two are told apart: to Python, ``true`` would be 1."""
+    return json.dumps(label, sort_keys=True)
 
 
 def _several(id: str, rows: list[Label]) -> str:
@@ -149,5 +255,5 @@ def _reads_as_json(text: str) -> bool:
 
 def _get(connection: Connection, app: str, team: str, id: str) -> Label | None:
     of_team = labels.c.team.in_((team, ""))
-    query = select(*_COLUMNS).where(labels.c.app == app, of_team, labels.c.id == id).order_by(labels.c.team.desc())
+    query = select(*_BRIEF).where(labels.c.app == app, of_team, labels.c.id == id).order_by(labels.c.team.desc())
     return Label.first(connection, query)

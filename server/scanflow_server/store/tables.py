@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    false,
+    text,
+)
 from sqlalchemy import UniqueConstraint as Unique
 
 metadata = MetaData(
@@ -190,11 +204,30 @@ labels = Table(
     Column("asked", Float, nullable=False),
     Column("given", Float),
     Column("team", String(_NAME), nullable=False),
+    Column("purpose", String(16), nullable=False, server_default="train"),
+    Column("disputed", Boolean, nullable=False, server_default=false()),
+    Column("row", _JSON),  # its values, by the names of its columns
+    Column("picture", Text),  # or a PNG of it, in base64
     Unique("app", "team", "id"),
     Index(None, "app", "state"),
     sqlite_autoincrement=True,
 )
 """One row for each thing to be labelled. Where no team is said, it belongs to whichever team asks."""
+
+votes = Table(
+    "label_votes",
+    metadata,
+    Column("number", _COUNTED, primary_key=True, autoincrement=True),
+    Column("app", String(_NAME), nullable=False),
+    Column("team", String(_NAME), nullable=False),
+    Column("id", String(256), nullable=False),
+    Column("label", _JSON, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Index(None, "id", "app", "team"),
+    sqlite_autoincrement=True,
+)
+"""Every label that anybody gave, never changed: of one labeller the newest counts."""
 
 marks = Table(
     "event_marks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from scanflow_server.store import intents, labels
@@ -108,36 +109,98 @@ def test_of_given_labels_the_newest_come_first_and_all_are_reached_a_part_at_a_t
         assert [one.id for one in every] == ["p0", "p6", "p4", "p2", "p1", "p3", "p5"], "the most critical first"
 
 
-def test_a_mistyped_label_is_replaced_where_that_is_said_and_it_is_told_who_did(api: Api) -> None:
-    ada, bob = (bearer(api.post("/tokens", json={"name": name}).json()["token"]) for name in ("ada", "bob"))
+def test_a_mistyped_label_is_replaced_where_that_is_said_and_what_was_said_before_is_kept(api: Api) -> None:
     wanted = {"app": "mnist", "items": [{"id": "a/1", "run": "r", "data": {"image": "1.png"}, "guess": 3}]}
     assert api.post("/labels", json=wanted).json() == api.post("/labels", json=wanted).json(), "once asked for, it is"
+    ada = bearer(api.post("/tokens", json={"name": "ada"}).json()["token"])
     api.post("/labels/a/1", json={"label": "thre"}, headers=ada)
-    refused = api.post("/labels/a/1", json={"label": 3}, headers=bob)
+    refused = api.post("/labels/a/1", json={"label": 3}, headers=ada)
     assert (refused.status_code, "labelled 'thre' already, by 'ada'" in refused.json()["detail"]) == (400, True)
     assert refused.json()["detail"].endswith("scanflow labels --give a/1=3 --replace")
 
-    replaced = api.post("/labels/a/1", json={"label": 3, "replace": True}, headers=bob).json()
-    again = api.post("/labels/a/1", json={"label": 3, "replace": True}, headers=ada).json()
+    replaced = api.post("/labels/a/1", json={"label": 3, "replace": True}, headers=ada).json()
+    again = api.post("/labels/a/1", json={"label": 3}, headers=ada).json()
 
-    assert (replaced["label"], replaced["by"], replaced["guess"]) == (3, "bob", 3)
+    assert (replaced["label"], replaced["by"], replaced["guess"], replaced["disputed"]) == (3, "ada", 3, False)
     assert again == replaced
     assert api.get("/labels", params={"state": "given"}).json() == [replaced]
-    for asked in ({"app": "nobody"}, {"app": "nobody", "offset": "5"}, {"offset": "1"}):
+    for asked in ({"app": "nobody"}, {"app": "nobody", "offset": "5"}, {"offset": "1"}, {"disputed": "true"}):
         assert api.get("/labels", params=asked).json() == []
     assert api.get("/labels", params={"offset": -1}).status_code == 422
+    ((first, second),) = [one["votes"] for one in api.get("/labels", params={"details": "true"}).json()]
+    assert (first["label"], first["by"], second["label"]) == ("thre", "ada", 3)
     told = [(one["type"], one["data"]) for one in api.get("/events").json() if one["subject"] == "label/a/1"]
-    data = {"id": "a/1", "run": "r"}
-    assert sorted(told) == [
-        ("label.added", {**data, "label": "thre", "by": "ada"}),
-        ("label.replaced", {**data, "label": 3, "by": "bob", "before": "thre", "before_by": "ada"}),
+    data = {"id": "a/1", "run": "r", "by": "ada"}
+    assert told == [
+        ("label.added", {**data, "label": "thre"}),
+        ("label.replaced", {**data, "label": 3, "before": "thre"}),
     ]
+
+
+def test_people_who_disagree_are_both_kept_and_most_votes_decide_then_the_newest(api: Api) -> None:
+    people = [bearer(api.post("/tokens", json={"name": name}).json()["token"]) for name in ("ada", "bob", "eve")]
+    api.post("/labels", json={"app": "mnist", "items": [{"id": "p"}, {"id": "q"}]})
+
+    def says(who: int, label: Any, **more: Any) -> tuple[Any, str, bool]:
+        one = api.post("/labels/p", json={"label": label, **more}, headers=people[who]).json()
+        return one["label"], one["by"], one["disputed"]
+
+    assert says(0, 1) == (1, "ada", False)
+    assert says(1, True) == (True, "bob", True), "a tie: the newest; and true is not 1"
+    assert says(2, 1) == (1, "eve", True), "two of three"
+    assert [one["id"] for one in api.get("/labels", params={"disputed": "true"}).json()] == ["p"]
+    assert says(1, 1, replace=True) == (1, "bob", False), "all agree now"
+    assert says(0, 2, replace=True) == (1, "bob", True), "one that is outvoted"
+    (found,) = api.get("/labels", params={"disputed": "true", "details": "true"}).json()
+    said = [("ada", 1), ("bob", True), ("eve", 1), ("bob", 1), ("ada", 2)]
+    assert [(one["by"], one["label"]) for one in found["votes"]] == said
+    told = [one["data"] for one in api.get("/events").json() if one["subject"] == "label/p"]
+    assert [(one["label"], one.get("in_use")) for one in told] == [(1, None), (True, True), (1, 1), (1, None), (2, 1)]
+
+
+def test_of_many_labels_all_are_taken_or_none_and_errors_name_their_lines(api: Api) -> None:
+    api.post("/labels", json={"app": "mnist", "items": [{"id": id} for id in "abc"]})
+    sent = [{"id": id, "label": 1, "line": line} for line, id in enumerate("abxa", start=2)]
+    refused = api.patch("/labels", json={"labels": sent})
+    assert refused.status_code == 400
+    assert refused.json()["detail"].splitlines() == [
+        "None of these labels was taken, as 2 of them cannot be:",
+        "- line 4: Nothing with the id 'x' is to be labelled. See what is: scanflow labels",
+        "- line 5: 'a' is there twice, the first time in line 2. Keep one.",
+    ]
+    one = api.patch("/labels", json={"labels": sent[:3]})
+    assert (one.status_code, one.json()["detail"][:19]) == (404, "line 4: Nothing wit")
+    assert api.get("/labels", params={"state": "given"}).json() == []
+    assert [one for one in api.get("/events").json() if one["type"] == "label.added"] == []
+
+    done = api.patch("/labels", json={"labels": sent[:2], "via": "labeller x"})
+    assert [(one["id"], one["label"]) for one in done.json()] == [("a", 1), ("b", 1)]
+    assert all(one["by"].startswith("labeller x, for ") for one in done.json())
+    assert api.patch("/labels", json={"labels": sent[:2], "via": "labeller x"}).json() == done.json()
+    assert len([one for one in api.get("/events").json() if one["type"] == "label.added"]) == 2
+
+
+def test_a_point_keeps_its_purpose_and_its_values_and_a_list_leaves_out_what_is_large(api: Api) -> None:
+    picture = base64.b64encode(b"\x89PNG\r\n\x1a\nrest").decode()
+    row: dict[str, Any] = {"latitude": 1.5, "city": "Vic", "rooms": None}
+    items = [{"id": "r", "purpose": "evaluate", "row": row}, {"id": "p", "picture": picture}]
+    api.post("/labels", json={"app": "mnist", "items": items})
+    assert [(one["purpose"], one["row"], one["votes"]) for one in api.get("/labels").json()] == [
+        ("evaluate", None, None),
+        ("train", None, None),
+    ]
+    assert [one["row"] for one in api.get("/labels", params={"details": "true"}).json()] == [row, None]
+    for wrong in ({"purpose": "both"}, {"picture": "no"}, {"picture": base64.b64encode(b"GIF89a").decode()}):
+        assert api.post("/labels", json={"app": "mnist", "items": [{"id": "w", **wrong}]}).status_code == 422
 
 
 def test_null_is_no_label_and_the_command_that_replaces_one_gives_just_that_label(api: Api) -> None:
     api.post("/labels", json={"app": "mnist", "items": [{"id": "p1"}]})
-    refused = api.post("/labels/p1", json={"label": None})
-    assert (refused.status_code, "null is no label" in refused.json()["detail"]) == (422, True)
+    for refused in (
+        api.post("/labels/p1", json={"label": None}),
+        api.patch("/labels", json={"labels": [{"id": "p1", "label": None}]}),
+    ):
+        assert (refused.status_code, "null is no label" in refused.json()["detail"]) == (422, True)
     assert api.get("/labels", params={"state": "given"}).json() == []
     api.post("/labels/p1", json={"label": 1})
     for app, label, command in (

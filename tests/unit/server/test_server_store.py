@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow_server.store import agents, applications, events, keys, operations, runs
+from scanflow_server.store import agents, applications, events, keys, labels, operations, runs
 from scanflow_server.store.base import Store, open_store, translated
 from scanflow_server.store.migrations import head, migrate
 from scanflow_server.store.operations import OperationRow
@@ -45,6 +45,27 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(UsageError, match="changed by a newer scanflow"):
         migrate(store)
+
+
+def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store) -> None:
+    with store.write() as connection:
+        labels.ask(connection, "mnist", [labels.Wanted(id=id) for id in "ab"], at=1.0)
+        labels.give(connection, "a", label=[7], by="ada", at=2.0)
+        connection.execute(text("DROP TABLE label_votes"))
+        for column in ("purpose", "disputed", "row", "picture"):
+            connection.execute(text(f'ALTER TABLE labels DROP COLUMN "{column}"'))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0007'"))
+    migrate(store)
+    test_the_steps_lead_to_the_tables_that_the_code_uses(store)
+    with store.read() as connection:
+        a, b = labels.listed(connection, details=True)
+    assert (a.label, a.purpose, a.disputed, a.votes) == (
+        [7],
+        "train",
+        False,
+        [labels.Vote(by="ada", label=[7], at=2.0)],
+    )
+    assert (b.state, b.votes) == ("wanted", [])
 
 
 def test_servers_that_start_at_once_change_the_database_once(database: str) -> None:

@@ -71,7 +71,7 @@ def test_the_newest_labels_are_seen_however_many_were_given_before(
             for number in range(start, start + count)
         ]
         with parts.store.write() as connection:
-            connection.execute(insert(label_table), [one.model_dump(mode="json") for one in given])
+            connection.execute(insert(label_table), [one.model_dump(mode="json", exclude={"votes"}) for one in given])
 
     give(0, MOST_LABELS, 0.9)
     assert len(control_plane.labels("mnist", state="given")) == MOST_LABELS

@@ -1,0 +1,94 @@
+"""The label queue as a CSV file that people fill in, and back."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow_client.cli.options import parse_value
+
+FIRST, LAST = ("id",), ("guess", "purpose", "label")
+_PART = 10_000
+
+
+def all_wanted(ask: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return all that waits for a label; ``ask`` takes ``state``, ``limit`` and ``offset``."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    while True:
+        part = ask(state="wanted", limit=_PART, offset=len(found) or None)
+        before = len(found)
+        found |= {(one["app"], one["team"], one["id"]): one for one in part}
+        if len(part) < _PART or len(found) == before:
+            return list(found.values())
+
+
+def write(path: Path, wanted: Sequence[Mapping[str, Any]]) -> int:
+    """Write a row for each sample, with its columns under their names and an empty label; return how many.
+
+    Raises:
+        InvalidError: there is such a file, which may hold labels already, or it cannot be written.
+    """
+    columns = list(dict.fromkeys(name for one in wanted for name in one.get("row") or {}))
+    own = {*FIRST, *LAST}
+    heads = [*FIRST, *(f"row.{name}" if name in own else name for name in columns), *LAST]
+    try:
+        with path.open("x", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file)
+            lines.writerow(heads)
+            for one in wanted:
+                row = one.get("row") or {}
+                values = [_cell(row.get(name)) for name in columns]
+                lines.writerow([one["id"], *values, _cell(one.get("guess")), one.get("purpose"), ""])
+    except FileExistsError as error:
+        raise InvalidError(f"There is a file {str(path)!r}, which may hold labels. Name another one.") from error
+    except OSError as error:
+        raise InvalidError(f"{str(path)!r} cannot be written: {error}.") from error
+    return len(wanted)
+
+
+def read(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the labels of a file with the columns ``id`` and ``label``, and how many of its rows have none.
+
+    Raises:
+        InvalidError: it cannot be read; or lines of it, which are named, are wrong.
+        NotFoundError: there is no such file.
+    """
+    found: list[dict[str, Any]] = []
+    wrong: list[str] = []
+    unlabelled = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = csv.DictReader(lines, strict=True)
+            if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:
+                raise InvalidError(
+                    f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"
+                )
+            for row in rows:
+                id, label = row["id"], (row["label"] or "").strip()
+                if not label:
+                    unlabelled += 1
+                elif not id:
+                    wrong.append(f"line {rows.line_num}: it has a label and no id")
+                elif (value := parse_value(label)) is None:
+                    wrong.append(f"line {rows.line_num}: the label of {id!r} is null. Leave it empty")
+                else:
+                    found.append({"id": id, "label": value, "line": rows.line_num})
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {str(path)!r}.") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
+    if wrong:
+        raise InvalidError(f"No label of {str(path)!r} was taken:\n" + "\n".join(f"- {line}" for line in wrong))
+    return found, unlabelled
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # A spreadsheet would take what begins so for a formula, and these values were sent by whoever uses the service.
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
