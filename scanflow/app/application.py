@@ -59,7 +59,7 @@ class Application(Model):
         for what, named in (("workflows", self.workflows), ("agents", self.agents)):
             if doubled := first_doubled(thing.name for thing in named):
                 raise InvalidError(f"{who} has two {what} named {doubled!r}. Rename one of them.")
-        self._check_backups(who)
+        self._check_online(who)
         nodes = {node.name for workflow in self.workflows for node in workflow.nodes}
         for agent in self.agents if nodes else ():
             for sensor in agent.sensors:
@@ -70,9 +70,16 @@ class Application(Model):
                     )
         return self
 
-    def _check_backups(self, who: str) -> None:
+    def _check_online(self, who: str) -> None:
+        """Check what names online workflows of the application: backups, and what steps keep off."""
         online = {workflow.name for workflow in self.workflows if workflow.type == "online"}
         for workflow in self.workflows:
+            for step in workflow.steps if online else ():  # what a run keeps of its application has none
+                if unknown := [one for one in step.avoid_services if one not in online]:
+                    raise InvalidError(
+                        f"{who}: the step {step.name!r} keeps apart from {unknown[0]!r}, which is no online workflow "
+                        f"of it.{did_you_mean(unknown[0], online)}"
+                    )
             backup = None if workflow.serving is None else workflow.serving.backup
             if backup is not None and backup not in online:
                 raise InvalidError(

@@ -225,6 +225,11 @@ class Executor(Linkable):
         return _target(self.function)
 
     @property
+    def avoid_services(self) -> Sequence[str]:
+        """The online workflows whose cores it keeps off."""
+        return self.affinity.avoid_services if isinstance(self.affinity, Affinity) else ()
+
+    @property
     def settable(self) -> tuple[str, ...]:
         """The parameters that can be set: those given, and its function's own where that is at hand."""
         call = None if self.target is None else self.target.call

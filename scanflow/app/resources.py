@@ -49,6 +49,10 @@ class Affinity(Model):
     apart_from: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
     """Nodes of the same workflow to be kept on other machines."""
 
+    avoid_services: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
+    """Online workflows of the application: a batch step keeps off the cores that their instances have when it starts
+    (thesis Fig. 5.14). Where they have all there are, it runs on any."""
+
     @staticmethod
     def coerce(value: Any) -> Any:
         """Read the short spelling, in any case: ``"CPUMEM"`` becomes ``{"mode": "cpumem"}``."""

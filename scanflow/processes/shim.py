@@ -288,6 +288,8 @@ def _become_step(folder: str, spec: dict[str, Any], gate: int) -> str:
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), target)
         if not os.read(gate, 1):  # the shim is gone: nobody would know of this step
             os._exit(126)
+        if cpus := spec.get("cpus"):
+            os.sched_setaffinity(0, cpus)
         os.chdir(spec["cwd"])
         if spec["request"]:
             os.closerange(3, 65536)  # a fork has them all, also what says that other steps run

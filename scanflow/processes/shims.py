@@ -39,6 +39,9 @@ class Spec:
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the runner's own environment, which is not written down: it may hold secrets."""
 
+    cpus: Sequence[int] = ()
+    """The CPUs that it may use; none: those that its shim may."""
+
     timeout_s: float | None = None
     grace_s: float = shim.GRACE_S
     log: str | None = None

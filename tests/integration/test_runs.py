@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -12,10 +13,14 @@ from typing import Any
 import pytest
 
 import scanflow as sf
+from scanflow.backends.local.services.grants import choose
+from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.records import Event, RunRecord
+from scanflow.backends.service_records import Shape
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import NotFoundError, StepFailedError, UnsupportedError, UsageError
+from scanflow.placement.sysfs import read_topology
 from scanflow.settings import Settings
 from scanflow_client.client import Client
 from tests.conftest import Cli
@@ -328,6 +333,21 @@ def test_what_this_backend_cannot_honour_is_refused_by_name(
     script(tmp_path, "x.py", "pass")
     with pytest.raises(UnsupportedError, match=f"'x': the embedded backend cannot honour {field}"):
         client.plan(app_of(tmp_path, sf.Executor(name="x", mainfile="x.py", **fields)))
+
+
+@sf.step
+def own_cpus() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
+def test_a_step_keeps_off_the_cores_of_a_service_it_is_to_be_apart_from(client: Client, home: Path) -> None:
+    machine, services = read_topology(), ServicesHome(home / "services")
+    services.service("serve").path.mkdir(parents=True)
+    grant = choose(services.service("serve"), machine, Shape(cores=1.0, affinity="cpu"), 1, [])
+    apart = own_cpus.bind().replace(affinity=sf.Affinity(avoid_services=["serve"]))
+    client.run(sf.Workflow(name="w", nodes=[apart]))
+    left = set(machine.effective_cpus) - set(grant.cpus)
+    assert set(client.output("own-cpus")) <= left or not left
 
 
 @sf.step(in_process=True)

@@ -31,6 +31,13 @@ def test_amounts_are_held_as_numbers() -> None:
     assert serving.replace(queue=3) == sf.Serving(deadline=0.5, connection_age=300, max_request=200_000, queue=3)
 
 
+def test_a_step_keeps_apart_from_an_online_workflow_of_the_application() -> None:
+    step = script("train", affinity=sf.Affinity(avoid_services=["serving"]))
+    assert shop(online(), batch(step)).workflow("training").steps[0].avoid_services == ("serving",)
+    with pytest.raises(InvalidError, match=r"'train' keeps apart from 'serving', which is no .* Did you mean 'serve'"):
+        shop(online("serve"), batch(step))
+
+
 def test_a_backup_is_another_online_workflow_of_the_application() -> None:
     primary = online(serving=sf.Serving(backup="spare"))
     assert shop(primary, online("spare")).workflow("serving") == primary

@@ -54,6 +54,14 @@ def ends(pid: int) -> bool:
     return True
 
 
+def test_a_command_runs_on_the_cpus_it_is_given(shims: Shims, tmp_path: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    folder = attempt(tmp_path / "1", sys.executable, "-c", "import os; print(os.sched_getaffinity(0))", cpus=[cpu])
+    shims.start(folder)
+    assert end_of(shims, folder).succeeded
+    assert (folder / "stdout.log").read_text() == f"{{{cpu}}}\n"
+
+
 def test_a_command_that_ends_well_is_told_with_what_it_used(shims: Shims, tmp_path: Path) -> None:
     folder = attempt(tmp_path / "1", "sh", "-c", "echo out; echo err >&2; echo $SEEN", env={"SEEN": "yes"})
     shims.start(folder)

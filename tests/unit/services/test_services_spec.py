@@ -11,7 +11,7 @@ import scanflow as sf
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.environments import SERVING_RUNTIME, normalised
 from scanflow.backends.local.layout import Home
-from scanflow.backends.local.services.grants import UsedCpus, choose, planned, threads_of
+from scanflow.backends.local.services.grants import UsedCpus, choose, cpus_avoiding, planned, threads_of
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
 from scanflow.backends.local.services.spec.service_spec import ServiceSpec, nodes_of
@@ -217,3 +217,23 @@ def test_thread_pools_are_sized_to_the_cores_and_a_larger_wish_is_refused() -> N
     assert threads_of(MACHINE, Shape(), {})["OMP_NUM_THREADS"] == "8"
     with pytest.raises(InvalidError, match="MKL_NUM_THREADS=3"):
         threads_of(MACHINE, Shape(cores=2), {"MKL_NUM_THREADS": "3"})
+
+
+def test_what_is_avoid_services_keeps_off_their_cores_their_siblings_too_while_others_are_left(tmp_path: Path) -> None:
+    home, machine, one = ServicesHome(tmp_path), uniform(cores_per_socket=2, smt=2), Shape(cores=1.0, affinity="cpu")
+    assert set(cpus_avoiding(home, ["there-is-none"], machine)) == set(machine.effective_cpus)
+    grants = []
+    for name in ("first", "second"):
+        home.service(name).path.mkdir()
+        home.service(name).desired.touch()
+        grants.append(choose(home.service(name), machine, one, 1, []))
+    first, second = (machine.core_of[grant.cpus[0]] for grant in grants)
+    assert first != second
+    assert set(cpus_avoiding(home, ["first"], machine)) == set(second.cpus)
+    left = {*first.cpus, *second.cpus} - {*grants[0].cpus, *grants[1].cpus}
+    assert set(cpus_avoiding(home, ["first", "second"], machine)) == left
+    everything = Shape(cores=4.0, affinity="any")
+    home.service("whole").path.mkdir()
+    home.service("whole").desired.touch()
+    choose(home.service("whole"), machine, everything, 1, [])
+    assert set(cpus_avoiding(home, ["whole"], machine)) == set(machine.effective_cpus)

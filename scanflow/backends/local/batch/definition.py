@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -70,7 +72,9 @@ def _problem(node: Executor) -> str | None:
     if affinity is None or isinstance(affinity, str):
         return None
     if affinity.mode != "any":
-        return f"affinity: steps are not bound to cores yet, as {affinity.mode!r} asks. Remove it."
+        return f"affinity: steps are not bound to cores of their own, as {affinity.mode!r} asks. Remove it."
     if affinity.node_selector or affinity.apart_from:
         return "affinity: there is one machine. Remove node_selector and apart_from."
+    if affinity.avoid_services and not hasattr(os, "sched_setaffinity"):
+        return f"affinity: {platform.system()} binds no process to CPUs. Remove avoid_services."
     return None

@@ -23,12 +23,15 @@ from scanflow.backends.local.batch.pickles import home_key, read_pickle, write_p
 from scanflow.backends.local.batch.values import Outputs, as_argument, encode
 from scanflow.backends.local.environments import environment_python, normalised
 from scanflow.backends.local.layout import Home, RunFolder
+from scanflow.backends.local.services.grants import cpus_avoiding
+from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import Environment, RunDefinition
 from scanflow.backends.tasks import split_task
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.loading import load_function
 from scanflow.names import StepName
+from scanflow.placement.sysfs import read_topology
 from scanflow.private import private_folder
 from scanflow.processes.shims import Spec, attempt_folder
 
@@ -135,7 +138,13 @@ class Launcher:
         env = self._variables(node, task, outputs)
         by_fork = str(request) if request and can_fork(node) else None
         cwd = str(self._files.app_dir)
-        return attempt_folder(folder, Spec(argv=argv, cwd=cwd, request=by_fork, env=env, timeout_s=node.timeout_s))
+        spec = Spec(argv=argv, cwd=cwd, request=by_fork, env=env, cpus=self._cpus(node), timeout_s=node.timeout_s)
+        return attempt_folder(folder, spec)
+
+    def _cpus(self, node: Executor) -> tuple[int, ...]:
+        if not node.avoid_services:
+            return ()
+        return cpus_avoiding(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
 
     def clean_outputs(self, task: StepName, attempt: int) -> Path:
         """Return a task's output folder, without what an earlier attempt left there."""

@@ -131,6 +131,16 @@ def grants_of_others(home: ServicesHome, name: str) -> UsedCpus:
     return UsedCpus(tuple(exclusive), tuple(shared))
 
 
+def cpus_avoiding(home: ServicesHome, services: Sequence[str], topology: Topology) -> tuple[int, ...]:
+    """Return the CPUs for what is to be apart from these services: on cores that none of their instances has; else
+    CPUs that none has; else all there are."""
+    held = {cpu for name in services for grant in _read(home.service(name).grants).grants for cpu in grant.cpus}
+    cpus = topology.effective_cpus
+    free = [cpu for cpu in cpus if cpu not in held]
+    whole = [cpu for cpu in free if held.isdisjoint(topology.core_of[cpu].cpus)]
+    return tuple(whole or free or cpus)
+
+
 def _read(path: Path) -> _Grants:
     try:
         return decode(_Grants, path.read_bytes())

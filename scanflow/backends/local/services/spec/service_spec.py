@@ -197,8 +197,8 @@ def check_supported(app: Application, workflow: Workflow) -> None:
         affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
         problems = {
             "resources.gpu": node.resources.gpu and "it hands out cores and memory only. Remove it.",
-            "affinity": (affinity.node_selector or affinity.apart_from)
-            and "there is one machine. Remove node_selector and apart_from.",
+            "affinity": (affinity.node_selector or affinity.apart_from or affinity.avoid_services)
+            and "there is one machine, where batch steps alone keep off services. Remove all but its mode.",
         }
         for field, problem in problems.items():
             if problem:
