@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -12,7 +14,9 @@ from scanflow.agent.records import JSON
 from scanflow.app.application import Application
 from scanflow.app.model import short
 from scanflow.app.parameters import plain
+from scanflow.drift.contract import purpose_of
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.port import KnowledgeBase
 from scanflow.loading import find_file
 from scanflow.modules import load_function
 from scanflow_agents.templates import bookmarks
@@ -24,6 +28,7 @@ some out. Pictures are found by ``data``: in the file ``data["file"]`` of the tr
 ``data["at"]``."""
 
 PICKED_JSON, PICKED_NPZ = "picked.json", "picked.npz"
+MOST_VALUES = 1000  # that a row is shown with
 
 
 def picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
@@ -36,7 +41,8 @@ def picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]
             f"The detection {run!r} logged no run with the metric 'n_picked' and the tag '{bookmarks.OF_RUN}'. Have "
             f"its step log both, with {PICKED_JSON!r} beside them."
         )
-    return tracked.run_id, bookmarks.read_json(tracker, tracked.run_id, PICKED_JSON)
+    points = bookmarks.read_json(tracker, tracked.run_id, PICKED_JSON)
+    return tracked.run_id, _with_samples(tracker, tracked.run_id, points)
 
 
 def items_of(points: Sequence[Mapping[str, Any]], *, run: str, tracked: str) -> list[dict[str, JSON]]:
@@ -48,18 +54,50 @@ def items_of(points: Sequence[Mapping[str, Any]], *, run: str, tracked: str) -> 
         {
             "id": f"{run}/{point['id']}" if str(point["id"]).isdecimal() else str(point["id"]),
             "run": run,
+            "purpose": purpose_of(point),
             "data": {
                 "tracked": tracked,
                 "file": PICKED_NPZ,
                 "at": at,
                 "index": point.get("index"),
                 "predicted_in": point.get("run"),
+                **({"shape": point["shape"]} if "shape" in point else {}),
             },
+            **{name: point[name] for name in ("row", "picture") if name in point},
             "guess": point.get("guess"),
             "score": None if point.get("score") is None else float(point["score"]),
         }
         for at, point in enumerate(points)
     ]
+
+
+def _with_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return points with what people need to see of them: ``row``, the values by their columns' names, unless they have
+    it; or ``picture``, a small PNG in base64, with the picture's ``shape``."""
+    from scanflow.drift.thumbnail import thumbnail
+    from scanflow_agents.templates.prediction_data import arrays_of
+
+    try:
+        arrays = arrays_of(tracker, tracked, name=PICKED_NPZ)
+        samples = arrays["x"]
+    except (NotFoundError, InvalidError, KeyError):  # without them a point can be labelled by its id alone
+        return points
+    columns = [str(name) for name in arrays["columns"]] if "columns" in arrays else None
+    found: list[dict[str, Any]] = []
+    for point, sample in zip(points, samples, strict=False):
+        if "row" not in point and sample.ndim == 1 and len(sample) <= MOST_VALUES:
+            names = columns or [f"column {number}" for number in range(len(sample))]
+            point = {**point, "row": dict(zip(names, map(_plain, sample.tolist()), strict=False))}
+        elif "row" not in point and (png := thumbnail(sample)) is not None:
+            point = {**point, "picture": b64encode(png).decode(), "shape": list(sample.shape)}
+        found.append(point)
+    return found + points[len(found) :]
+
+
+def _plain(value: Any) -> JSON:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 class SharedLabeller:

@@ -1,0 +1,59 @@
+"""What people see of the points that they are to label."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scanflow.errors import InvalidError
+from scanflow_agents.templates import bookmarks
+from scanflow_agents.templates.label_queue import items_of, picked_points
+from tests.unit.agents.templates.fakes import World
+
+
+def queued(world: World, folder: Path, points: list[dict[str, Any]], arrays: dict[str, Any] | None) -> list[Any]:
+    files = folder / "files"
+    files.mkdir(exist_ok=True)
+    points = [{"index": 7, "run": "before", "guess": 3, "score": 0.5, **point} for point in points]
+    (files / "picked.json").write_text(json.dumps(points))
+    if arrays is not None:
+        np.savez(files / "picked.npz", **arrays)
+    world.tracker.log_run(
+        "mnist", "data", tags={bookmarks.OF_RUN: "calm-otter-1"}, metrics={"n_picked": 2.0}, artifacts=files
+    )
+    tracked, found = picked_points(world.context("checker"), "calm-otter-1")
+    return items_of(found, run="calm-otter-1", tracked=tracked)
+
+
+def test_a_row_is_seen_with_its_columns_names(world: World, tmp_path: Path) -> None:
+    x = np.array([[1.5, np.nan], [2.5, 3.0]])
+    points: list[dict[str, Any]] = [{"id": "a"}, {"id": "b", "purpose": "evaluate", "row": {"city": "Vic"}}]
+    one, other = queued(world, tmp_path, points, {"x": x, "columns": np.array(["latitude", "rooms"])})
+    assert (one["row"], one["purpose"]) == ({"latitude": 1.5, "rooms": None}, "train")
+    assert (other["row"], other["purpose"]) == ({"city": "Vic"}, "evaluate")
+    assert "picture" not in one
+
+
+def test_columns_without_names_are_numbered(world: World, tmp_path: Path) -> None:
+    points: list[dict[str, Any]] = [{"id": "a"}, {"id": "b"}]
+    one, _ = queued(world, tmp_path, points, {"x": np.zeros((2, 2))})
+    assert one["row"] == {"column 0": 0.0, "column 1": 0.0}
+
+
+def test_a_picture_is_seen_and_its_size_is_told(world: World, tmp_path: Path) -> None:
+    one, _ = queued(world, tmp_path, [{"id": "a"}, {"id": "b"}], {"x": np.zeros((2, 28, 28), dtype=np.uint8)})
+    assert base64.b64decode(one["picture"])[1:4] == b"PNG"
+    assert (one["data"]["shape"], "row" in one) == ([28, 28], False)
+
+
+def test_a_point_that_is_not_in_the_file_is_asked_for_by_its_id_alone(world: World, tmp_path: Path) -> None:
+    assert [sorted(one) for one in queued(world, tmp_path, [{"id": "a"}], None)] == [
+        ["data", "guess", "id", "purpose", "run", "score"]
+    ]
+    with pytest.raises(InvalidError, match="has the purpose 'both'"):
+        queued(world, tmp_path, [{"id": "a", "purpose": "both"}], None)
