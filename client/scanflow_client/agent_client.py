@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+from scanflow.agent.records import AgentView, SensorReport
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, did_you_mean
 from scanflow.settings import Settings
-from scanflow.transport import async_client, path_of
-from scanflow_client.formatting.agents import AgentStatus
-
-if TYPE_CHECKING:
-    from scanflow.transport import ServerClient
+from scanflow.transport import async_client
 
 SENSORS_TIMEOUT_S = 3.0  # the longest that an agent may take to report them; the others are listed all the same
 JOURNAL_TIMEOUT_S = 30.0  # the longest that it may take to send a page of its journal
 PAGE = 5000  # entries of a journal that are requested at once
 
 
-def known(where: ServerClient, target: str | None) -> list[AgentStatus]:
-    """Return the agents that the server knows, or those that ``APP``, ``AGENT``, ``APP:AGENT`` or ``APP/AGENT`` means.
+class AgentStatus(AgentView):
+    """An agent with what it reports of its sensors itself."""
+
+    sensors: tuple[SensorReport, ...] | None = None
+    """None: it was not asked or did not answer."""
+
+    problem: str | None = None
+    """Why it did not answer."""
+
+
+def meant(listed: Iterable[Any], target: str | None) -> list[AgentStatus]:
+    """Return the listed agents, or those that ``APP``, ``AGENT``, ``APP:AGENT`` or ``APP/AGENT`` means.
 
     An application of that name comes before an agent.
     """
-    every = [AgentStatus.model_validate(one) for one in where.get(path_of("agents"))]
+    every = [AgentStatus.model_validate(one) for one in listed]
     if target is None:
         return every
     app, separator, name = target.replace("/", ":").partition(":")
@@ -88,4 +96,7 @@ def _get(places: Sequence[tuple[str, str]], *, timeout_s: float = SENSORS_TIMEOU
     async def get_all() -> list[Any]:
         return await asyncio.gather(*(get(url, path) for url, path in places))
 
-    return asyncio.run(get_all()) if places else []
+    if not places:
+        return []
+    with ThreadPoolExecutor(1) as thread:  # a notebook runs an event loop in this one
+        return thread.submit(asyncio.run, get_all()).result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -22,7 +23,9 @@ from scanflow.deployer.service_client import explanation_of, predict
 from scanflow.errors import StepFailedError, UsageError
 from scanflow.placement.granularity import cores_and_instances
 from scanflow.settings import Settings
+from scanflow_client.control_client import ControlClient, no_server
 from scanflow_client.formatting.runs import failure_lines
+from scanflow_client.program import application_of
 from scanflow_client.progress import changes_on, progress_on
 
 if TYPE_CHECKING:
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
     from scanflow.transport import Answer
 
 
-class Client:
-    """Runs and serves workflows, and looks at past runs and at services.
+class Client(ControlClient):
+    """Runs and serves workflows, and looks at past runs and at services; on a server, at agents and what they do too.
 
     ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``);
     ``Client("http://127.0.0.1:46666")`` has a server do the work, such as the one of ``scanflow up``.
@@ -66,8 +69,11 @@ class Client:
                 given = "home" if home is not None else "backend"
                 raise UsageError(f"Client({url!r}, {given}=...): a server has a {given} of its own. Leave out one.")
             from scanflow.deployer import RemoteDeployer
+            from scanflow.transport import ServerClient
 
-            self._deployer = RemoteDeployer(url, settings.token_for(url) if token is None else token)
+            server = ServerClient(url, token=settings.token_for(url) if token is None else token)
+            self._deployer = RemoteDeployer(url, server=server)
+            super().__init__(lambda: server)
         elif token is not None:
             raise UsageError("Client(token=...): a token is for a server. Name it: Client('http://...', token=...).")
         else:
@@ -75,6 +81,7 @@ class Client:
             if isinstance(backend, str):
                 own, backend = own.model_copy(update={"backend": backend}), None
             self._deployer = EmbeddedDeployer(own, backend=backend)
+            super().__init__(partial(no_server, own.home.expanduser().absolute()))
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
 
@@ -85,11 +92,11 @@ class Client:
 
         The run is kept, and :meth:`resume` continues it.
         """
-        return self._run(RunRequest(_application(what), workflow, parameters=parameters or {}))
+        return self._run(RunRequest(application_of(what), workflow, parameters=parameters or {}))
 
     def resume(self, run: str = "@latest", *, app: Application | Workflow | None = None) -> RunRecord:
         """Continue a run from where it stands; with ``app``, with its steps as they are there."""
-        return self._run(RunRequest(None if app is None else _application(app), run=run))
+        return self._run(RunRequest(None if app is None else application_of(app), run=run))
 
     def spin(
         self,
@@ -100,14 +107,14 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
     ) -> RunRecord:
         """Run one step again on the inputs it had in a past run."""
-        application = None if app is None else _application(app)
+        application = None if app is None else application_of(app)
         return self._run(RunRequest(application, parameters=parameters or {}, run=run, step=step))
 
     def plan(
         self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
         """Check a workflow, and return what it would run and the resources it would take."""
-        return self._deployer.plan(RunRequest(_application(what), workflow, parameters=parameters or {}))
+        return self._deployer.plan(RunRequest(application_of(what), workflow, parameters=parameters or {}))
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
         """Ask a run to stop, or only one task of it (``train.3``), or a step; it can be resumed."""
@@ -152,7 +159,7 @@ class Client:
         instances (equation 4.1). ``port`` is of HTTP; None: the next free one.
         """
         instances, cores = cores_and_instances(instances, cores, cut=cut, into=into)
-        app = _application(what)
+        app = application_of(what)
         with changes_on(self._stream()) as observe:
             sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
             return self._deployer.deploy(Deployment(app, workflow, sizing=sizing, port=port), observe=observe)
@@ -255,16 +262,3 @@ class Client:
 
     def _stream(self) -> TextIO | None:
         return sys.stdout if self._progress else None
-
-
-def _application(what: Application | Workflow) -> Application:
-    if isinstance(what, Application):
-        return what.replace(app_dir=str(_program_folder() / what.app_dir))
-    return Application(name=what.name, workflows=[what], app_dir=str(_program_folder()))
-
-
-def _program_folder() -> Path:
-    """Return the folder of the script that runs, as for ``scanflow run``; in a notebook or a tool, the current one."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    folder = None if file is None else Path(file).absolute().parent
-    return Path.cwd() if folder is None or folder.is_relative_to(sys.prefix) else folder

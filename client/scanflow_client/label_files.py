@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,6 @@ from scanflow.errors import InvalidError, NotFoundError
 from scanflow_client.cli.options import parse_value
 
 FIRST, LAST = ("id",), ("guess", "purpose", "label")
-_PART = 10_000
-
-
-def all_wanted(ask: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return all that waits for a label; ``ask`` takes ``state``, ``limit`` and ``offset``."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    while True:
-        part = ask(state="wanted", limit=_PART, offset=len(found) or None)
-        before = len(found)
-        found |= {(one["app"], one["team"], one["id"]): one for one in part}
-        if len(part) < _PART or len(found) == before:
-            return list(found.values())
 
 
 def write(path: Path, wanted: Sequence[Mapping[str, Any]]) -> int:

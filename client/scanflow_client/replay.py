@@ -8,42 +8,108 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
-from scanflow.agent.records import Sample
-from scanflow.agent.replay import Moment, Trace
+from scanflow.agent.replay import Difference, Moment, Trace, difference, trace_of
+from scanflow.app.application import Application
+from scanflow.app.files import dump_json
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.problems import error_of
+from scanflow_client.program import application_of
 
 _KINDS = frozenset({"sample", "intent", "call", "error", "decision", "refused"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class Replay:
+    """What the strategies of an agent make now of what it recorded."""
+
     app: str
-    """The application that the file makes."""
+    """The application that the code makes."""
+
+    agent: str
+    trace: Trace
+    entries: Sequence[Mapping[str, Any]] = field(repr=False)
+    """The journal that the trace is of."""
 
     strategies: tuple[str, ...]
     moments: tuple[Moment, ...]
 
+    @property
+    def differences(self) -> list[Difference]:
+        """Where another decision than the recorded one is made."""
+        return difference(self.trace.moments, self.moments)
 
-def strategies_of(target: str | None) -> tuple[str, list[dict[str, Any]]]:
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "app": self.app,
+            "agent": self.agent,
+            "samples": len(self.trace.samples),
+            "moments": [one.model_dump(mode="json", exclude={"answers"}) for one in self.moments],
+            "recorded": [one.model_dump(mode="json") for one in self.trace.moments],
+            "differences": [one.model_dump(mode="json") | {"sign": one.symbol} for one in self.differences],
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the entries that the trace needs, so that it can be replayed without the agent."""
+        document = {"app": self.app, "agent": self.agent, "entries": list(_needed(self.trace, self.entries))}
+        try:
+            path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UnavailableError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
+
+
+def strategies_of(target: Application | str | None) -> tuple[str, list[dict[str, Any]]]:
     """Return the application of ``FILE[:AGENT]``, and what its agents' strategies say, the built-in ones' too."""
-    told = _ask("strategies", target or "")
+    with _file_of(target) as file:
+        told = _ask("strategies", file)
     return told["app"], told["strategies"]
 
 
-def replay(file: str | None, agent: str, samples: Iterable[Sample]) -> Replayed:
-    """Return what the strategies of an agent, as ``file`` has it now, make of recorded samples."""
-    given = json.dumps([one.model_dump(mode="json") for one in samples])
-    told = _ask("replay", file or "", agent, given=given.encode())
+def replay(
+    recorded: str | None,
+    agent: str,
+    entries: Sequence[Mapping[str, Any]],
+    target: Application | str | None,
+    *,
+    since: float | None = None,
+    last: int | None = None,
+) -> Replay:
+    """Return what the strategies of an agent, as ``target`` has it now, make of what is in a journal.
+
+    ``recorded`` is the application whose agent recorded it, where that is known.
+    """
+    trace = trace_of(entries).cut(since=since, last=last)
+    given = json.dumps([one.model_dump(mode="json") for one in trace.samples])
+    with _file_of(target) as file:
+        told = _ask("replay", file, agent, given=given.encode())
+    if recorded not in {None, told["app"]}:
+        raise InvalidError(
+            f"The samples are of {recorded}:{agent}, and {target or 'the file here'} makes the application "
+            f"{told['app']!r}. Name the file of {recorded!r}: scanflow replay {agent} FILE"
+        )
     moments = tuple(Moment.model_validate(one) for one in told["moments"])
-    return Replayed(app=told["app"], strategies=tuple(told["strategies"]), moments=moments)
+    strategies = tuple(told["strategies"])
+    return Replay(app=told["app"], agent=agent, trace=trace, entries=entries, strategies=strategies, moments=moments)
+
+
+@contextmanager
+def _file_of(target: Application | str | None) -> Iterator[str]:
+    """Give the file of an application, as another process can load it."""
+    if target is None or isinstance(target, str):
+        yield target or ""
+        return
+    with NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        file.write(dump_json(application_of(target)))
+        file.flush()
+        yield file.name
 
 
 def _ask(*words: str, given: bytes = b"") -> Any:
@@ -77,8 +143,8 @@ def moment_of(text: str, *, now: float) -> float:
         raise InvalidError(f"{error} Or a time, such as 2026-01-31T06:00.") from error
 
 
-def read_trace(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
-    """Return the application and the entries of a saved trace, or of ``scanflow agents … --journal --json``."""
+def read_trace(agent: str, path: Path) -> tuple[str | None, str, list[dict[str, Any]]]:
+    """Return the application, if it is known, the agent and the entries of a saved trace, or of a printed journal."""
     try:
         found: Any = json.loads(path.read_bytes())
     except FileNotFoundError as error:
@@ -88,16 +154,8 @@ def read_trace(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
     app, entries = (found.get("app"), found.get("entries")) if isinstance(found, Mapping) else (None, found)
     if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
         raise InvalidError(f"{str(path)!r} holds no trace. Save one: scanflow replay AGENT --save {path.name}")
-    return (app if isinstance(app, str) else None), entries
-
-
-def save_trace(path: Path, app: str, agent: str, entries: Iterable[Mapping[str, Any]], trace: Trace) -> None:
-    """Write the entries that a trace needs, so that it can be replayed without the agent."""
-    document = {"app": app, "agent": agent, "entries": list(_needed(trace, entries))}
-    try:
-        path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UnavailableError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
+    own, _, name = agent.replace("/", ":").rpartition(":")
+    return own or (app if isinstance(app, str) else None), name, entries
 
 
 def _needed(trace: Trace, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

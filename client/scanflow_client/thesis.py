@@ -6,7 +6,7 @@ by name; failures are exceptions, never ``False``.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -177,6 +177,13 @@ class ScanflowDeployerClient:
                 self._client.delete(service.name)
         own = [run for run in self._client.runs(limit=1000) if (run.app, run.team) == (app.name, app.team)]
         return Awaited([self._client.stop(run.name) for run in own if run.state in {"running", "interrupted"}])
+
+    def __getattr__(self, name: str) -> Callable[..., Awaited[Any]]:
+        """Return any other method of ``sf.Client``, such as ``agents`` or ``why``; what it returns may be awaited."""
+        if name.startswith("_"):  # while a copy of this is being made
+            raise AttributeError(name)
+        method = getattr(self._client, name)
+        return lambda *args, **kwargs: Awaited(method(*args, **kwargs))
 
 
 ScanflowDeployClient = ScanflowDeployerClient

@@ -151,6 +151,39 @@ class Action(_Record):
     """Who undid it, or is about to: a person's name, or the guard."""
 
 
+class Why(_Record):
+    """Why an action was done, or was not."""
+
+    lines: list[str]
+    """Sample, trigger, rule, intent, decision, action, effect."""
+
+    action: Action
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+class AgentView(_Record):
+    """An agent, and how it stands, as the server lists it."""
+
+    name: str
+    app: str
+    team: str
+    state: Literal["starting", "running", "silent", "stopping", "stopped"]
+    """``silent``: it should be there, and has not said so for a while."""
+
+    url: str | None = None
+    pid: int | None = None
+    started: float | None = None
+    restarts: int = 0
+    error: str | None = None
+    """Why it does not come up, or what fails in it again and again. None: nothing that is known."""
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.app}:{self.name}"
+
+
 class Event(_Record):
     id: int = 0
     """Its place in the server's list, counted up. 0: not yet listed."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -94,26 +96,32 @@ class ServerClient:
             return False, str(error) or type(error).__name__
         return reply.status_code == 200, reply.text
 
-    def events(self, path: str, *, after: str | None = None, **query: Any) -> Iterator[Message]:
-        """Yield the events streamed at ``path`` until the server ends the stream.
+    def events(
+        self, path: str, *, after: str | None = None, timeout_s: float | None = None, **query: Any
+    ) -> Iterator[Message]:
+        """Yield the events streamed at ``path`` until the server ends the stream, or for ``timeout_s``.
 
         When the connection is lost it is opened anew with ``Last-Event-ID``, so no event is lost and none told twice;
         where the server numbers nothing, as many as were told are passed over. ``after`` is the id of the last event
         that is known already.
         """
         told, last = 0, after
-        while True:
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while (left := until - time.monotonic()) > 0:
             headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
             known, parser = told if last is None else 0, Parser()
             try:
-                for block in self._blocks(path, query, headers, EVENTS_SILENCE_S):
+                for block in self._blocks(path, query, headers, min(EVENTS_SILENCE_S, left)):
                     for message in parser.feed(block):
                         if known:
                             known -= 1
                         elif not _is_past(message.id, last):
                             told, last = told + 1, message.id if message.id is not None else last
                             yield message
-                return
+                    if timeout_s is not None and time.monotonic() + EVENTS_SILENCE_S > until:
+                        break  # opened anew, for as long as there is left
+                else:
+                    return
             except httpx.TransportError:
                 continue  # it was open, and is opened again
 

@@ -12,6 +12,7 @@ from fastapi import Header, Query
 from fastapi import Path as InPath
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from scanflow.agent.records import AgentView
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
 from scanflow.backends.service_change import Sizing
@@ -142,23 +143,6 @@ class ApplicationView(_Body):
     source: str | None
     revision: int
     updated: float
-
-
-class AgentView(_Body):
-    """An agent, and how it stands."""
-
-    name: str
-    app: str
-    team: str
-    state: Literal["starting", "running", "silent", "stopping", "stopped"]
-    """``silent``: it should be there, and has not said so for a while."""
-
-    url: str | None = None
-    pid: int | None = None
-    started: float | None = None
-    restarts: int = 0
-    error: str | None = None
-    """Why it does not come up, or what fails in it again and again. None: nothing that is known."""
 
 
 class HereBody(_Body):

@@ -19,6 +19,7 @@ from scanflow.problems import problem_of
 from scanflow.transport import ServerClient, async_client
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
+from scanflow_client.control_client import ControlClient
 
 URL, AGENT_URL = "http://127.0.0.1:46666", "http://127.0.0.1:5001"
 CHECKER = {"name": "checker", "app": "mnist", "team": "data", "state": "stopped"}
@@ -84,7 +85,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(answers: dict[str, Any] | Answers, *words: str) -> Result:
         handler = answers if isinstance(answers, Answers) else Answers(answers)
         client = ServerClient(URL, token="secret", transport=httpx.MockTransport(handler))
-        monkeypatch.setattr("scanflow_client.cli.agents.server", lambda: client)
+        monkeypatch.setattr("scanflow_client.cli.agents.client", lambda: ControlClient(lambda: client))
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
     return run

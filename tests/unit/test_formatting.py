@@ -18,6 +18,7 @@ from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.failures import Failure
 from scanflow.names import RunName, StepName
+from scanflow_client.agent_client import AgentStatus
 from scanflow_client.formatting import agents, control_plane, labels, runs, services, text
 from scanflow_client.formatting.table import Table, lay_out
 from tests.snapshots import assert_snapshot
@@ -164,10 +165,10 @@ def test_agents() -> None:
         SensorReport(name="look", trigger={"kind": "call"}, next=NOW + 60, errors=1),
         SensorReport(name="late", trigger={"kind": "date", "when": "2026-01-31"}, next=NOW - 60),
     )
-    tracker = agents.AgentStatus(
-        name="tracker", app="mnist", state="running", url="http://a", started=NOW - 60, sensors=sensors
+    tracker = AgentStatus(
+        name="tracker", app="mnist", team="data", state="running", url="http://a", started=NOW - 60, sensors=sensors
     )
-    checker = agents.AgentStatus(name="checker", app="mnist", state="failed", error="line 3", problem="timeout")
+    checker = AgentStatus(name="checker", app="mnist", team="data", state="silent", error="line 3", problem="timeout")
     screens = [
         *agents.agents_screen([], detailed=False),
         *agents.agents_screen([tracker, checker], detailed=False),
@@ -249,7 +250,8 @@ def test_the_control_plane() -> None:
     server = {"url": "http://127.0.0.1:46666", "pid": 8, "ready": True, "reason": None}
     tracker = {"url": "http://t", "pid": 7, "alive": True, "ready": False, "log": "/log"}
     status = {"started": NOW - 60, "database": "sqlite", "counts": {"events": 4, "open_runs": 0}}
-    status |= {"agents": [{"name": "tracker", "app": "mnist", "state": "running", "started": NOW, "restarts": 1}]}
+    agent = {"name": "tracker", "app": "mnist", "team": "data", "state": "running", "started": NOW, "restarts": 1}
+    status |= {"agents": [agent]}
     up = {"up": True, "server": server, "tracker": tracker, "status": status}
     ill = {**up, "server": {**server, "ready": False, "reason": "a\nb"}, "tracker": {**tracker, "alive": False}}
     screens = [

@@ -21,6 +21,7 @@ from scanflow.transport import ServerClient
 from scanflow_client import mlflow_server
 from scanflow_client.cli import options
 from scanflow_client.cli.app import app
+from scanflow_client.control_client import ControlClient
 
 URL = "http://127.0.0.1:46666"
 
@@ -54,8 +55,8 @@ def test_a_token_is_a_secret() -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response], *words: str) -> Result:
-    standin = ServerClient(URL, transport=httpx.MockTransport(handler))
-    monkeypatch.setattr("scanflow_client.cli.control.server", lambda: standin)
+    standin = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(handler)))
+    monkeypatch.setattr("scanflow_client.cli.control.client", lambda: standin)
     return CliRunner().invoke(app, ["events", *words], catch_exceptions=False)
 
 
@@ -65,8 +66,8 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
     asked: list[httpx.Request] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/status"):
-            return httpx.Response(200, json={"counts": {"events": 4}})
+        if request.url.path.endswith("/newest"):
+            return httpx.Response(200, json=past.model_dump(mode="json"))
         asked.append(request)
         if "last-event-id" in request.headers:
             return httpx.Response(200, content=f"id: 5\ndata: {later.model_dump_json()}\n\n".encode())
@@ -82,7 +83,7 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
     assert [Event.model_validate_json(line) for line in as_json.stdout.splitlines()] == [past]
 
     def handle_none(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json={"counts": {}} if request.url.path.endswith("/status") else [])
+        return httpx.Response(200, json=None if request.url.path.endswith("/newest") else [])
 
     assert "Nothing has happened yet" in run(monkeypatch, handle_none).stdout
 

@@ -17,6 +17,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError, Usage
 from scanflow.transport import ServerClient, async_client
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
+from scanflow_client.control_client import ControlClient
 from scanflow_client.replay import moment_of, read_trace
 
 URL = "http://127.0.0.1:46666"
@@ -119,7 +120,8 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         {"name": "checker", "app": "mnist", "team": "default", "state": "stopped"},
     ]
     answer = httpx.MockTransport(lambda _: httpx.Response(200, json=told))
-    monkeypatch.setattr("scanflow_client.cli.strategies.server", lambda: ServerClient(URL, transport=answer))
+    standin = ControlClient(lambda: ServerClient(URL, transport=answer))
+    monkeypatch.setattr("scanflow_client.cli.strategies.client", lambda: standin)
     return entries
 
 
@@ -253,13 +255,14 @@ def test_a_saved_trace_is_replayed(folder: Path, journal: Journal, monkeypatch: 
     before = cli("replay", "tracker", "--last", "2", "--save", "trace.json")
     assert before.exit_code == 0
     assert before.stdout.splitlines()[-1].startswith("2 samples")
-    monkeypatch.setattr("scanflow_client.cli.strategies.server", lambda: pytest.fail("no server is needed"))
+    standin = ControlClient(lambda: pytest.fail("no server is needed"))
+    monkeypatch.setattr("scanflow_client.cli.strategies.client", lambda: standin)
     assert cli("replay", "tracker", "--trace", "trace.json").stdout == before.stdout
     change(folder, "LEAST = 1000", "LEAST = 2000")
     after = cli("replay", "mnist:tracker", "--trace", "trace.json")
     assert (after.exit_code, "1 decision differs" in after.stdout, "1 removed" in after.stdout) == (1, True, True)
     (folder / "journal.json").write_text(json.dumps(journal))
-    assert read_trace(folder / "journal.json") == (None, journal), "a printed journal is a trace too"
+    assert read_trace("a", folder / "journal.json") == (None, "a", journal), "a printed journal is a trace too"
 
 
 def test_samples_are_chosen_by_time(folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,4 +312,4 @@ def test_what_cannot_be_replayed_is_refused_with_what_to_do(
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "trace.json").write_text(text)
     with pytest.raises(InvalidError, match=r"trace\.json"):
-        read_trace(tmp_path / "trace.json")
+        read_trace("a", tmp_path / "trace.json")

@@ -7,12 +7,9 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from scanflow import transport
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import PLAIN_HELP, JsonOption, LimitOption, server, settings
+from scanflow_client.cli.options import PLAIN_HELP, JsonOption, LimitOption, client, settings
 from scanflow_client.cli.output import print_json, respond, say
-
-SEARCHED = 10_000  # of the newest events
 
 tokens = typer.Typer(help="Show, make, list or revoke the tokens that the control plane accepts.", **PLAIN_HELP)
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Its holder: small letters, digits and -.")]
@@ -79,26 +76,22 @@ def events(
         else:
             say(event_line(event))
 
-    where = server()
+    where = client()
     if report:
         if follow or type is not None:
             raise UsageError("A report is of all events so far. Leave out --follow and --type.")
         from scanflow_client.report import write_report
 
-        path = write_report(where, app, settings().home.expanduser().absolute() / "reports")
+        path = write_report(where.server, app, settings().home.expanduser().absolute() / "reports")
         respond({"report": str(path)}, as_json, lambda: [f"Written: {path}"])
         return
-    # The server lists from an event on; the last of a type are somewhere in the last of all.
-    newest = where.get(transport.path_of("status"))["counts"].get("events", 0)
-    listed = where.get(transport.path_of("events"), after=max(0, newest - SEARCHED), type=type, app=app, limit=SEARCHED)
-    past = [Event.model_validate(one) for one in listed[-limit:]]
-    for one in past:
-        show(one)
     if follow:
-        last = str(max([newest, *(one.id for one in past)]))
-        for message in where.events(transport.path_of("events"), after=last, type=type, app=app):
-            show(Event.model_validate_json(message.data))
-    elif not past and not as_json:
+        for one in where.events(type=type, app=app, limit=limit, follow=True):
+            show(one)
+        return
+    for one in (past := where.events(type=type, app=app, limit=limit)):
+        show(one)
+    if not past and not as_json:
         say("Nothing has happened yet. Watch: scanflow events --follow")
 
 
@@ -113,7 +106,7 @@ def show_token() -> None:
 @tokens.command("make")
 def make_token(name: NameArgument, as_json: JsonOption = False) -> None:
     """Make a token and print it this once; what its holder approves and labels is recorded under its name."""
-    made = server().post(transport.path_of("tokens"), {"name": name})
+    made = client().make_token(name)
     respond(made, as_json, lambda: [made["token"]])
 
 
@@ -122,12 +115,12 @@ def list_tokens(as_json: JsonOption = False) -> None:
     """List the names of tokens, when each was made and revoked."""
     from scanflow_client.formatting.control_plane import tokens_table
 
-    found = server().get(transport.path_of("tokens"))
+    found = client().tokens()
     respond(found, as_json, lambda: [tokens_table(found)])
 
 
 @tokens.command("revoke")
 def revoke_token(name: NameArgument, as_json: JsonOption = False) -> None:
     """Revoke a token: it is refused from now on."""
-    revoked = server().delete(transport.path_of("tokens", name))
+    revoked = client().revoke_token(name)
     respond(revoked, as_json, lambda: [f"Revoked: {name}"])

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scanflow.deployer import Deployer
     from scanflow.settings import Settings
     from scanflow.transport import ServerClient
+    from scanflow_client.control_client import ControlClient
 
 PLAIN_HELP: dict[str, Any] = {
     "no_args_is_help": True,
@@ -73,8 +74,14 @@ def deployer() -> Deployer:
     return EmbeddedDeployer(own)
 
 
+def client() -> ControlClient:
+    """Return the client of the server that is named or up."""
+    from scanflow_client.control_client import ControlClient
+
+    return ControlClient(server)
+
+
 def server() -> ServerClient:
-    """Return the server that is named or up."""
     from scanflow.transport import ServerClient
 
     own = settings()

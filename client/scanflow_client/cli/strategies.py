@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from scanflow.errors import InvalidError
-from scanflow_client.cli.options import JsonOption, server
+from scanflow_client.cli.options import JsonOption, client
 from scanflow_client.cli.output import respond
 
 
@@ -52,43 +51,12 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate an agent's strategies again on recorded samples. Nothing is done; exit code 1: decisions differ."""
-    import time
+    from scanflow_client.formatting.agents import replay_screen
 
-    from scanflow.agent.replay import difference, trace_of
-    from scanflow_client import replay as code
-    from scanflow_client.formatting.agents import replay_json, replay_screen
-
-    earliest = None if since is None else code.moment_of(since, now=time.time())
-    recorded, name, entries = _entries(agent, trace)
-    found = trace_of(entries).cut(since=earliest, last=last)
-    today = code.replay(file, name, found.samples)
-    if recorded not in {None, today.app}:
-        raise InvalidError(
-            f"The samples are of {recorded}:{name}, and {file or 'the file here'} makes the application {today.app!r}. "
-            f"Name the file of {recorded!r}: scanflow replay {name} FILE"
-        )
+    found = client().replay(agent, file, since=since, last=last, trace=trace)
     if save is not None:
-        code.save_trace(save, today.app, name, entries, found)
-    differences = difference(found.moments, today.moments)
-    nothing = [f"No such sample is recorded. See what is: scanflow agents {today.app}:{name} --journal"]
-    respond(
-        replay_json(today.app, name, found, today.moments, differences),
-        as_json,
-        lambda: replay_screen(found, today.moments, today.strategies, differences) if found.samples else nothing,
-    )
-    if differences:
+        found.save(save)
+    nothing = [f"No such sample is recorded. See what is: scanflow agents {found.app}:{found.agent} --journal"]
+    respond(found.as_json(), as_json, lambda: replay_screen(found) if found.trace.samples else nothing)
+    if found.differences:
         raise typer.Exit(1)
-
-
-def _entries(agent: str, trace: Path | None) -> tuple[str | None, str, list[dict[str, Any]]]:
-    """Return the application and the name of an agent, and the entries of its journal or of a saved trace."""
-    if trace is not None:
-        from scanflow_client.replay import read_trace
-
-        app, _, name = agent.replace("/", ":").rpartition(":")
-        of, entries = read_trace(trace)
-        return app or of, name, entries
-    from scanflow_client.agent_client import entries_of, known, one_of
-
-    one = one_of(known(server(), agent))
-    return one.app, one.name, list(entries_of(one, also=". Or replay a saved trace: --trace FILE"))

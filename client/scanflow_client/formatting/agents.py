@@ -6,10 +6,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
-
 from scanflow.agent.formatting import called
-from scanflow.agent.records import Action, Intent, SensorReport
+from scanflow.agent.records import Action, AgentView, Intent, SensorReport
 from scanflow.app.quantities import format_duration
 from scanflow.masking import masked
 from scanflow_client.formatting.table import Screen, Table
@@ -18,36 +16,11 @@ from scanflow_client.formatting.text import ago, as_json, clock, counted, durati
 if TYPE_CHECKING:
     from scanflow.agent.primitive_model import Primitive
     from scanflow.agent.replay import Difference, Moment, Trace
+    from scanflow_client.agent_client import AgentStatus
+    from scanflow_client.replay import Replay
 
 _PENDING = {"act": "about to start", "approve": "waiting for approval", "queue": "queued", "suggest": "suggested"}
 MAX_MOMENTS = 200  # the newest of a replay that are printed
-
-
-class AgentStatus(BaseModel):
-    """An agent as the server lists it, with what the agent itself reports of its sensors."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    app: str
-    team: str = ""
-    state: str
-    url: str | None = None
-    pid: int | None = None
-    started: float | None = None
-    restarts: int = 0
-    error: str | None = None
-    """Why it fails, as the server reports it."""
-
-    sensors: tuple[SensorReport, ...] | None = None
-    """None: it was not asked or did not answer."""
-
-    problem: str | None = None
-    """Why it did not answer."""
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.app}:{self.name}"
 
 
 def agents_screen(agents: Sequence[AgentStatus], *, detailed: bool) -> Screen:
@@ -164,38 +137,24 @@ def approvals_screen(actions: Sequence[Action]) -> Screen:
     return [Table(("action", "when", "by", "requests", "on", "rule"), rows), after]
 
 
-def replay_screen(
-    trace: Trace, moments: Sequence[Moment], strategies: Sequence[str], differences: Sequence[Difference]
-) -> Screen:
+def replay_screen(found: Replay) -> Screen:
     """Return a timeline, the decisions that differ from the recorded ones, and a summary."""
-    rows = _moment_rows(moments, trace)
+    rows = _moment_rows(found.moments, found.trace)
     screen: list[str | Table] = []
     if len(rows) > MAX_MOMENTS:
         screen.append(f"The last {MAX_MOMENTS} of {len(rows):,} moments; all of them: --json")
     if rows:
         screen += [Table(("when", "sensor", "strategy", "rule", "requests", "recorded"), rows[-MAX_MOMENTS:]), ""]
-    if differences:
+    if found.differences:
         changed = [
-            (one.symbol, clock(one.at), one.strategy, shorten(one.before), shorten(one.after)) for one in differences
+            (one.symbol, clock(one.at), one.strategy, shorten(one.before), shorten(one.after))
+            for one in found.differences
         ]
         screen += [Table(("", "when", "strategy", "recorded", "now"), changed), ""]
-    return [*screen, _summary(len(trace.samples), strategies, differences)]
+    return [*screen, _summary(len(found.trace.samples), found.strategies, found.differences)]
 
 
-def replay_json(
-    app: str, agent: str, trace: Trace, moments: Sequence[Moment], differences: Sequence[Difference]
-) -> dict[str, Any]:
-    return {
-        "app": app,
-        "agent": agent,
-        "samples": len(trace.samples),
-        "moments": [one.model_dump(mode="json", exclude={"answers"}) for one in moments],
-        "recorded": [one.model_dump(mode="json") for one in trace.moments],
-        "differences": [one.model_dump(mode="json") | {"sign": one.symbol} for one in differences],
-    }
-
-
-def agent_row(one: AgentStatus) -> tuple[str, ...]:
+def agent_row(one: AgentView) -> tuple[str, ...]:
     """Return its name, application, state, since when, and restarts."""
     return (one.name, one.app, one.state, ago(one.started), str(one.restarts))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from scanflow.agent.records import AgentView
 from scanflow.masking import masked
-from scanflow_client.formatting.agents import AgentStatus, agent_row
+from scanflow_client.formatting.agents import agent_row
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import ago, as_json, clock, shorten
 
@@ -46,7 +47,7 @@ def status_screen(found: dict[str, Any]) -> Screen:
     screen += [f"  database {status['database']}"] if status.get("database") else []
     counts = [f"{name.replace('_', ' ')}: {count}" for name, count in status.get("counts", {}).items() if count]
     screen += [f"  {', '.join(counts)}"] if counts else []
-    rows = [agent_row(AgentStatus.model_validate(one)) for one in status.get("agents", ())]
+    rows = [agent_row(AgentView.model_validate(one)) for one in status.get("agents", ())]
     return [*screen, *([Table(("agent", "application", "state", "since", "restarts"), rows)] if rows else [])]
 
 

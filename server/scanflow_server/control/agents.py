@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from scanflow.agent.records import AgentView
 from scanflow.private import private_folder
-from scanflow_server.bodies import AgentView
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.control.processes import Processes

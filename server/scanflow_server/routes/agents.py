@@ -6,9 +6,10 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from scanflow.agent.records import AgentView
 from scanflow.errors import AlreadyRunningError, NotFoundError, did_you_mean
 from scanflow_server import requests
-from scanflow_server.bodies import AgentView, AppBody, HereBody, Name, read_application_of
+from scanflow_server.bodies import AppBody, HereBody, Name, read_application_of
 from scanflow_server.context import Given, ServerContext
 from scanflow_server.control.agents import has_other_code, view_of
 from scanflow_server.problems import PROBLEMS

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict
 
-from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict
+from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict, Why
 from scanflow.errors import InvalidError
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.why import why as story
@@ -33,17 +33,6 @@ class Approval(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     reason: Text = ""
-
-
-class Why(BaseModel):
-    """Why an action was done, or was not."""
-
-    model_config = ConfigDict(frozen=True)
-
-    lines: list[str]
-    """Sample, trigger, rule, intent, decision, action, effect."""
-
-    action: Action
 
 
 def _engine(request: Request) -> ArbiterEngine:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Event
-from scanflow_server.bodies import AgentView
+from scanflow.agent.records import AgentView, Event
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import view_of
 from scanflow_server.routes import events as routes

@@ -1,0 +1,309 @@
+"""What a server is asked of agents, their actions, events and labels: here each route is said once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from scanflow import transport
+from scanflow.agent.records import Action, ActionState, AgentView, Event, Verdict, Why
+from scanflow.errors import NotFoundError, UnavailableError
+from scanflow_client.program import application_of
+
+if TYPE_CHECKING:
+    from scanflow.app.application import Application
+    from scanflow.transport import ServerClient
+    from scanflow_client.agent_client import AgentStatus
+    from scanflow_client.replay import Replay
+
+SEARCHED = 10_000  # of the newest events
+
+
+class ControlClient:
+    """The methods of :class:`~scanflow_client.client.Client` that a server answers.
+
+    All raise ``UnavailableError`` where there is none. An action may be named ``@latest``.
+    """
+
+    def __init__(self, connect: Callable[[], ServerClient]) -> None:
+        """Ask the server that ``connect`` returns, once it is needed, or raises that there is none."""
+        self._connect = connect
+
+    @cached_property
+    def server(self) -> ServerClient:
+        return self._connect()
+
+    # Agents
+
+    def agents(self, target: str | None = None, *, sensors: bool = True) -> list[AgentStatus]:
+        """Return the agents; of ``APP``, or the one that ``APP:AGENT`` names.
+
+        ``sensors``: ask each for the status of its sensors, too.
+        """
+        from scanflow_client.agent_client import meant, with_sensors
+
+        found = meant(self.server.get(transport.path_of("agents")), target)
+        return with_sensors(found) if sensors else found
+
+    def start_agents(self, app: Application, *names: str, source: Path | None = None) -> list[AgentView]:
+        """Have agents of an application run; all, where none is named. One that runs already gets its code anew.
+
+        ``source`` is the file that the application came from.
+        """
+        from scanflow.deployer.serialization import packed
+
+        body = packed(application_of(app), source)
+        wanted = names or tuple(one.name for one in app.agents)
+        return [
+            AgentView.model_validate(self.server.put(transport.path_of("agents", app.name, one), body))
+            for one in wanted
+        ]
+
+    def stop_agents(self, target: str) -> list[AgentView]:
+        """Stop the agents of ``APP``, or the one that ``APP:AGENT`` names; what they keep is kept."""
+        found = [transport.path_of("agents", one.app, one.name) for one in self.agents(target, sensors=False)]
+        return [AgentView.model_validate(self.server.delete(path)) for path in found]
+
+    def journal(self, agent: str) -> list[dict[str, Any]]:
+        """Return an agent's samples, requests, the answers to them, errors and misses, the oldest first."""
+        return self._entries(agent)[2]
+
+    @staticmethod
+    def strategies(target: Application | str | None = None) -> list[dict[str, Any]]:
+        """Return what the strategies of an application's agents say: when, if, then. ``target`` is the application, its
+        file, or ``FILE:AGENT``; None: ``app.py`` here. The code is loaded in a process of its own."""
+        from scanflow_client.replay import strategies_of
+
+        return strategies_of(target)[1]
+
+    def replay(
+        self,
+        agent: str,
+        file: Application | str | None = None,
+        *,
+        since: str | None = None,
+        last: int | None = None,
+        trace: Path | None = None,
+    ) -> Replay:
+        """Evaluate an agent's strategies, as they are in ``file`` now, on the samples it recorded. Nothing is done.
+
+        Args:
+            agent: ``tracker`` or ``mnist:tracker``.
+            file: An application, or its file. None: ``app.py`` here.
+            since: Samples from ``2h`` ago on, or from ``2026-01-31T06:00``.
+            last: Only so many samples.
+            trace: A saved trace, in place of the agent's journal; it needs no server.
+        """
+        from scanflow_client import replay
+
+        earliest = None if since is None else replay.moment_of(since, now=time.time())
+        if trace is not None:
+            return replay.replay(*replay.read_trace(agent, trace), file, since=earliest, last=last)
+        recorded = self._entries(agent, also=". Or replay a saved trace: --trace FILE")
+        return replay.replay(*recorded, file, since=earliest, last=last)
+
+    def _entries(self, agent: str, *, also: str = "") -> tuple[str, str, list[dict[str, Any]]]:
+        """Return the application and the name of an agent, and the entries of its journal."""
+        from scanflow_client.agent_client import entries_of, one_of
+
+        one = one_of(self.agents(agent, sensors=False))
+        return one.app, one.name, list(entries_of(one, also=also))
+
+    # Actions
+
+    def intents(
+        self,
+        *,
+        state: ActionState | None = None,
+        verdict: Verdict | None = None,
+        app: str | None = None,
+        team: str | None = None,
+        agent: str | None = None,
+        strategy: str | None = None,
+        primitive: str | None = None,
+        target: str | None = None,
+        limit: int = 20,
+    ) -> list[Action]:
+        """Return what agents and people wanted and what became of it, the newest first; only of what is named."""
+        of = {"app": app, "team": team, "agent": agent, "strategy": strategy, "primitive": primitive, "target": target}
+        listed = self.server.get(transport.path_of("intents"), state=state, verdict=verdict, **of, limit=limit)
+        return [Action.model_validate(one) for one in listed]
+
+    def approvals(self, *, limit: int = 1000) -> list[Action]:
+        """Return what a person may approve: what waits for it before what is only suggested, the newest first."""
+        waiting = self.intents(state="pending", verdict="approve", limit=limit)
+        return waiting + self.intents(state="pending", verdict="suggest", limit=limit)
+
+    def why(self, action: str = "@latest") -> Why:
+        """Explain why an action was taken or was not: sample, trigger, rule, decision, effect."""
+        id = action if action != "@latest" else _first(self.intents(limit=1), "No agent has requested an action yet.")
+        return Why.model_validate(self.server.get(transport.path_of("intents", id, "why")))
+
+    def approve(self, action: str = "@latest", *, reason: str = "") -> Action:
+        """Approve an action that waits for it: it is carried out. ``reason`` is kept with it."""
+        return self._decide(action, "approve", reason)
+
+    def refuse(self, action: str = "@latest", *, reason: str = "") -> Action:
+        """Refuse an action that waits for approval."""
+        return self._decide(action, "refuse", reason)
+
+    def revert(self, action: str = "@latest", *, reason: str = "") -> Action:
+        """Undo an action that was carried out, by its inverse."""
+        return self._decide(action, "revert", reason)
+
+    def _decide(self, action: str, word: str, reason: str) -> Action:
+        if action != "@latest":
+            id = action
+        elif word == "revert":
+            id = _first(self.intents(state="succeeded", limit=1), "No action can be reverted.")
+        else:
+            id = _first(self.approvals(limit=1), "No action is waiting for approval.")
+        return Action.model_validate(self.server.post(transport.path_of("intents", id, word), {"reason": reason}))
+
+    # Labels
+
+    def labels(
+        self,
+        *,
+        app: str | None = None,
+        team: str | None = None,
+        state: Literal["wanted", "given"] | None = "wanted",
+        disputed: bool | None = None,
+        limit: int | None = 100,
+    ) -> list[dict[str, Any]]:
+        """Return the samples that agents want labelled, the most critical first, or those that have a label.
+
+        ``disputed``: people gave it several labels. ``limit`` None: all.
+        """
+        query = {"app": app, "team": team, "details": True, "disputed": disputed, "state": state}
+        found: dict[tuple[str, ...], dict[str, Any]] = {}
+        while True:
+            size, before = limit or SEARCHED, len(found)
+            part = self.server.get(transport.path_of("labels"), **query, limit=size, offset=before or None)
+            found |= {(one["app"], one.get("team", ""), one["id"]): one for one in part}
+            if limit is not None or len(part) < size or len(found) == before:
+                return list(found.values())
+
+    def give_labels(
+        self,
+        labels: Mapping[str, Any] | Iterable[Mapping[str, Any]],
+        *,
+        app: str | None = None,
+        team: str | None = None,
+        replace: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Label samples of the queue by their ids: all of them, or none where one cannot be.
+
+        Args:
+            labels: From id to label; or ``{"id": …, "label": …, "line": …}``, where errors are to name the line.
+            app: Whose queue; to be named only where several have a sample of that id.
+            team: The same.
+            replace: Take another label than you gave before.
+        """
+        pairs = (
+            [{"id": id, "label": label} for id, label in labels.items()] if isinstance(labels, Mapping) else [*labels]
+        )
+        given = {"labels": pairs, "app": app, "team": team, "replace": replace or None}
+        body = {name: value for name, value in given.items() if value is not None}
+        return list(self.server.patch(transport.path_of("labels"), body)) if pairs else []
+
+    # Events
+
+    @overload
+    def events(
+        self, *, type: str | None = ..., app: str | None = ..., limit: int = ..., follow: Literal[False] = ...
+    ) -> list[Event]: ...
+    @overload
+    def events(
+        self,
+        *,
+        type: str | None = ...,
+        app: str | None = ...,
+        limit: int = ...,
+        follow: Literal[True],
+        timeout_s: float | None = ...,
+    ) -> Iterator[Event]: ...
+    def events(
+        self,
+        *,
+        type: str | None = None,
+        app: str | None = None,
+        limit: int = 50,
+        follow: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Event] | Iterator[Event]:
+        """Return the newest events, the oldest of them first; with ``follow``, yield them and go on as they happen.
+
+        Args:
+            type: Only these: ``run.failed``, or ``run.*`` for all that begin so.
+            app: Only of this application.
+            limit: How many of the past at most.
+            follow: Go on as they happen.
+            timeout_s: For how long. None: until the server ends, or the caller stops asking.
+        """
+        # The server lists from an event on; the last of a type are somewhere in the last of all.
+        newest = self.newest_event()
+        after = max(0, newest - SEARCHED)
+        listed = self.server.get(transport.path_of("events"), after=after, type=type, app=app, limit=SEARCHED)
+        past = [Event.model_validate(one) for one in listed[max(0, len(listed) - limit) :]]
+        if not follow:
+            return past
+        return self._followed(past, newest, type=type, app=app, timeout_s=timeout_s)
+
+    def newest_event(self) -> int:
+        """Return the number of the newest event; 0: there is none."""
+        found = self.server.get(transport.path_of("events", "newest"))
+        return 0 if found is None else int(found["id"])
+
+    def events_after(
+        self, number: int, *, type: str | None = None, app: str | None = None, timeout_s: float | None = None
+    ) -> Iterator[Event]:
+        """Yield the events after one, by its number, as they happen."""
+        path = transport.path_of("events")
+        for message in self.server.events(path, after=str(number), timeout_s=timeout_s, type=type, app=app):
+            yield Event.model_validate_json(message.data)
+
+    def _followed(self, past: list[Event], newest: int, **how: Any) -> Iterator[Event]:
+        yield from past
+        yield from self.events_after(max([newest, *(one.id for one in past)]), **how)
+
+    # The server itself
+
+    def status(self) -> dict[str, Any]:
+        """Return what the server is, and how much of everything there is."""
+        return dict(self.server.get(transport.path_of("status")))
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """Return the names of tokens, when each was made and revoked."""
+        return list(self.server.get(transport.path_of("tokens")))
+
+    def make_token(self, name: str) -> dict[str, Any]:
+        """Make a token, which is told this once; what its holder approves and labels is recorded under ``name``."""
+        return dict(self.server.post(transport.path_of("tokens"), {"name": name}))
+
+    def revoke_token(self, name: str) -> dict[str, Any]:
+        """Refuse a token from now on."""
+        return dict(self.server.delete(transport.path_of("tokens", name)))
+
+
+def no_server(home: Path) -> ServerClient:
+    """Raise that a client without a server cannot do it, and what to do."""
+    from scanflow.deployer.remote_home import read_up
+
+    found = read_up(home)
+    if found is not None and found.server.is_alive():
+        then = f"One is up: sf.Client({found.server.url!r})"
+    else:
+        then = (
+            f"None is up in {str(home)!r}. Start it: scanflow up. Then, in Python: sf.Client('http://127.0.0.1:46666')"
+        )
+    raise UnavailableError(f"A server keeps agents, actions, events and labels, and this client has none. {then}")
+
+
+def _first(found: list[Action], nothing: str) -> str:
+    if not found:
+        raise NotFoundError(f"{nothing} See: scanflow why")
+    return found[0].id
