@@ -19,6 +19,7 @@ from scanflow_server.control.loop import Controller, Loop
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
+from scanflow_server.label_pages import LabelPages
 from scanflow_server.limits import BodyLimit
 from scanflow_server.metrics import Counted, Meters
 from scanflow_server.problems import Problem, handle_problems
@@ -80,6 +81,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         open_paths=OPEN_PATHS,
         json_only=True,
     )
+    app.add_middleware(LabelPages, context=context, owner=app.state.token_names.owner)
     app.add_middleware(BodyLimit)
     app.add_middleware(Counted, meters=app.state.meters, prefix=BASE)
     _describe(app)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, update
 
 from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError, NotFoundError, UsageError
@@ -27,6 +27,7 @@ LabelState = Literal["wanted", "given"]
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_PICTURE = 200_000
 _MOST_VALUES = 1000
+_MOST_TOGETHER = 10_000
 
 
 def _png(text: str) -> str:
@@ -148,6 +149,16 @@ def show(connection: Connection, app: str, team: str, id: str) -> Label:
     if known is None:
         raise _unknown(id)
     return known.model_copy(update={"votes": votes(connection, known)})
+
+
+def picked_with(connection: Connection, of: Label) -> list[Label]:
+    """Return all that the same detection picked, the most critical first."""
+    same = and_(labels.c.app == of.app, labels.c.team == of.team, labels.c.run == of.run)
+    return Label.all(connection, select(*_BRIEF).where(same).order_by(*CRITICAL).limit(_MOST_TOGETHER))
+
+
+def waiting(connection: Connection) -> int:
+    return int(connection.execute(select(func.count()).where(labels.c.state == "wanted")).scalar_one())
 
 
 def votes(connection: Connection, of: Label) -> list[Vote]:

@@ -1,0 +1,234 @@
+"""The pages on which people label: who gets in, what they see, and what foreign pages cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from scanflow.drift.thumbnail import thumbnail
+from scanflow_server.label_pages import SESSION_S, Sessions
+from tests.server import bearer
+from tests.unit.server.keeping import Api
+
+_VOID = {"meta", "input", "img"}
+
+
+class _Page(HTMLParser):
+    """What a page holds; every element that is opened has to be closed in its order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.forms: list[tuple[str, dict[str, str]]] = []
+        self.links: dict[str, str] = {}
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append((tag, given))
+        if tag not in _VOID:
+            self.open.append(tag)
+        if tag == "form":
+            self.forms.append((str(given["action"]), {}))
+        if tag in {"input", "button"} and given.get("name"):
+            self.forms[-1][1][str(given["name"])] = given.get("value") or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "a":
+            self.links[data] = str(self.tags[-1][1]["href"])
+
+
+@pytest.fixture
+def ada(api: Api) -> Iterator[httpx.Client]:
+    """A browser of somebody who has logged in with a token of their own."""
+    token = api.post("/tokens", json={"name": "ada"}).json()["token"]
+    with httpx.Client(
+        base_url=str(api.base_url).removesuffix("/api/v1/"), follow_redirects=True, timeout=30
+    ) as browser:
+        page = browser.post("/labels/login", data={"token": token}, headers={"origin": str(browser.base_url)})
+        assert page.status_code == 200, page.text
+        yield browser
+
+
+def ask_for(api: Api, *items: dict[str, Any], **more: Any) -> None:
+    api.post("/labels", json={"app": "mnist", "items": list(items), **more}).raise_for_status()
+
+
+def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(api: Api, ada: httpx.Client) -> None:
+    ask_for(api, {"id": "p"})
+    with httpx.Client(base_url=ada.base_url) as stranger:
+        for method, path in (("GET", "/labels"), ("POST", "/labels"), ("GET", "/labels/picture")):
+            answer = stranger.request(method, path, data={"id": "p"} if method == "POST" else None)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/labels/login"), (method, path)
+        form = stranger.get("/labels/login")
+        assert [action for action, _ in _Page(form.text).forms] == ["/labels/login"]
+        for token in ("wrong", "", "é"):
+            refused = stranger.post("/labels/login", data={"token": token})
+            assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+        assert stranger.post("/labels/login", json={"token": "x"}).status_code == 415
+        assert stranger.post("/labels/login", content=b"x" * 70_000, headers=FORM).status_code == 413
+        token = api.post("/tokens", json={"name": "bob"}).json()["token"]
+        got = stranger.post("/labels/login", data={"token": token})
+        cookie = got.headers["set-cookie"]
+        assert token not in cookie
+        assert {"HttpOnly", "SameSite=strict", "Path=/labels"} <= set(cookie.split("; "))
+        assert stranger.get("/labels").status_code == 200
+        assert stranger.get("/api/v1/status").status_code == 401, "it is no token of the API"
+    assert ada.post("/labels/logout").url.path == "/labels/login"
+    assert ada.get("/labels").url.path == "/labels/login"
+
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "http://127.0.0.1:1"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"host": "evil.example"}, 421),
+        ({}, 200),
+    ],
+)
+def test_a_foreign_page_cannot_post_even_with_the_cookie(
+    api: Api, ada: httpx.Client, headers: dict[str, str], status: int
+) -> None:
+    ask_for(api, {"id": "p"})
+    said = ada.post("/labels", data={"app": "mnist", "team": "", "id": "p", "label": "7"}, headers=headers)
+    assert said.status_code == status
+    assert len(api.get("/labels", params={"state": "given"}).json()) == (status == 200)
+    assert ada.get("/labels", headers=headers).status_code == status
+
+
+def test_a_session_ends_with_its_token_and_after_half_a_day() -> None:
+    valid, now = {"secret": "ada"}, [0.0]
+
+    async def owner(token: str) -> str | None:
+        return valid.get(token)
+
+    async def story() -> None:
+        sessions = Sessions(owner, clock=lambda: now[0])
+        first = await sessions.begin("secret")
+        assert first is not None
+        assert await sessions.begin("other") is None
+        assert await sessions.caller(first) == "ada"
+        valid.clear()
+        assert await sessions.caller(first) is None, "the token was revoked"
+        valid["secret"] = "ada"
+        assert await sessions.caller(first) is None, "and has to be given again"
+        second = await sessions.begin("secret")
+        now[0] = SESSION_S
+        assert await sessions.caller(str(second)) is None
+        third = await sessions.begin("secret")
+        for _ in range(1000):
+            await sessions.begin("secret")
+        assert await sessions.caller(str(third)) is None, "of too many the oldest goes"
+
+    asyncio.run(story())
+
+
+def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api, ada: httpx.Client) -> None:
+    row = {"latitude": 1.5, "<b>city</b>": "<script>alert(1)</script>", "rooms": None}
+    ask_for(api, *({"id": f"r/{n}", "run": "fox", "score": n / 3, "guess": "cat", "row": row} for n in range(3)))
+    page = ada.get("/labels")
+    assert "<script" not in page.text
+    assert "<b>" not in page.text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+    assert "0 of 3 labelled of this detection; 3 wait in all" in page.text
+    read = _Page(page.text)
+    (_, by_text), (_, by_choice) = read.forms[1:]
+    assert (by_text["id"], by_choice["id"], by_choice["pick"]) == ("r/2", "r/2", '"cat"'), "the most critical first"
+    assert set(read.links) == {"Labels", "Next →"}
+
+    page = ada.post("/labels", data={**by_text, "label": " 3 "})
+    read = _Page(page.text)
+    assert (read.forms[1][1]["id"], "1 of 3 labelled" in page.text) == ("r/1", True)
+    assert "You labelled it" in ada.get(read.links["← Previous"]).text
+    page = ada.post("/labels", data={**read.forms[2][1], "pick": '"a \\"dog\\""'})
+    known = api.get("/labels", params={"details": "true"}).json()
+    assert [(one["label"], one["by"]) for one in known] == [(3, "ada"), ('a "dog"', "ada"), (None, None)]
+    ada.post("/labels", data={**by_text, "label": "cat"})
+    assert [one["label"] for one in api.get("/labels", params={"details": "true"}).json()[0]["votes"]] == [3, "cat"]
+
+    for label in ("", "null"):
+        refused = ada.post("/labels", data={**by_text, "label": label})
+        assert (refused.status_code, "no label" in refused.text) == (422, True)
+    assert ada.post("/labels", data={"app": "mnist", "team": "", "id": "none", "label": "1"}).status_code == 404
+    last = ada.post("/labels", data={"app": "mnist", "team": "", "id": "r/0", "label": "cat"})
+    assert "No sample waits for a label." in last.text
+
+
+def test_who_labels_is_not_led_and_sees_who_said_what_when_they_ask(api: Api, ada: httpx.Client) -> None:
+    ask_for(api, {"id": "p", "purpose": "evaluate", "guess": 3}, team="vision")
+    api.post("/labels/p", json={"label": 5})
+    ada.post("/labels", data={"app": "mnist", "team": "vision", "id": "p", "label": "6"})
+    page = ada.get("/labels", params={"app": "mnist", "team": "vision", "id": "p"}).text
+    assert "to judge models by" in page
+    assert "Not all agree." in page
+    before, *inside = page.split("<details>")
+    assert "<td>ada</td>" not in before
+    assert "<td>ada</td><td>6</td>" in inside[0]
+    assert "What the model takes it for</summary><p>3</p>" in inside[1]
+
+
+def test_a_picture_is_seen_and_nothing_runs_or_comes_from_elsewhere(api: Api, ada: httpx.Client) -> None:
+    png = thumbnail(np.arange(784).reshape(28, 28))
+    assert png is not None
+    sent = {"id": "a/b&c", "picture": base64.b64encode(png).decode(), "data": {"shape": [28, 28]}}
+    ask_for(api, sent)
+    page = ada.get("/labels")
+    assert "28×28" in page.text
+    read = _Page(page.text)
+    image = next(given for tag, given in read.tags if tag == "img")
+    got = ada.get(str(image["src"]))
+    assert (got.content, got.headers["content-type"]) == (png, "image/png")
+    assert got.headers["x-content-type-options"] == "nosniff"
+    assert ada.get("/labels/picture", params={"id": "none"}).status_code == 404
+
+    policy = page.headers["content-security-policy"]
+    style = re.search(r"<style>(.*)</style>", page.text, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'; img-src 'self'; form-action 'self'")
+    assert "frame-ancestors 'none'" in policy
+    for tag, given in read.tags:
+        assert tag not in {"script", "link", "iframe"}
+        assert not [name for name in given if name.startswith("on") or name == "style"]
+        for name in ("src", "href", "action"):
+            assert str(given.get(name) or "/").startswith("/")
+
+
+def test_every_field_has_a_label_and_every_page_fits_a_phone(api: Api, ada: httpx.Client) -> None:
+    ask_for(api, {"id": "x" * 250, "row": {"y" * 100: "z" * 300}})
+    for page in (ada.get("/labels"), ada.get("/labels/login")):
+        read = _Page(page.text)
+        named = {str(given["for"]) for tag, given in read.tags if tag == "label"}
+        fields = {str(given["id"]) for tag, given in read.tags if tag == "input" and given.get("type") != "hidden"}
+        assert named == fields
+        assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in read.tags
+        assert "overflow-wrap: anywhere" in page.text
+        assert sum("autofocus" in given for _, given in read.tags) == 1
+
+
+def test_other_paths_are_the_api_s(api: Api) -> None:
+    root = str(api.base_url).removesuffix("/api/v1/")
+    assert httpx.get(f"{root}/labelsx").status_code == 401
+    assert httpx.get(f"{root}/labels/none", headers=bearer("x")).status_code == 404
