@@ -13,13 +13,13 @@ from typing import Any
 from scanflow.agent.records import JSON
 from scanflow_server.store.labels import Label
 
-MOST_WORDS = 24
+MOST_CHOICES = 24
 _MOST_TEXT = 500
 
 _STYLE = """
 :root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif }
 body { margin: 0 auto; max-width: 44rem; padding: 0 1rem 3rem }
-header, nav, .words { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center }
+header, nav, .choices { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center }
 header form, nav a:last-child, nav span:last-child { margin-left: auto }
 h1 { font-size: 1.25rem; margin: .75rem 0 } h2 { font-size: 1rem; overflow-wrap: anywhere; margin: .75rem 0 .25rem }
 progress { width: 100% }
@@ -80,7 +80,7 @@ def sample(
     before: str | None,
     after: str | None,
     picture: str | None,
-    words: Sequence[JSON],
+    choices: Sequence[JSON],
 ) -> str:
     """Return the page of one sample, which shows neither the model's guess nor others' labels unless that is asked for:
     who labels should not be led."""
@@ -92,8 +92,8 @@ def sample(
     own = "" if mine is None else f"<p>You labelled it <strong>{_text(mine)}</strong>; another label replaces that.</p>"
     what = "to judge models by" if one.purpose == "evaluate" else "to train on"
     run = f" · run {escape(one.run)}" if one.run else ""
-    picks = "".join(f'<button name="pick" value="{escape(_json(word))}">{_text(word)}</button>' for word in words)
-    choose = f'<form method="post" action="/labels"><div class="words">{hidden}{picks}</div></form>' if words else ""
+    picks = "".join(f'<button name="pick" value="{escape(_json(label))}">{_text(label)}</button>' for label in choices)
+    chosen = f'<form method="post" action="/labels"><div class="choices">{hidden}{picks}</div></form>' if picks else ""
     return _page(
         f"""{_header(caller)}<main>
 <progress aria-label="Labelled" max="{total}" value="{labelled}"></progress>
@@ -105,7 +105,7 @@ def sample(
 <form method="post" action="/labels">{hidden}<label for="label">Label</label>
 <div class="field"><input id="label" name="label" required autofocus autocomplete="off" maxlength="1000">
 <button>Label</button></div></form>
-{choose}{own}{_others(one)}
+{chosen}{own}{_others(one)}
 <details><summary>What the model takes it for</summary><p>{_text(one.guess)}</p></details>
 </main>"""
     )

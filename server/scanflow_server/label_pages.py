@@ -138,7 +138,7 @@ class LabelPages:
             before=None if before is None else _address(before),
             after=None if after is None else _address(after),
             picture=_address(known, "/picture") if has_picture else None,
-            words=_words(together),
+            choices=_choices(together),
         )
 
     async def _caller(self, request: Request) -> str:
@@ -238,11 +238,11 @@ def _next_wanted(together: Sequence[Label], id: str) -> Label | None:
     return next((one for one in (*together[at + 1 :], *together[: at + 1]) if one.state == "wanted"), None)
 
 
-def _words(together: Sequence[Label]) -> list[JSON]:
+def _choices(together: Sequence[Label]) -> list[JSON]:
     """Return the labels that were given or guessed until now, to choose from."""
     found: dict[str, Any] = {}
     for one in together:
         for label in (one.label, one.guess):
             if label is not None:
                 found.setdefault(json.dumps(label, sort_keys=True), label)
-    return [found[text] for text in sorted(found, key=lambda text: (len(text), text))][: html.MOST_WORDS]
+    return [found[text] for text in sorted(found, key=lambda text: (len(text), text))][: html.MOST_CHOICES]
