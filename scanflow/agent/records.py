@@ -114,6 +114,13 @@ class Intent(_Record):
 
     at: float
 
+    @property
+    def evidence(self) -> dict[str, JSON]:
+        """What speaks for it, where its sample says: of a model, why it is better (:mod:`scanflow.drift.promotion`)."""
+        value = None if self.sample is None else self.sample.value
+        found = value.get("evidence") if isinstance(value, dict) else None
+        return found if isinstance(found, dict) else {}
+
 
 class Decision(_Record):
     """What the arbiter said to an intent, and why."""

@@ -7,7 +7,8 @@ the current window, and not worse by more than a margin on every other slice: th
 
 A slice of few points cannot show that small a loss: at the full level it would keep out most models that are as good.
 There both errors are held alike (compromise power analysis: Erdfelder, 1984), and with fewer points still the observed
-loss must not be above the margin. A challenger that is surely worse on any slice is rejected, however many points.
+loss must not be above the margin; several such slices are taken together. A challenger that is surely worse on any one
+slice is rejected, however many points it has.
 
 A challenger that is looked at again and again, as labels come, gets many chances to be lucky. The first look has 80 %
 of the level and look k of the others ``1 / (k (k - 1))`` of the rest: these add up to the level however many there are.
@@ -102,10 +103,15 @@ class Slice:
         n = math.ceil((_z(level) * error / (middle - bound)) ** 2 * (self.n + 2))
         return min(max(n - self.n, 1), MOST_NEEDED)
 
+    def shows(self, margin: float, level: float) -> float:
+        """Return how many standard errors a loss of up to ``margin`` can be told from none by, at that level of both
+        errors: the level's, where the points suffice, and less down to 0."""
+        return max(0.0, min(_z(level), margin / self.estimate[1] - _z(level)))
+
     def not_worse(self, margin: float, level: float) -> bool:
         """Say whether no more than ``margin`` was lost, as surely as so many points can show."""
         middle, error = self.estimate
-        return middle - max(0.0, min(_z(level), margin / error - _z(level))) * error > -margin
+        return middle - self.shows(margin, level) * error > -margin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +173,12 @@ def decide(
     waits: dict[str, int] = {}
     rejected: list[str] = []
     for one in others:
-        worst, best = one.interval(level)
+        _, best = one.interval(level)
         if best < -margin:
             rejected.append(f"worse on {one.name!r} by {_points(-one.gain)}, at least {_points(-best)}")
-        elif not one.not_worse(margin, level):
+    for one in _comparable(others, margin, level):
+        if not one.not_worse(margin, level):
+            worst, _ = one.interval(level)
             waits[f"on {one.name!r} it may lose {_points(-worst)}"] = one.needed(-margin, level)
     if now.n < min_n:
         waits[f"evaluated on {now.n} points of {min_n}"] = min_n - now.n
@@ -198,6 +206,18 @@ def decide(
         slices=tuple(slices),
         needed=needed,
     )
+
+
+def _comparable(others: Sequence[Slice], margin: float, level: float) -> list[Slice]:
+    """Return the slices, those of too few points to show the margin as one."""
+    small = [one for one in others if one.shows(margin, level) == 0]
+    if len(small) < 2:
+        return list(others)
+    counts = ("n", "champion_right", "challenger_right", "gained")
+    whole = Slice(
+        name=" and ".join(one.name for one in small), **{of: sum(getattr(one, of) for one in small) for of in counts}
+    )
+    return [*(one for one in others if one not in small), whole]
 
 
 def sentence(evidence: Mapping[str, Any]) -> str:

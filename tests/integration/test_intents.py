@@ -110,6 +110,17 @@ def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx.Client, 
     assert (back["state"], back["reverted_by"], parameters(context)) == ("reverted", "ann", {"epochs": 1})
 
 
+def test_what_became_of_the_model_that_a_run_made_is_told_with_the_action(client: httpx.Client) -> None:
+    client.post("/api/v1/intents", json=wanted("i1", "run_workflow", "workflow/train", "running", workflow="train"))
+    run = ended(client, "i1")["result"]["run"]
+    evidence = {"verdict": "wait", "reason": "The run left no output 'slices'. See docs/own-data.md", "slices": []}
+    judged = {"type": "model.judged", "app": "mnist", "subject": "model/digits", "data": {"evidence": evidence}}
+    events = [{"at": 1.0, **judged, "data": {"run": one, "evidence": evidence}} for one in (run, "other-1")]
+    assert client.post("/api/v1/events", json=events).status_code in {200, 201}
+    lines = client.get("/api/v1/intents/i1/why").json()["lines"]
+    assert sum(str(evidence["reason"]) in line for line in lines) == 1
+
+
 def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -> None:
     for id in ("i1", "i2"):
         client.post("/api/v1/intents", json=epochs(id, 7, autonomy="approve"))

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall, Sample
+from scanflow.drift.promotion import Slice, decide
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.problems import problem_of
 from scanflow.transport import ServerClient, async_client
@@ -244,6 +245,13 @@ def test_what_waits_for_approval_is_listed_before_what_is_only_suggested(run: Ru
     assert (first.split()[0], second.split()[0]) == ("a1", "s1")
     assert after.startswith("Approve: scanflow approve a1.")
     assert [one["id"] for one in json.loads(run(answers, "approve", "--json").stdout)] == ["a1", "s1"]
+    part = Slice(name="current", n=59, champion_right=42, challenger_right=55, gained=14)
+    evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1")
+    sample = Sample(id="s1", agent="e", sensor="s", at=1.0, value={"evidence": evidence}, cause="call:1")
+    waits = action("a2")
+    waits = waits.model_copy(update={"intent": waits.intent.model_copy(update={"sample": sample})})
+    told = run({"GET /intents": queue(waits)}, "approve").stdout.splitlines()
+    assert told[2].startswith("a2: Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+1")
     nothing = run({"GET /intents": []}, "approve")
     assert nothing.stdout == "No action is waiting for approval. See what was done: scanflow why\n"
 

@@ -153,13 +153,20 @@ def freeze(model: Any, trained: int) -> list[str]:
     return [layer.name for layer in learning]
 
 
-def accuracies(model: Any, clean: Pictures, drifted: Pictures) -> dict[str, float]:
-    def right(pictures: Pictures) -> float:
-        guesses = model.predict(pictures.x, batch_size=256, verbose=0).argmax(axis=1)
-        return float((guesses == pictures.y).mean())
+def right(model: Any, pictures: Pictures) -> Any:
+    """Return which pictures a model names rightly, (n,)."""
+    return model.predict(pictures.x, batch_size=256, verbose=0).argmax(axis=1) == pictures.y
 
-    on_clean, on_drifted = right(clean), right(drifted)
-    return {"clean": on_clean, "drifted": on_drifted, "accuracy": (on_clean + on_drifted) / 2}
+
+def accuracies(on_clean: Any, on_drifted: Any) -> dict[str, float]:
+    clean, drifted = float(on_clean.mean()), float(on_drifted.mean())
+    return {"clean": clean, "drifted": drifted, "accuracy": (clean + drifted) / 2}
+
+
+def slice_of(name: str, champion: Any, challenger: Any) -> dict[str, Any]:
+    """Return how both answered the same pictures, as the planner takes it."""
+    known = {"name": name, "n": len(champion), "champion_right": int(champion.sum())}
+    return known | {"challenger_right": int(challenger.sum()), "gained": int((challenger & ~champion).sum())}
 
 
 def registered(name: str, model_uri: str, tags: dict[str, str]) -> int:
@@ -189,7 +196,8 @@ def main() -> None:
     keras.utils.set_random_seed(arguments.seed)
     tf.config.experimental.enable_op_determinism()
 
-    champion = accuracies(model, clean, drifted)
+    before = right(model, clean), right(model, drifted)
+    champion = accuracies(*before)
     learning = freeze(model, arguments.trained_layers)
     model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     given = mixture(old, new, arguments.train_size, arguments.picked_share, generator)
@@ -210,7 +218,8 @@ def main() -> None:
             }
         )
         model.fit(given.x, given.y, epochs=arguments.epochs, batch_size=arguments.batch_size, verbose=2)
-        challenger = accuracies(model, clean, drifted)
+        after = right(model, clean), right(model, drifted)
+        challenger = accuracies(*after)
         metrics = {f"champion_{name}": value for name, value in champion.items()}
         metrics |= {f"challenger_{name}": value for name, value in challenger.items()}
         mlflow.log_metrics(metrics)
@@ -225,6 +234,7 @@ def main() -> None:
     model.save(Path(sf.output_dir()) / "model.keras")
     for name, value in metrics.items():
         sf.output(name, value)
+    sf.output("slices", [slice_of(*each) for each in zip(("clean", "current"), before, after, strict=True)])
     sf.output("model_uri", logged.model_uri)
     if (number := arguments.model_uri.rpartition("/")[2]).isdecimal():
         sf.output("champion_version", int(number))

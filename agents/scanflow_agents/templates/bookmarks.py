@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.runs import Run, find_runs
+from scanflow.drift.contract import purpose_of
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import TrackedRun
@@ -133,7 +134,8 @@ def time_of(run: TrackedRun) -> float:
 def save_labels(context: Context, labels: Sequence[Mapping[str, Any]]) -> str:
     """Keep labelled points as a file to learn from, once, and return the id of the tracked run that has it."""
     kept = ("id", "run", "data", "guess", "score", "label")
-    points = sorted(({name: one.get(name) for name in kept} for one in labels), key=lambda one: str(one["id"]))
+    points = [{**{name: one.get(name) for name in kept}, "purpose": purpose_of(one)} for one in labels]
+    points.sort(key=lambda one: str(one["id"]))
     text = json.dumps(points, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
     if known := noted(context, "labels", f"tags.`{DIGEST}` = '{digest}'", limit=1):

@@ -73,8 +73,13 @@ def declare(app: Application, agent: Agent) -> None:
     model = RegisteredModel(options.model_name or found_model, options.alias)
 
     @sensor(sf.on_call())
-    def change_model(version: int, context: Context, run: str = "", again: bool = False) -> dict[str, Any]:
-        """Take a wish for a version; ``again`` asks for one that was rejected, or taken out of use, before."""
+    def change_model(
+        version: int, context: Context, run: str = "", again: bool = False, evidence: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Take a wish for a version, with the evidence that it is better, which is kept with the action.
+
+        ``again`` asks for one that was rejected, or taken out of use, before.
+        """
         wanted = tracker_of(context).get_model(model.name, int(version))
         if again and rejected(wanted.tags) is not None:
             wanted = model.tag(context, wanted.version, {PROMOTION: AGAIN})
@@ -95,7 +100,7 @@ def declare(app: Application, agent: Agent) -> None:
             if stands is None:
                 out = model_changes.taken_out(ended, address, record, node)
                 stands = _out_of_use(context, model, wanted, out, again=again)
-        return {"version": wanted.version, "model": address, "run": run, "stands": stands}
+        return {"version": wanted.version, "model": address, "run": run, "stands": stands, "evidence": evidence}
 
     def change(found: dict[str, Any]) -> Act:
         return do.upgrade_workflow(service.name, model=found["model"], node=node)

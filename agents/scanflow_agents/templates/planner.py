@@ -14,18 +14,20 @@ from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.actions import call
+from scanflow.agent.actions import Act, call
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.app.model import Number, Whole
-from scanflow.backends.records import RunRecord
-from scanflow.errors import InvalidError
+from scanflow.app.model import Whole
+from scanflow.app.workflow import Workflow
+from scanflow.drift.contract import purpose_of
+from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks, infrastructure, scaling
-from scanflow_agents.templates.control_plane import control_plane_of, newest_runs, outputs_of, tell
+from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions, n_evaluation
+from scanflow_agents.templates.control_plane import control_plane_of
 from scanflow_agents.templates.model_registry import (
     OUT_OF_USE,
     PROMOTED,
@@ -45,24 +47,22 @@ from scanflow_agents.templates.options import (
 )
 
 
-class PlannerOptions(Starting, OfModel, infrastructure.PlacementOptions, scaling.ScalingOptions):
+class PlannerOptions(Starting, OfModel, PromotionOptions, infrastructure.PlacementOptions, scaling.ScalingOptions):
     min_picked: Whole = Field(default=100, ge=1)
-    """So many labels that no model has learnt from are worth a retraining (Algorithm 1, line 4)."""
-
-    min_gain: Number = Field(default=0.0, ge=0)
-    """By more than this the challenger's metric has to be above the champion's (Algorithm 1, line 7)."""
-
-    metric: str = "accuracy"
-    """Of the training workflow's outputs ``champion_METRIC`` and ``challenger_METRIC``, on the same samples."""
+    """So many labels to learn from that no model has are worth a retraining (Algorithm 1, line 4)."""
 
     training_workflow: str = "training"
-    """The batch workflow that retrains. Its steps leave those two, ``version``, and best ``labels``."""
+    """The batch workflow that retrains. What its steps leave: docs/own-data.md."""
 
     labels_parameter: str = "labels"
     """The workflow's parameter for the id of the tracked run that has the labels, in ``labels.json``."""
 
     model_parameter: str = "model_uri"
     """The workflow's parameter for the champion's address. Empty: it is not told."""
+
+    evaluate_parameter: str = "evaluate"
+    """The workflow's parameter for the address of a challenger that it is to evaluate again, on more labels, instead of
+    training another. A workflow without it waits for the next retraining."""
 
     training_parameters: dict[str, Any] = Field(default_factory=dict)
     """Further parameters of the workflow, such as ``{"retrain": True}``."""
@@ -91,7 +91,7 @@ def declare(app: Application, agent: Agent) -> None:
     model = RegisteredModel(name, options.alias)
     takes(agent, training, _parameters(options, {"batch": "", "champion": address_of(name, 1)}))
     _declare_retraining(options, model)
-    _declare_change(app, options, model, executor)
+    _declare_change(app, options, model, executor, evaluates=_has(training, options.evaluate_parameter))
     if options.backup_workflow is not None:
         backup = workflow_named(app, agent, options.backup_workflow, "backup_workflow", online=True).name
         service = service_named(app, agent, options.service).name
@@ -118,7 +118,8 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None
         busy = bookmarks.at_work(context, options.training_workflow, "learnt", patience_s=60 + 2 * options.interval_s)
         given = control_plane_of(context).labels(context.app, state="given", team=context.team)
         learnt = bookmarks.learnt_ids(context, seen) if given else set()
-        new = [one for one in given if one["id"] not in learnt]
+        to_learn = [one for one in given if purpose_of(one) == "train"]
+        new = [one for one in to_learn if one["id"] not in learnt]
         champion = model.champion(context)
         found: dict[str, Any] = {
             "picked": len(new),
@@ -132,14 +133,16 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None
             if 0 <= now - asked[0] < options.again_after_s:  # what was refused is refused again for a while
                 return found | {"busy": "it was asked for already"}
             asked[0] = now
-            found["batch"] = bookmarks.save_labels(context, given if options.learn_from == "all" else new)
+            left_out = set() if options.learn_from == "all" else learnt & {one["id"] for one in to_learn}
+            these = [one for one in given if one["id"] not in left_out]
+            found["batch"] = bookmarks.save_labels(context, these)
         return found
 
     def enough(found: dict[str, Any]) -> bool:
         return found["picked"] >= least and found["batch"] is not None
 
     Strategy(
-        name="retrain_model",
+        name=RETRAIN,
         when=count_number_of_pickeddata,
         if_=enough,
         then=lambda found: do.run_workflow(options.training_workflow, parameters=_parameters(options, found)),
@@ -150,47 +153,65 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None
     )
 
 
-def _declare_change(app: Application, options: PlannerOptions, model: RegisteredModel, executor: str) -> None:
-    min_gain = options.min_gain
+def _declare_change(
+    app: Application, options: PlannerOptions, model: RegisteredModel, executor: str, *, evaluates: bool
+) -> None:
     ended = sf.on_event("run.succeeded", workflow=options.training_workflow, app=app.name)
-    asked: dict[int, float] = {}
+    challengers = Challengers(options, options.training_workflow, model)
+    asked: dict[tuple[str, int], float] = {}
+
+    def again_so_soon(what: str, version: int, now: float) -> bool:
+        if 0 <= now - asked.get((what, version), -math.inf) < options.again_after_s:
+            return True
+        asked[what, version] = now
+        return False
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
     def retraining_ended(context: Context) -> dict[str, Any]:
-        """Compare the newest challenger with the champion, by what they were judged at on the same samples."""
-        newest: dict[str, Any] | None = None
-        known = bookmarks.noted_runs(context, "learnt")
-        for record in newest_runs(context, options.training_workflow):
-            if record.state != "succeeded" or (newest is not None and record.name in known):
-                continue
-            outputs = outputs_of(context, record.name)
-            judged = _judged(outputs, options.metric)
-            if record.name not in known:
-                if judged is not None:
-                    _tell(context, options, model, record, judged)
-                _note_learnt(context, record, {} if judged is None else outputs, challenger=judged is not None)
-            if judged is None:  # it trained a first model, and no challenger
-                continue
-            newest = newest or {"run": str(record.name), **judged}
-        if newest is None:
-            return {"gain": None, "stands": "nothing was retrained yet"}
-        found, now = _compared(context, model, newest), context.clock()
-        if found["stands"] is None and found["gain"] > min_gain:
-            if 0 <= now - asked.get(found["version"], -math.inf) < options.again_after_s:
-                return {**found, "stands": "it was asked for already"}
-            asked[found["version"]] = now
+        """Challengers the newest challenger beside the champion, by their answers to the same points."""
+        evidence = challengers.newest(context)
+        if evidence is None:
+            return {"verdict": None, "stands": "nothing was retrained yet", "batch": None}
+        found, now = _compared(context, model, evidence), context.clock()
+        if found["stands"] is None and found["verdict"] == "promote" and again_so_soon("use", found["version"], now):
+            return {**found, "stands": "it was asked for already"}
+        if found["stands"] is None and found["verdict"] == "wait" and evaluates:
+            more = _more_to_evaluate(context, options, evidence)
+            if more and not again_so_soon("evaluate", found["version"], now):
+                found["batch"] = bookmarks.save_labels(context, more)
         return found
 
     def better(found: dict[str, Any]) -> bool:
-        return found["stands"] is None and found["gain"] > min_gain
+        return found["stands"] is None and found["verdict"] == "promote"
 
     Strategy(
         name="update_model",
         when=retraining_ended,
         if_=better,
-        then=lambda found: call(executor, "change_model", version=found["version"], run=found["run"]),
+        then=lambda found: call(
+            executor, "change_model", version=found["version"], run=found["run"], evidence=found["evidence"]
+        ),
         autonomy=options.autonomy,
     )
+
+    def labels_came(found: dict[str, Any]) -> bool:
+        return found["batch"] is not None
+
+    def evaluate(found: dict[str, Any]) -> Act:
+        given = _parameters(options, {**found, "champion": address_of(model.name, found["evidence"]["champion"])})
+        given[options.evaluate_parameter] = address_of(model.name, found["version"])
+        return do.run_workflow(options.training_workflow, parameters=given)
+
+    if evaluates:
+        Strategy(
+            name="evaluate_again",
+            when=retraining_ended,
+            if_=labels_came,
+            then=evaluate,
+            autonomy=options.autonomy,
+            budget=options.budget,
+            budget_window=options.budget_window_s,
+        )
 
 
 def stands_against(
@@ -210,51 +231,40 @@ def stands_against(
     return None
 
 
+def _has(workflow: Workflow, parameter: str) -> bool:
+    try:
+        workflow.with_parameters({parameter: ""})
+    except NotFoundError:
+        return False
+    return True
+
+
 def _parameters(options: PlannerOptions, found: Mapping[str, Any]) -> dict[str, Any]:
     given = {**options.training_parameters, options.labels_parameter: found["batch"]}
     return given | ({options.model_parameter: found["champion"]} if options.model_parameter else {})
 
 
-def _judged(outputs: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
-    """Return a challenger's version and both metrics, if the outputs tell of one."""
-    names = {"champion_metric": f"champion_{metric}", "challenger_metric": f"challenger_{metric}", "version": "version"}
-    values = {name: outputs.get(own) for name, own in names.items()}
-    against = outputs.get("champion_version")
-    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values.values()):
-        return None
-    if not all(math.isfinite(value) for value in values.values() if value is not None):
-        return None
-    return values | {"champion": against if isinstance(against, int) else None}
-
-
-def _tell(
-    context: Context, options: PlannerOptions, model: RegisteredModel, record: RunRecord, judged: Mapping[str, Any]
-) -> None:
-    """Tell how a challenger did. It may be told twice, where the agent ends before it is noted."""
-    gain = judged["challenger_metric"] - judged["champion_metric"]
-    about = {"run": str(record.name), "metric": options.metric, "better": gain > options.min_gain, **judged}
-    tell(context, "model.judged", f"model/{model.name}", **about)
-
-
-def _compared(context: Context, model: RegisteredModel, newest: dict[str, Any]) -> dict[str, Any]:
-    number = int(newest["version"])
-    version = model.version(context, number)
+def _compared(context: Context, model: RegisteredModel, evidence: dict[str, Any]) -> dict[str, Any]:
+    found = {name: evidence[name] for name in ("run", "version", "gain", "verdict")}
+    if evidence["version"] is None:
+        return {**found, "champion": None, "stands": evidence["reason"], "evidence": evidence, "batch": None}
+    version = model.version(context, evidence["version"])
     champion = model.champion(context)  # after the version: its alias moves before it is tagged
     gone = "its version was deleted"
     return {
-        **newest,
-        "version": number,
+        **found,
         "champion": None if champion is None else champion.version,
-        "gain": newest["challenger_metric"] - newest["champion_metric"],
-        "stands": gone if version is None else stands_against(version, champion, judged_against=newest["champion"]),
+        "stands": gone if version is None else stands_against(version, champion, judged_against=evidence["champion"]),
+        "evidence": evidence,
+        "batch": None,
     }
 
 
-def _note_learnt(context: Context, record: RunRecord, outputs: Mapping[str, Any], *, challenger: bool) -> None:
-    """Note what labels a model has learnt from: those that the run says, else the newest from before it began."""
-    labels = outputs.get("labels")
-    if challenger and not isinstance(labels, str):
-        made = bookmarks.noted(context, "labels")
-        labels = next((one.run_id for one in made if bookmarks.time_of(one) <= record.created), None)
-    tags = {bookmarks.OF_RUN: str(record.name)} | ({bookmarks.OF_LABELS: labels} if isinstance(labels, str) else {})
-    bookmarks.note(context, "learnt", tags=tags)
+def _more_to_evaluate(context: Context, options: PlannerOptions, evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all labels, once there are as many more points for evaluation as a challenger waits for."""
+    given = control_plane_of(context).labels(context.app, state="given", team=context.team)
+    more = sum(purpose_of(one) == "evaluate" for one in given) - n_evaluation(context, evidence["labels"])
+    if not 0 < evidence["needed"] <= more:
+        return []
+    patience_s = 60 + 2 * options.interval_s
+    return [] if bookmarks.at_work(context, options.training_workflow, "learnt", patience_s=patience_s) else given

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.agent.formatting import called
 from scanflow.agent.records import Action, AgentView, Intent, SensorReport
 from scanflow.app.quantities import format_duration
+from scanflow.drift.promotion import sentence
 from scanflow.masking import masked
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import ago, as_json, clock, counted, duration, shorten
@@ -134,7 +135,9 @@ def approvals_screen(actions: Sequence[Action]) -> Screen:
     ]
     id = actions[0].id
     after = f"Approve: scanflow approve {id}. Refuse: scanflow approve {id} --refuse. Explain: scanflow why {id}"
-    return [Table(("action", "when", "by", "requests", "on", "rule"), rows), after]
+    told = [(one.id, sentence(one.intent.evidence)) for one in actions]
+    evidence = [f"{id}: {text}" for id, text in told if text]
+    return [Table(("action", "when", "by", "requests", "on", "rule"), rows), *evidence, after]
 
 
 def replay_screen(found: Replay) -> Screen:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 from scanflow.agent.records import JSON, Action
+from scanflow.drift.promotion import sentence
 
 _NOTHING = {
     "pending": "none yet",
@@ -24,11 +25,16 @@ def why(action: Action, said: Sequence[tuple[float, str]] = ()) -> list[str]:
     elif sample is None:
         lines += ["sample    none was told", "trigger   none was told"]
     else:
-        value = f"failed: {sample.error}" if sample.error is not None else _short(sample.value)
+        shown = sample.value
+        if intent.evidence and isinstance(shown, dict):
+            shown = {name: value for name, value in shown.items() if name != "evidence"}
+        value = f"failed: {sample.error}" if sample.error is not None else _short(shown)
         lines += [
             f"sample    {sample.sensor} of {sample.agent} at {_at(sample.at)}: {value} (in {sample.seconds:.3g} s)",
             f"trigger   {sample.cause}",
         ]
+    if text := sentence(intent.evidence):
+        lines.append(f"evidence  {text}")
     arguments = ", ".join(f"{name}={_short(value)}" for name, value in sorted(intent.arguments.items()))
     strategy = f"strategy {intent.strategy} of {intent.agent}, priority {intent.priority}, {intent.autonomy}"
     lines += [] if intent.source == "person" else [f"rule      {intent.rule or 'always'}"]

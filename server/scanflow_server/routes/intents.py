@@ -7,8 +7,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection
 
 from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict, Why
+from scanflow.drift.promotion import sentence
 from scanflow.errors import InvalidError
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.why import why as story
@@ -16,6 +18,7 @@ from scanflow_server.auth import Caller
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
+from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 
 router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
@@ -24,6 +27,7 @@ _LONGEST = 128
 _LONGEST_KEY = 1024
 _HIGHEST = 1_000_000
 _MOST_NAMED = 16
+_MOST_JUDGED = 10_000
 _ID = re.compile(r"[!-.0-~]{1,128}")
 
 
@@ -99,7 +103,7 @@ def why(context: Given, engine: WithEngine, id: Id) -> Why:
     """Say why it was done, or was not."""
     action = engine.intents.get(id).action
     with context.store.read() as connection:
-        said = kept.said(connection, id)
+        said = [*kept.said(connection, id), *_judged(connection, action)]
     return Why(lines=story(action, said), action=action)
 
 
@@ -119,6 +123,16 @@ def refuse(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Ac
 def revert(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Action:
     """Take it back, by its inverse."""
     return engine.revert(id, by=caller, reason=approval.reason)
+
+
+def _judged(connection: Connection, action: Action) -> list[tuple[float, str]]:
+    """Return what agents decided of the models that an action's run made."""
+    run = action.result.get("run") if isinstance(action.result, dict) else None
+    if run is None:
+        return []
+    told = events.after(connection, 0, type="model.judged", app=action.intent.app, limit=_MOST_JUDGED)
+    mine = [one for one in told if one.data.get("run") == run]
+    return [(one.at, sentence(found)) for one in mine if isinstance(found := one.data.get("evidence"), dict)]
 
 
 def _check(intent: Intent) -> None:

@@ -44,6 +44,8 @@ def test_so_many_points_that_they_are_not_counted_out_have_nearly_the_same_p_val
         ([NOW, part("clean", 500, 490, 5, 12)], "wait", "on 'clean' it may lose 2.8 points"),
         ([NOW, CLEAN, part("a-b-1", 60, 50, 1, 7)], "reject", "worse on 'a-b-1'"),
         ([NOW, CLEAN, part("a-b-1", 60, 50, 3, 3)], "promote", "no other slice lost 1.0 points"),
+        ([NOW, part("clean", 90, 80, 1, 3), part("a-b-1", 60, 50, 4, 2)], "promote", "no other slice"),
+        ([NOW, part("clean", 90, 80, 1, 3), part("a-b-1", 60, 50, 2, 4)], "wait", "on 'clean and a-b-1' it may lose"),
     ],
 )
 def test_a_challenger_is_promoted_waits_or_is_rejected(slices: list[Slice], verdict: str, reason: str) -> None:

@@ -66,7 +66,10 @@ class FakeControlPlane(ControlPlane):
         return [one for one in reversed(self.records) if _is_asked_for(one, asked)][:limit]
 
     def run(self, name: str) -> RunRecord:
-        return next(one for one in self.records if one.name == name)
+        for one in self.records:
+            if one.name == name:
+                return one
+        raise NotFoundError(f"no {name}")
 
     def outputs(self, run: str, step: str) -> Any:
         if (run, step) not in self.left:
@@ -257,7 +260,9 @@ class World:
         self.control_plane.now += 5.0
         return made.run_id
 
-    def detected(self, run: str, ids: Sequence[str], *, run_ids: Sequence[str] = (), drifted: int = 1) -> None:
+    def detected(
+        self, run: str, ids: Sequence[str], *, run_ids: Sequence[str] = (), drifted: int = 1, **more: Any
+    ) -> None:
         """Let a detection end that picked points with these ids."""
         points = [{"id": id, "run": "", "index": at, "guess": 3, "score": 1.0 - at / 1000} for at, id in enumerate(ids)]
         file = self.folder / "picked.json"
@@ -265,7 +270,7 @@ class World:
         metrics = {"n_picked": float(len(points))}
         self.tracker.log_run("mnist", "data", name="d", metrics=metrics, tags={"scanflow.run": run}, artifacts=file)
         outputs = {"drifted": drifted, "n_picked": len(points), "n_anomalies": 3 * len(points), "run_ids": run_ids}
-        self.control_plane.ran(run, "detector", outputs)
+        self.control_plane.ran(run, "detector", {**outputs, **more})
 
     def version(self, **tags: str) -> int:
         file = self.folder / "model.txt"
@@ -284,8 +289,10 @@ class World:
 
     def retrained(self, run: str, champion: float, challenger: float, **more: Any) -> int:
         version = self.version(**{"scanflow.run": run})
-        accuracies = {"champion_accuracy": champion, "challenger_accuracy": challenger, "version": version}
-        self.control_plane.ran(run, "training", {**accuracies, **more})
+        accuracies = {"champion_accuracy": champion, "challenger_accuracy": challenger}
+        slices = [answers("current", 1000, champion, challenger), answers("clean", 2000, 0.97, 0.97)]
+        versions = {"version": version, "champion_version": 1}
+        self.control_plane.ran(run, "training", {**accuracies, **versions, "slices": slices, **more})
         return version
 
     def swapped(self, version: int, **more: Any) -> Intent:
@@ -303,12 +310,18 @@ class World:
         assert self.champion() == version
         return intent
 
-    def given(self, ids: Sequence[str]) -> None:
-        self.control_plane.want_labels(
-            "mnist", [{"id": id, "run": "r", "data": {}, "guess": 1, "score": 0.5} for id in ids]
-        )
+    def given(self, ids: Sequence[str], *, purpose: str = "train", run: str = "r") -> None:
+        known: dict[str, Any] = {"run": run, "purpose": purpose, "data": {}, "guess": 1, "score": 0.5}
+        self.control_plane.want_labels("mnist", [{"id": id, **known} for id in ids])
         for id in ids:
             self.control_plane.give_label("mnist", id, 7, by="ada")
+
+
+def answers(name: str, n: int, champion: float, challenger: float, *, churn: int = 0) -> dict[str, Any]:
+    """Return two models' answers to n points, of which each has ``churn`` right that the other has wrong."""
+    old, new = round(champion * n), round(challenger * n)
+    gained = churn + max(new - old, 0)
+    return {"name": name, "n": n, "champion_right": old, "challenger_right": new, "gained": gained}
 
 
 def _is_asked_for(one: object, asked: Mapping[str, str | None]) -> bool:
@@ -319,7 +332,7 @@ def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None
     given = parameters or {}
     names = ("tracker", "checker", "planner", "executor")
     agents = [sf.Agent(name=name, template=name, parameters=given.get(name, {})) for name in names]
-    train = Executor(name="train", mainfile="t.py", parameters={"labels": "", "model_uri": "", "epochs": 1})
+    train = Executor(name="train", mainfile="t.py", parameters={"labels": "", "model_uri": "", "evaluate": ""})
     detect = Executor(name="detect", mainfile="d.py", parameters={"run_ids": [], "detector": "ks", "reference": ""})
     cnn = sf.Service(name="cnn", model="models:/mnist_cnn@champion")
     other = sf.Service(name="small", implementation="small.py:Small")

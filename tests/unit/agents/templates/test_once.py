@@ -147,6 +147,10 @@ def test_the_agents_tell_what_they_found_out(world: World) -> None:
         ("model.promoted", "model/mnist_cnn"),
     ]
     [judged] = told(world, "model.judged")
+    evidence = judged.data.pop("evidence")
+    assert isinstance(evidence, dict)
+    assert (evidence["verdict"], evidence["n"], evidence["run"]) == ("promote", 1000, "bold-fox-2")
+    assert intent.evidence == {}, "the executor was asked by hand"
     assert judged.data == {
         "agent": "planner",
         "run": "bold-fox-2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -13,10 +14,11 @@ from scanflow.agent.decide import Situation, decide
 from scanflow.agent.records import Intent, Sample
 from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
+from scanflow.drift.promotion import sentence
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_agents.templates.bookmarks import oldest, read_json, time_of
 from scanflow_agents.templates.scaling import next_threshold
-from tests.unit.agents.templates.fakes import World, told
+from tests.unit.agents.templates.fakes import World, answers, told
 
 # -- retraining
 
@@ -66,23 +68,132 @@ def test_one_retraining_at_a_time_and_a_failed_one_is_made_again(world: World, s
 
 
 @pytest.mark.parametrize(
-    ("champion", "challenger", "min_gain", "changes"),
+    ("champion", "challenger", "min_gain", "verdict"),
     [
-        (0.90, 0.91, 0.0, True),
-        (0.90, 0.90, 0.0, False),
-        (0.90, 0.89, 0.0, False),
-        (0.90, 0.91, 0.02, False),
-        (0.90, 0.93, 0.02, True),
+        (0.90, 0.92, 0.0, "promote"),
+        (0.90, 0.90, 0.0, "wait"),
+        (0.90, 0.85, 0.0, "reject"),
+        (0.90, 0.91, 0.02, "reject"),
+        (0.90, 0.925, 0.02, "wait"),
+        (0.90, 0.96, 0.02, "promote"),
     ],
 )
-def test_a_challenger_has_to_be_better_by_more_than_the_gain(
-    world: World, champion: float, challenger: float, min_gain: float, changes: bool
+def test_a_challenger_has_to_be_better_by_more_than_the_gain_for_certain(
+    world: World, champion: float, challenger: float, min_gain: float, verdict: str
 ) -> None:
     world.parameters["planner"] = {"min_gain": min_gain}
-    world.retrained("bold-fox-1", champion, challenger)
-    assert bool(world.wants("planner", "retraining_ended")) is changes
+    version = world.retrained("bold-fox-1", champion, challenger)
+    found = world.fire("planner", "retraining_ended")
+    assert found["verdict"] == verdict, found
+    assert bool(world.wants("planner", "retraining_ended")) is (verdict == "promote")
+    assert (world.promotion(version) or "").startswith("rejected: gains ") is (verdict == "reject")
     world.retrained("bold-fox-2", 0.80, 0.70)
     assert world.wants("planner", "retraining_ended") == [], "only the newest counts"
+
+
+def test_a_better_model_that_forgets_is_rejected_with_the_reason_and_stays_so(world: World) -> None:
+    slices = [answers("current", 200, 0.6, 0.8), answers("clean", 1000, 0.97, 0.93)]
+    version = world.retrained("bold-fox-1", 0.6, 0.8, slices=slices)
+    assert world.wants("planner", "retraining_ended") == []
+    assert world.promotion(version) == "rejected: worse on 'clean' by 4.0 points, at least 2.9 points"
+    world.tracker.set_model_tags("mnist_cnn", version, {"scanflow.promotion": "asked for again"})
+    world.fire("planner", "retraining_ended")
+    assert world.promotion(version) == "asked for again", "a person's word stands"
+    [judged] = told(world, "model.judged")
+    assert sentence(cast("Any", judged.data["evidence"])).startswith(
+        "Keep version 1 (60.0 %); version 2 (80.0 %) is rejected, n = "
+    )
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ({"champion_accuracy": 0.5, "challenger_accuracy": 0.9, "champion_version": 1}, "no output 'slices'"),
+        ({}, "no output 'slices'"),
+        ({"slices": [{"name": "clean"}]}, "no output 'champion_version'"),
+    ],
+)
+def test_a_training_that_does_not_say_both_models_answers_promotes_nothing_and_is_told(
+    world: World, outputs: dict[str, Any], said: str
+) -> None:
+    world.given([f"p:{number}" for number in range(100)])
+    intent = world.intent("planner", "count_number_of_pickeddata")
+    version = world.version()
+    world.control_plane.acted(intent, result={"run": "bold-fox-1"})
+    world.control_plane.ran("bold-fox-1", "training", {"version": version, **outputs})
+    for _ in range(2):
+        assert world.wants("planner", "retraining_ended") == []
+    [judged] = told(world, "model.judged")
+    assert isinstance(judged.data["evidence"], dict)
+    reason = str(judged.data["evidence"]["reason"])
+    assert [words in reason for words in (said, "docs/own-data.md", "bold-fox-1")] == [True, True, True], reason
+    assert world.promotion(version) is None
+
+
+# -- a challenger that waits for labels
+
+
+def waiting(world: World, n: int = 40) -> tuple[int, str]:
+    """Have a challenger trained that is better, by too few points."""
+    world.parameters["planner"] = {"min_picked": 10}
+    world.given([f"e:{number}" for number in range(n)], purpose="evaluate")
+    world.given([f"p:{number}" for number in range(10)])
+    labels = _labels(world.intent("planner", "count_number_of_pickeddata"))
+    slices = [answers("current", n, 0.5, 0.9), answers("clean", 2000, 0.97, 0.97)]
+    return world.retrained("bold-fox-1", 0.5, 0.9, slices=slices, labels=labels), labels
+
+
+def test_a_challenger_waits_for_labels_and_is_evaluated_again_when_they_came(world: World) -> None:
+    version, _ = waiting(world)
+    for _ in range(2):
+        assert world.fire("planner", "retraining_ended")["evidence"]["needed"] == 10
+        world.control_plane.now += 100.0
+    world.given([f"e:{number}" for number in range(40, 49)], purpose="evaluate")
+    assert world.wants("planner", "retraining_ended") == []
+    world.given(["e:49"], purpose="evaluate")
+    again = world.intent("planner", "retraining_ended")
+    given = again.arguments["parameters"]
+    assert isinstance(given, dict)
+    assert (given["evaluate"], given["model_uri"]) == (f"models:/mnist_cnn/{version}", "models:/mnist_cnn/1")
+    points = read_json(world.tracker, str(given["labels"]), "labels.json")
+    assert Counter(one["purpose"] for one in points) == {"evaluate": 50, "train": 10}
+    world.unanswered = [again]
+    assert world.wants("planner", "retraining_ended") == [], "it was asked for"
+    world.unanswered = []
+
+    slices = [answers("current", 50, 0.5, 0.9), answers("clean", 2000, 0.97, 0.97)]
+    outputs = {"champion_accuracy": 0.5, "challenger_accuracy": 0.9, "version": version, "champion_version": 1}
+    world.control_plane.ran("bold-fox-2", "training", {**outputs, "slices": slices, "labels": given["labels"]})
+    found = world.call("planner", "retraining_ended").kwargs["evidence"]
+    assert (found["verdict"], found["look"]) == ("promote", 1), "what could not promote was no look"
+    assert world.wants("planner", "count_number_of_pickeddata") == [], "an evaluation has learnt nothing anew"
+
+
+def test_each_look_at_the_same_challenger_has_less_of_the_level(world: World) -> None:
+    version, labels = waiting(world, 60)
+    known = {"version": version, "champion_version": 1, "labels": labels}
+    for look in (2, 3):
+        part = answers("current", 60 * look, 0.7, 0.72, churn=5)
+        accuracies = {"champion_accuracy": 0.7, "challenger_accuracy": 0.72}
+        world.control_plane.ran(f"bold-fox-{look}", "training", {**accuracies, **known, "slices": [part]})
+        world.fire("planner", "retraining_ended")
+    levels = [cast("Any", event.data["evidence"])["level"] for event in told(world, "model.judged")]
+    assert levels == pytest.approx([0.04, 0.005, 0.01 / 6])
+    world.control_plane.now += 1000.0
+    assert world.fire("planner", "retraining_ended")["evidence"]["look"] == 3, "a restart forgets no look"
+
+
+def test_the_columns_that_drifted_are_part_of_the_evidence(world: World) -> None:
+    world.parameters["planner"] = {"min_picked": 10}
+    ids = [f"p:{number}" for number in range(10)]
+    world.detected("calm-otter-1", ids, columns=[{"name": "latitude"}, {"name": "age"}])
+    world.fire("checker", "detection_ended")
+    world.given(ids)
+    world.detected("calm-otter-2", [], columns=[{"name": "colour"}])
+    world.fire("checker", "detection_ended")
+    labels = _labels(world.intent("planner", "count_number_of_pickeddata"))
+    world.retrained("bold-fox-1", 0.5, 0.9, labels=labels)
+    assert world.call("planner", "retraining_ended").kwargs["evidence"]["drifted"] == ["latitude", "age"]
 
 
 def test_a_challenger_is_asked_for_until_it_is_in_use_or_rejected(world: World) -> None:
@@ -97,10 +208,8 @@ def test_a_challenger_is_asked_for_until_it_is_in_use_or_rejected(world: World) 
     assert world.wants("planner", "retraining_ended") == []
 
 
-@pytest.mark.parametrize(("against", "stands"), [(1, "compared with version 1"), (2, None), (None, None)])
-def test_a_comparison_with_another_champion_does_not_count(
-    world: World, against: int | None, stands: str | None
-) -> None:
+@pytest.mark.parametrize(("against", "stands"), [(1, "compared with version 1"), (2, None)])
+def test_a_comparison_with_another_champion_does_not_count(world: World, against: int, stands: str | None) -> None:
     world.version()
     world.tracker.set_model_alias("mnist_cnn", "champion", 2)
     world.retrained("bold-fox-1", 0.80, 0.95, champion_version=against)

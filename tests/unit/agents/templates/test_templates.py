@@ -23,7 +23,7 @@ def test_each_template_declares_the_strategies_of_table_5_5(world: World) -> Non
     assert found == {
         "tracker": ["count_number_of_predictions"],
         "checker": ["check_predictions"],
-        "planner": ["retrain_model", "update_model"],
+        "planner": ["evaluate_again", "retrain_model", "update_model"],
         "executor": ["change_model_transition"],
     }
 
@@ -101,13 +101,18 @@ def test_the_loop_closes_from_predictions_to_another_champion(world: World) -> N
 
     version = world.retrained("bold-fox-2", 0.81, 0.93, labels=given["labels"])
     change = world.call("planner", "retraining_ended")
+    evidence = change.kwargs["evidence"]
     assert change == Call(
-        agent="executor", sensor="change_model", kwargs={"version": version, "run": "bold-fox-2"}, key=change.key
+        agent="executor",
+        sensor="change_model",
+        kwargs={"version": version, "run": "bold-fox-2", "evidence": evidence},
+        key=change.key,
     )
     [swap] = world.passed_on(change)
     assert isinstance(swap, Intent)
     model = f"models:/mnist_cnn/{version}"
     assert swap.arguments == {"workflow": "serve", "kind": "online", "model": model, "node": "cnn"}
+    assert swap.evidence == evidence
     assert swap.guard == Guard(metric="service.serve.errors", worse="higher", by=0.02, within_s=60.0)
 
     world.control_plane.serves(f"models:/mnist_cnn/{version}")

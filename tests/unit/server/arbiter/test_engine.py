@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import Action, Guard, Intent
+from scanflow.drift.promotion import Slice, decide
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow_server.arbiter.why import why
 from scanflow_server.store import events
@@ -283,3 +284,13 @@ def test_why_tells_the_whole_story(world: World) -> None:
     for part in ("load of planner at 1970-01-01 00:16:39Z: 31", "interval:16:39", "load 31 > 20", "instances=4"):
         assert part in text
     assert lines[-1] == 'effect    {"instances": 4}; undone by update_workflow_replica'
+
+
+def test_why_tells_the_evidence_that_a_model_is_better(world: World) -> None:
+    part = Slice(name="current", n=59, champion_right=42, challenger_right=55, gained=14)
+    evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1")
+    sample = {"id": "s1", "agent": "executor", "sensor": "change_model", "at": 999.0, "cause": "call:1"}
+    world.do(wanted("i1", sample={**sample, "value": {"version": 3, "evidence": evidence}}))
+    lines = why(action(world, "i1"))
+    assert "(71.2 %) by version 3 (93.2 %), n = 59, +22.0 points" in lines[2]
+    assert lines[0].endswith('{"version": 3} (in 0 s)'), "the evidence is told once"

@@ -1,0 +1,194 @@
+"""What is decided of a challenger: by both models' answers to the same labelled points, see docs/own-data.md.
+
+A run is judged once. A version that waits for labels is judged again, with more of them, by a run of the same workflow
+that evaluates it and trains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from scanflow.agent.context import Context
+from scanflow.app.model import Number, Whole
+from scanflow.backends.records import RunRecord
+from scanflow.drift.contract import MOST_COLUMNS, TrainingOutputs, outputs_of_training, purpose_of
+from scanflow.drift.promotion import CURRENT, decide
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.records import TrackedRun
+from scanflow_agents.templates import bookmarks
+from scanflow_agents.templates.bookmarks import LABELS_FILE, OF_LABELS, OF_RUN
+from scanflow_agents.templates.control_plane import acted_on, newest_runs, outputs_of, tell, tracker_of
+from scanflow_agents.templates.model_registry import PROMOTION, RegisteredModel, rejection
+from scanflow_agents.templates.options import Options
+
+RETRAIN = "retrain_model"
+
+_VERSION = "scanflow.version"
+
+
+class PromotionOptions(Options):
+    min_gain: Number = Field(default=0.0, ge=0, lt=1)
+    """The lower end of the gain on the current window has to be above this (Algorithm 1, line 7), 0 to 1."""
+
+    margin: Number = Field(default=0.01, gt=0, lt=1)
+    """So much of another slice's accuracy may be lost at most: 0.01 is one point."""
+
+    min_n: Whole = Field(default=50, ge=1)
+    """The fewest evaluated points of the current window that a challenger is promoted by."""
+
+    level: Number = Field(default=0.05, gt=0, lt=0.5)
+    """How often a challenger that is no better is promoted, at most, however often it is judged."""
+
+
+class Challengers:
+    """What the runs of one training workflow made, and what was decided of it."""
+
+    def __init__(self, options: PromotionOptions, workflow: str, model: RegisteredModel) -> None:
+        self._options, self._workflow, self._model = options, workflow, model
+        self._known: dict[str, dict[str, Any] | None] = {}
+
+    def newest(self, context: Context) -> dict[str, Any] | None:
+        """Decide on what ended, tell of it and note it; return the evidence on the newest challenger, if there is one.
+
+        It may be told twice, where the agent ends before it is noted.
+        """
+        ended = [one for one in newest_runs(context, self._workflow) if one.state == "succeeded"]
+        notes = bookmarks.noted(context, "learnt") if ended else []
+        known = {one.tags[OF_RUN]: one for one in notes if OF_RUN in one.tags}
+        for record in reversed(ended):
+            if str(record.name) not in known:
+                known[str(record.name)] = self._first_seen(context, record, list(known.values()))
+        for record in ended:
+            run = str(record.name)
+            if run not in self._known:
+                look = int(known[run].metrics.get("look", 1))
+                self._known[run] = self._evidence(context, record, outputs_of(context, record.name), look)
+            if (found := self._known[run]) is not None:
+                return found
+        return None
+
+    def _first_seen(self, context: Context, record: RunRecord, notes: list[TrackedRun]) -> TrackedRun:
+        outputs, run = outputs_of(context, record.name), str(record.name)
+        version = str(outputs.get("version"))
+        before = [one for one in notes if one.tags.get(_VERSION) == version]
+        spent = [one.metrics["look"] for one in before if one.metrics.get("n", 0) >= self._options.min_n]
+        look = 1 + int(max(spent, default=0))
+        evidence = self._known[run] = self._evidence(context, record, outputs, look)
+        if evidence is None:
+            return _note(context, record, outputs, tags={})
+        self._reject(context, evidence)
+        self._tell(context, evidence)
+        tags, metrics = {_VERSION: version}, {"look": float(look), "n": float(evidence["n"])}
+        # Of a version that was judged before, this run has evaluated more points, and it has learnt nothing.
+        given = {**outputs, "labels": None} if before else outputs
+        return _note(context, record, given, tags=tags, metrics=metrics, challenger=not before)
+
+    def _evidence(
+        self, context: Context, record: RunRecord, outputs: Mapping[str, Any], look: int
+    ) -> dict[str, Any] | None:
+        run = str(record.name)
+        try:
+            found = outputs_of_training(outputs)
+            if found is None and _requested(context, run):
+                raise InvalidError(
+                    "It left no output 'slices', and nothing can be decided. What such a run has to leave: "
+                    "docs/own-data.md"
+                )
+            if found is None:  # it trained a first model
+                return None
+            return self._decided(context, run, found, look)
+        except InvalidError as error:
+            version = outputs.get("version")
+            nothing: dict[str, Any] = {"champion": None, "gain": None, "n": 0, "needed": 0, "slices": []}
+            about = {"run": run, "version": version if isinstance(version, int) else None, "labels": None}
+            return {"verdict": "wait", "reason": f"The run {run} cannot be judged by. {error}", **about, **nothing}
+
+    def _decided(self, context: Context, run: str, found: TrainingOutputs, look: int) -> dict[str, Any]:
+        options = self._options
+        decision = decide(
+            found.slices,
+            min_gain=options.min_gain,
+            margin=options.margin,
+            min_n=options.min_n,
+            level=options.level,
+            look=look,
+        )
+        return decision.evidence(
+            level=options.level,
+            champion=found.champion_version,
+            version=found.version,
+            run=run,
+            look=look,
+            labels=found.labels,
+            drifted=_drifted(context, found.labels),
+        )
+
+    def _tell(self, context: Context, evidence: dict[str, Any]) -> None:
+        about: dict[str, Any] = {name: evidence[name] for name in ("run", "version", "champion")}
+        for part in evidence["slices"]:
+            if part["name"] == CURRENT and part["n"]:
+                about |= {f"{who}_metric": part[f"{who}_right"] / part["n"] for who in ("champion", "challenger")}
+        better = evidence["verdict"] == "promote"
+        subject = f"model/{self._model.name}"
+        tell(context, "model.judged", subject, **about, metric="accuracy", better=better, evidence=evidence)
+
+    def _reject(self, context: Context, evidence: Mapping[str, Any]) -> None:
+        if evidence["verdict"] != "reject":
+            return
+        champion, version = self._model.champion(context), self._model.version(context, int(evidence["version"]))
+        compared = champion is not None and champion.version == evidence["champion"]
+        if compared and version is not None and PROMOTION not in version.tags:
+            self._model.tag(context, version.version, {PROMOTION: rejection(str(evidence["reason"]))})
+
+
+def n_evaluation(context: Context, labels: str | None) -> int:
+    """Return how many points for evaluation a batch of labels has."""
+    return sum(purpose_of(point) == "evaluate" for point in _points(context, labels))
+
+
+def _drifted(context: Context, labels: str | None) -> list[str]:
+    """Return the columns that the newest of the detections whose points were learnt from says have drifted."""
+    runs = {str(point.get("run")) for point in _points(context, labels)}
+    notes = bookmarks.noted(context, "checked") if runs else []
+    newest = next((run for one in notes if (run := one.tags.get(OF_RUN)) in runs), None)
+    try:
+        columns = None if newest is None else outputs_of(context, newest).get("columns")
+    except NotFoundError:  # deleted meanwhile
+        return []
+    some = columns if isinstance(columns, list) else []
+    return [str(one["name"]) for one in some if isinstance(one, Mapping) and "name" in one][:MOST_COLUMNS]
+
+
+def _points(context: Context, labels: str | None) -> list[dict[str, Any]]:
+    if labels is None:
+        return []
+    try:
+        return bookmarks.read_json(tracker_of(context), labels, LABELS_FILE)
+    except NotFoundError:  # deleted meanwhile
+        return []
+
+
+def _requested(context: Context, run: str) -> bool:
+    actions = acted_on(context, RETRAIN)
+    return any(isinstance(one.result, Mapping) and one.result.get("run") == run for one in actions)
+
+
+def _note(
+    context: Context,
+    record: RunRecord,
+    outputs: Mapping[str, Any],
+    *,
+    tags: Mapping[str, str],
+    metrics: Mapping[str, float] | None = None,
+    challenger: bool = False,
+) -> TrackedRun:
+    """Note what labels a model has learnt from: those that the run says, else the newest from before it began."""
+    labels = outputs.get("labels")
+    if challenger and not isinstance(labels, str):
+        made = bookmarks.noted(context, "labels")
+        labels = next((one.run_id for one in made if bookmarks.time_of(one) <= record.created), None)
+    learnt = {OF_LABELS: labels} if isinstance(labels, str) else {}
+    return bookmarks.note(context, "learnt", tags={OF_RUN: str(record.name), **learnt, **tags}, metrics=metrics)
