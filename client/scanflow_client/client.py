@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
@@ -27,6 +27,7 @@ from scanflow_client.control_client import ControlClient, no_server
 from scanflow_client.formatting.runs import failure_lines
 from scanflow_client.program import application_of
 from scanflow_client.progress import changes_on, progress_on
+from scanflow_client.run_handle import RunHandle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,14 +86,45 @@ class Client(ControlClient):
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
 
+    @overload
     def run(
-        self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
-    ) -> RunRecord:
+        self,
+        what: Application | Workflow,
+        workflow: str | None = ...,
+        *,
+        parameters: Mapping[str, Any] | None = ...,
+        wait: Literal[True] = ...,
+    ) -> RunRecord: ...
+    @overload
+    def run(
+        self,
+        what: Application | Workflow,
+        workflow: str | None = ...,
+        *,
+        parameters: Mapping[str, Any] | None = ...,
+        wait: Literal[False],
+    ) -> RunHandle: ...
+    def run(
+        self,
+        what: Application | Workflow,
+        workflow: str | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        wait: bool = True,
+    ) -> RunRecord | RunHandle:
         """Run a workflow to its end; :class:`~scanflow.errors.StepFailedError` has the frames of the step that failed.
 
-        The run is kept, and :meth:`resume` continues it.
+        The run is kept, and :meth:`resume` continues it. With ``wait=False`` it is only begun: what is returned can be
+        waited for, shown and stopped. A server drives it whatever becomes of this program; without one, this program
+        does, and waits for it before it ends.
         """
-        return self._run(RunRequest(application_of(what), workflow, parameters=parameters or {}))
+        request = RunRequest(application_of(what), workflow, parameters=parameters or {})
+        return self._run(request) if wait else RunHandle(self, self._deployer.begin(request).name)
+
+    def wait(self, run: str = "@latest", *, timeout_s: float | None = None) -> RunRecord:
+        """Return a run once it has ended; UnavailableError: it goes on after ``timeout_s``."""
+        with progress_on(self._stream()) as observe:
+            return _succeeded(self._deployer.wait(run, timeout_s=timeout_s, observe=observe))
 
     def resume(self, run: str = "@latest", *, app: Application | Workflow | None = None) -> RunRecord:
         """Continue a run from where it stands; with ``app``, with its steps as they are there."""
@@ -255,10 +287,13 @@ class Client(ControlClient):
 
     def _run(self, request: RunRequest) -> RunRecord:
         with progress_on(self._stream()) as observe:
-            record = self._deployer.run(request, observe=observe)
-        if record.state == "failed":
-            raise StepFailedError("\n".join(failure_lines(record)))
-        return record
+            return _succeeded(self._deployer.run(request, observe=observe))
 
     def _stream(self) -> TextIO | None:
         return sys.stdout if self._progress else None
+
+
+def _succeeded(record: RunRecord) -> RunRecord:
+    if record.state == "failed":
+        raise StepFailedError("\n".join(failure_lines(record)))
+    return record

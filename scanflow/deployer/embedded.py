@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
+from scanflow.deployer.background import BackgroundRun, goes_on
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import client_of
-from scanflow.errors import NotFoundError, UnsupportedError
+from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.step_environment import prepared_environment, tagged
 from scanflow.loading import load_application, refuse_while_loading
@@ -32,6 +34,7 @@ if TYPE_CHECKING:  # most commands are about runs, and need none of these
 _EXTRAS = {"kubernetes": "pip install 'scanflow[kubernetes]'"}
 DEFAULT = "local"
 LOG_POLL_S = 0.2
+RUN_POLL_S = 0.2
 
 
 def _ignore(_: object) -> None:
@@ -56,6 +59,7 @@ class EmbeddedDeployer(Deployer):
         self._settings, self._sleep = settings, sleep
         self._chosen_before = backend is not None or settings.backend is not None
         self._opened: dict[str | None, Backend] = {}
+        self._background: dict[str, BackgroundRun] = {}
         self.backend = self._open(None) if backend is None else backend
 
     @property
@@ -113,24 +117,63 @@ class EmbeddedDeployer(Deployer):
         )
 
     def run(self, request: RunRequest, *, observe: Observer = _ignore) -> RunRecord:
+        name, definition = self._prepare(request)
+        environment = self._environment(definition.app, observe)
+        if name is None:
+            name = self.batch.enter(definition).name
+        return self.batch.drive(name, definition, environment=environment, observe=observe)
+
+    def begin(self, request: RunRequest) -> RunRecord:
+        again, definition = self._prepare(request)
+        batch = self.batch
+        name = batch.enter(definition).name if again is None else again
+
+        def drive(observe: Observer) -> RunRecord:
+            try:
+                environment = self._environment(definition.app, observe)
+            except ScanflowError as error:
+                if again is None:
+                    batch.give_up(name, str(error))
+                raise
+            if again is None and (now := batch.show(name)).state == "stopped":
+                return now  # before it was driven
+            return batch.drive(name, definition, environment=environment, observe=observe)
+
+        self._background[name] = BackgroundRun(drive)
+        return self.show(name)
+
+    def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = _ignore) -> RunRecord:
+        record = self.show(run)
+        if (own := self._background.get(record.name)) is not None:
+            return own.wait(record.name, timeout_s=timeout_s, observe=observe)
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while record.state == "running":  # another process drives it
+            if time.monotonic() >= until:
+                raise goes_on(record.name, timeout_s)
+            self._sleep(RUN_POLL_S)
+            record = self.show(record.name)
+        return self.show(record.name)  # one that ended between two looks seemed to be nobody's
+
+    def _prepare(self, request: RunRequest) -> tuple[str | None, RunDefinition]:
+        """Return what is to be run, checked, and the name of the run that it goes on with; None: a new one."""
         refuse_while_loading()
         if request.run is not None:
             past = self.batch.show(request.run)
             request = replace(request, run=past.name, app=request.app or _read_again(past))
-        definition, name = self.define(request), request.run
-        new = name is None or request.step is not None
-        if new:
-            self.batch.check(definition)
-        environment = self._environment(definition.app, observe)
-        if name is None or new:
-            name = self.batch.enter(definition).name
-        return self.batch.drive(name, definition, environment=environment, observe=observe)
+        definition = self.define(request)
+        if request.run is not None and request.step is None:
+            return request.run, definition
+        self.batch.check(definition)
+        return None, definition
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
         return self.batch.stop(run) if task is None else self.batch.stop_task(run, task)
 
     def show(self, run: str) -> RunRecord:
-        return self.batch.show(run)
+        record = self.batch.show(run)
+        own = self._background.get(record.name)
+        soon = record.state == "interrupted" and own is not None and own.alive  # it waits for the tracker
+        return record.model_copy(update={"state": "running"}) if soon else record
 
     def runs(
         self, *, limit: int = 20, app: str | None = None, team: str | None = None, workflow: str | None = None

@@ -99,6 +99,18 @@ class Deployer(Protocol):
         """Bring a run to its end; what finished before is kept."""
         ...
 
+    def begin(self, request: RunRequest) -> RunRecord:
+        """Have a run begun, and return at once; it goes on by itself."""
+        ...
+
+    def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = ...) -> RunRecord:
+        """Return a run once it has ended; ``observe`` is told what happened in it before, as far as that is known.
+
+        Raises:
+            UnavailableError: it goes on after ``timeout_s``.
+        """
+        ...
+
     def stop(self, run: str, task: str | None = None) -> RunRecord:
         """Ask a run to stop, or one task of it (``train.3``), or all running ones of a step."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import time
 import uuid
 from collections import Counter
@@ -18,6 +19,7 @@ from scanflow.backends.port import LogPart, ServiceClient
 from scanflow.backends.records import Event, Observer, RunEnded, RunRecord
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
+from scanflow.deployer.background import goes_on
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.serialization import packed
 from scanflow.deployer.service_client import client_of
@@ -85,6 +87,15 @@ class RemoteDeployer(Deployer):
         return Plan.model_validate(self._server.post(path_of("runs", "plan"), _new_run(request)))
 
     def run(self, request: RunRequest, *, observe: Observer = _unseen) -> RunRecord:
+        name = self.begin(request).name
+        try:
+            return self._ended_run(name, observe)
+        except KeyboardInterrupt:
+            # The first one stops the run, and its end is waited for; the second is for us.
+            self.stop(name)
+            return self._ended_run(name, _unseen)
+
+    def begin(self, request: RunRequest) -> RunRecord:
         refuse_while_loading()
         if request.run is None:
             path, body = path_of("runs"), _new_run(request)
@@ -93,13 +104,10 @@ class RemoteDeployer(Deployer):
         else:
             path = path_of("runs", request.run, "spin")
             body = packed(request.app) | {"step": request.step, "parameters": dict(request.parameters)}
-        name = RunRecord.model_validate(self._server.post(path, body, key=self._keys())).name
-        try:
-            return self._ended_run(name, observe)
-        except KeyboardInterrupt:
-            # The first one stops the run, and its end is waited for; the second is for us.
-            self.stop(name)
-            return self._ended_run(name, _unseen)
+        return RunRecord.model_validate(self._server.post(path, body, key=self._keys()))
+
+    def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = _unseen) -> RunRecord:
+        return self._ended_run(self.show(run).name, observe, timeout_s)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
         whose = ("runs", run) if task is None else ("runs", run, "tasks", task)
@@ -178,11 +186,13 @@ class RemoteDeployer(Deployer):
     def connect(self, name: str) -> ServiceClient:
         return client_of(self.service(name))
 
-    def _ended_run(self, name: RunName, observe: Observer) -> RunRecord:
+    def _ended_run(self, name: RunName, observe: Observer, timeout_s: float | None = None) -> RunRecord:
         last: str | None = None
         nobody: float | None = None
+        until = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
-            for message in self._server.events(path_of("runs", name, "events"), after=last):
+            left = None if timeout_s is None else until - self._clock()
+            for message in self._server.events(path_of("runs", name, "events"), after=last, timeout_s=left):
                 nobody, last = None, message.id or last
                 if message.event == "problem":  # it could not be driven at all
                     raise _problem(message.data)
@@ -199,6 +209,8 @@ class RemoteDeployer(Deployer):
                 nobody = self._clock() if nobody is None else nobody
                 if self._clock() - nobody > PATIENCE_S:
                     return record
+            if self._clock() >= until:
+                raise goes_on(name, timeout_s)
             self._sleep(AGAIN_S)
 
     def _changed(self, name: str, begun: dict[str, Any], observe: ServiceObserver) -> ServiceRecord:

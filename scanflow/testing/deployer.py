@@ -14,7 +14,7 @@ from scanflow.app.application import Application
 from scanflow.backends.port import LogPart
 from scanflow.backends.records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, RunRequest, TaskLog
-from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.testing.services import ServicesContract
 
 APP = """
@@ -174,6 +174,32 @@ class DeployerContract(ServicesContract):
         record = deployer.run(RunRequest(run=failed.name), observe=events.append)
         assert (record.name, record.state) == (failed.name, "succeeded")
         assert [event.record.task for event in events if isinstance(event, TaskEnded)] == ["total"]
+
+    def test_a_run_that_was_begun_goes_on_by_itself_and_is_waited_for(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        (source.parent / "mended").touch()
+        begun = deployer.begin(RunRequest(app, "sums", source=source))
+        events: list[Event] = []
+        done = deployer.wait(begun.name, observe=events.append)
+        assert (done.name, done.state) == (begun.name, "succeeded")
+        ended = [event.record.task for event in events if isinstance(event, TaskEnded)]
+        assert sorted(ended) == ["double.0", "double.1", "double.2", "load", "total"]
+        assert deployer.wait(begun.name) == deployer.show(begun.name) == done
+        with pytest.raises(NotFoundError, match=r"no workflow 'smus'. Did you mean 'sums'"):
+            deployer.begin(RunRequest(app, "smus"))
+        if not self.interrupts:
+            return
+        endless = deployer.begin(RunRequest(app, "replicas", source=source)).name
+        while not any(task.state == "running" for task in deployer.show(endless).tasks):
+            with pytest.raises(UnavailableError, match=rf"'{endless}' goes on after 0\.2 s.*scanflow stop {endless}"):
+                deployer.wait(endless, timeout_s=0.2)
+        deployer.stop(endless)
+        assert deployer.wait(endless).state == "stopped"
+        again = deployer.begin(RunRequest(run=endless)).name
+        assert (again, deployer.show(again).state) == (endless, "running")
+        deployer.stop(again)
+        assert deployer.wait(again).state == "stopped"
 
     def test_a_plan_checks_everything_and_runs_nothing(self, deployer: Deployer, app: Application) -> None:
         before = deployer.runs()

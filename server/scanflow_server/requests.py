@@ -14,7 +14,7 @@ from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import RunRequest
-from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError
+from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.commands import intent_of, new_id
 from scanflow_server.context import ServerContext
@@ -118,7 +118,7 @@ def request_stop(context: ServerContext, run: str) -> RunRecord:
             runs.stop(connection, record.name)
     if known is None or not known.active:
         return context.deployer.stop(record.name)
-    with suppress(NotFoundError):  # it is not entered yet, and the controller stops it as soon as it is
+    with suppress(UsageError):  # it is not entered, or not gone on with yet: the controller stops it as soon as it is
         context.deployer.stop(record.name)
     context.work.notify()
     return show_run(context, record.name)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
 import scanflow as sf
+from scanflow.agent.records import Action, Event
 from scanflow.app.edges import Chain
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.plan import Plan
@@ -18,6 +19,7 @@ from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTr
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
+from scanflow_client.run_handle import RunHandle
 from scanflow_client.thesis import Awaited
 
 
@@ -156,7 +158,11 @@ def use() -> None:
     assert_type(client.explain("serving"), Explanation)
     assert_type(client.ask("serving", {"x": [[1.0]]}).instance, str | None)
     client.predict("serving", [[1.0]], dtype="float32")
-    client.run([workflow])  # type: ignore[arg-type]  # one application, or one workflow
+    assert_type(client.run(workflow, wait=False), RunHandle)
+    assert_type(client.events(type="run.*"), list[Event])
+    assert_type(client.events(follow=True, timeout_s=5.0), Iterator[Event])
+    assert_type(client.why().action, Action)
+    client.run([workflow])  # type: ignore[call-overload]  # one application, or one workflow
     sf.output("accuracy", 0.9)
     assert_type(sf.output_dir(), Path)
 

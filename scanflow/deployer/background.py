@@ -1,0 +1,65 @@
+"""Runs that threads of this process drive while it does something else. A program that ends waits for them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from scanflow.backends.records import Event, Observer, RunRecord
+from scanflow.errors import UnavailableError
+
+
+class BackgroundRun:
+    """One run, driven by a thread of its own. What it tells is kept until somebody waits for it.
+
+    It is made once the run has told something; what keeps it from being driven at all is raised.
+    """
+
+    def __init__(self, drive: Callable[[Observer], RunRecord]) -> None:
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._outcome: Future[RunRecord] = Future()
+        self._told = threading.Event()
+        threading.Thread(target=self._work, args=(drive,), name="scanflow-run").start()
+        self._told.wait()
+        if self._outcome.done() and (error := self._outcome.exception()) is not None:
+            raise error
+
+    @property
+    def alive(self) -> bool:
+        return not self._outcome.done()
+
+    def wait(self, name: str, *, timeout_s: float | None, observe: Observer) -> RunRecord:
+        """Return the run once it has ended, or raise what kept it from being driven."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                event = self._events.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                raise goes_on(name, timeout_s) from None
+            if event is None:
+                self._events.put(None)  # for whoever waits once more
+                return self._outcome.result()
+            observe(event)
+
+    def _work(self, drive: Callable[[Observer], RunRecord]) -> None:
+        def observe(event: Event) -> None:
+            self._events.put(event)
+            self._told.set()
+
+        try:
+            self._outcome.set_result(drive(observe))
+        except BaseException as error:  # noqa: BLE001  it is raised where the run is waited for
+            self._outcome.set_exception(error)
+        self._events.put(None)
+        self._told.set()
+
+
+def goes_on(name: str, timeout_s: float | None) -> UnavailableError:
+    """Return the error for a run that was not waited for long enough."""
+    return UnavailableError(
+        f"The run {name!r} goes on after {timeout_s:g} s. Wait longer, look at it: scanflow show {name}, "
+        f"or stop it: scanflow stop {name}"
+    )
