@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError, UnavailableError, UsageError, did_you_mean
-from scanflow.reports.loop_events import TYPES, loop_events, versions_of
+from scanflow.reports.loop_events import TYPES, answers_of, drifted_columns, loop_events, request_counts, versions_of
+from scanflow.reports.outcome import outcomes_of
 from scanflow.reports.page import loop_report
 from scanflow.transport import ServerClient, path_of
 
 _AT_ONCE = 1000
+_MOST_LABELS = 10_000
 
 
 def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
@@ -28,7 +32,7 @@ def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
     if name not in apps:
         raise NotFoundError(f"No agent of {name!r} has told of anything yet.{did_you_mean(name, apps)}")
     path = folder / f"{name}.html"
-    page = report_page(name, [event for event in told if event.app == name])
+    page = report_page(name, [event for event in told if event.app == name], labels_so_far(server, name))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
@@ -37,26 +41,42 @@ def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
     return path
 
 
-def loop_events_so_far(server: ServerClient) -> list[Event]:
+def loop_events_so_far(server: ServerClient, *, after: int = 0) -> list[Event]:
     """Return the events that belong to the story of any loop, in the order told."""
     found: list[Event] = []
-    for type in TYPES:
-        after, page = 0, _AT_ONCE
-        while page == _AT_ONCE:
-            listed = server.get(path_of("events"), after=after, type=type, limit=_AT_ONCE)
-            found += map(Event.model_validate, listed)
-            page, after = len(listed), found[-1].id if listed else after
-    return sorted(found, key=lambda event: event.id)
+    page = _AT_ONCE
+    while page == _AT_ONCE:
+        listed = server.get(path_of("events"), after=after, type=TYPES, limit=_AT_ONCE)
+        found += map(Event.model_validate, listed)
+        page, after = len(listed), found[-1].id if listed else after
+    return found
 
 
-def report_page(app: str, told: list[Event]) -> str:
-    """Return the page. The version history is of the model that was judged last; where there are others, it says so."""
+def labels_so_far(server: ServerClient, app: str) -> list[dict[str, Any]]:
+    """Return the application's label queue, the labelled points with what they look like."""
+    listed: list[dict[str, Any]] = []
+    for state in ("given", "wanted"):
+        listed += server.get(path_of("labels"), app=app, state=state, details="true", limit=_MOST_LABELS)
+    return listed
+
+
+def report_page(app: str, told: Sequence[Event], labels: Sequence[Mapping[str, Any]] = (), **known: Any) -> str:
+    """Return the page. The version history is of the model that was judged last; where there are others, it says so.
+
+    ``known`` are arguments of :func:`loop_report`, in place of what events and the label queue tell.
+    """
     models = list(dict.fromkeys(event.subject for event in reversed(told) if event.type == "model.judged"))
     names = [subject.removeprefix("model/") for subject in models]
     others = f"The version history is of {names[0]}. Also judged: {', '.join(names[1:])}." if names[1:] else ""
-    return loop_report(
-        title=f"The loop of {app}",
-        events=loop_events(told, app=app),
-        versions=versions_of(told, model=names[0] if names else None),
-        lead=others,
-    )
+    given = [one for one in labels if one.get("state") == "given"]
+    found = [event for event in reversed(told) if event.type == "drift.found"]
+    of_runs = ([one for one in labels if one.get("run") == event.data.get("run")] for event in found)
+    read: dict[str, Any] = {
+        "asked": request_counts(told),
+        "answers": answers_of(told, given),
+        "columns": next(filter(None, map(drifted_columns, found)), []),
+        "picked": sorted(next(filter(None, of_runs), []), key=lambda one: -(one.get("score") or 0.0)),
+        "outcomes": outcomes_of(told, given),
+        "versions": versions_of(told, model=names[0] if names else None),
+    }
+    return loop_report(title=f"The loop of {app}", events=loop_events(told, app=app), lead=others, **read | known)

@@ -228,10 +228,13 @@ def shares(reference: Column, current: Column, *, most: int = 20) -> Shares:
     codes = both.codes(rare=1)
     present = ~both.missing
     if codes is None:
-        low, high = np.quantile(both.values[present], [0.005, 0.995])
-        edges = np.linspace(low, high if high > low else low + 1, most + 1)
-        codes = np.where(present, np.clip(np.searchsorted(edges, both.values, side="right") - 1, 0, most - 1), -1)
-        names = tuple(f"{edge:.3g}" for edge in edges[:-1])
+        edges = np.unique(both.values[present])
+        if len(edges) > most:  # else each value is one
+            low, high = np.quantile(both.values[present], [0.005, 0.995])
+            edges = np.linspace(low, high if high > low else low + 1, most + 1)[:-1]
+        last = len(edges) - 1
+        codes = np.where(present, np.clip(np.searchsorted(edges, both.values, side="right") - 1, 0, last), -1)
+        names = tuple(f"{edge:.3g}" for edge in edges)
     else:
         levels, counts = np.unique(
             both.values[present].astype(str if not both.is_numeric else float), return_counts=True
@@ -244,6 +247,6 @@ def shares(reference: Column, current: Column, *, most: int = 20) -> Shares:
 
     def counted(own: NDArray[np.intp]) -> tuple[float, ...]:
         counts = np.bincount(own[(own >= 0) & (own < len(names))], minlength=len(names))
-        return tuple(float(one) for one in counts / max(int((own >= 0).sum()), 1))
+        return tuple(round(float(one), 4) for one in counts / max(int((own >= 0).sum()), 1))
 
     return Shares(bins=names, reference=counted(codes[:old]), current=counted(codes[old:]))

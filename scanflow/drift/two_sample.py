@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from scanflow.drift.table import Column, DataTable, normal_scores, paired
+from scanflow.drift.table import Column, DataTable, Shares, normal_scores, paired, shares
 from scanflow.errors import InvalidError
 
 Floats = NDArray[np.float64]
@@ -58,6 +58,8 @@ class ColumnDrift:
 
     reference: dict[str, float]
     current: dict[str, float]
+    shares: Shares
+    """Both distributions, to be drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +222,7 @@ class _Look:
             effect=self.effect,
             reference=reference,
             current=current,
+            shares=shares(Column(self.column.values[:old]), Column(self.column.values[old:])),
         )
 
 

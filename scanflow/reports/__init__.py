@@ -1,1 +1,1 @@
-"""The report of the closed loop: one HTML page without scripts, its two plots drawn as SVG by pure functions."""
+"""The report of the closed loop: one HTML page without scripts, its plots drawn as SVG by pure functions."""

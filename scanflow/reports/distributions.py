@@ -2,53 +2,93 @@
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from scanflow.reports.drawing import STYLE, element, paint
+from scanflow.reports import drawing as svg
 
 if TYPE_CHECKING:
-    from scanflow.drift.table import DataTable, Shares
-    from scanflow.drift.two_sample import ColumnDrift, Comparison
+    from scanflow.drift.two_sample import Comparison
 
 MOST_COLUMNS = 6
-WIDTH, HEIGHT, TOP, GAP = 340, 190, 44, 24
+WIDTH, HEIGHT, TOP, FOOT, GAP = 340.0, 190.0, 44.0, 20.0, 24.0
+LETTERS = 44  # of the widest line over a column
 
 
-def draw_columns(reference: DataTable, current: DataTable, found: Comparison, *, most: int = MOST_COLUMNS) -> str:
+def draw_columns(found: Comparison, *, most: int = MOST_COLUMNS) -> str:
     """Return an SVG picture of the columns that changed most, ``most`` at most, two beside each other."""
-    from scanflow.drift.table import shares
-
     shown = found.columns[:most]
-    rows = (len(shown) + 1) // 2
-    parts = [
-        _column(one, shares(reference.columns[one.name], current.columns[one.name]), at, drifted=one.p <= found.level)
-        for at, one in enumerate(shown)
-    ]
-    width, height = 2 * WIDTH + 3 * GAP, rows * (HEIGHT + GAP) + GAP
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="12">'
-        f"<style>{STYLE}</style>{element('rect', width=width, height=height, **paint('paper'))}{''.join(parts)}</svg>\n"
-    )
+    width, height = 2 * WIDTH + 3 * GAP, (len(shown) + 1) // 2 * (HEIGHT + GAP) + GAP
+    parts = [svg.element("rect", width=width, height=height, **svg.paint("paper"))]
+    for at, one in enumerate(shown):
+        x, y = GAP + (at % 2) * (WIDTH + GAP), GAP + (at // 2) * (HEIGHT + GAP)
+        drawn = _column(asdict(one), colour="red" if one.p <= found.level else "ink")
+        parts.append(svg.element("g", drawn, transform=f"translate({x:g} {y:g})"))
+    return svg.whole(height, "Columns, as they were and as they are", *parts, width=width) + "\n"
 
 
-def _column(one: ColumnDrift, found: Shares, at: int, *, drifted: bool) -> str:
-    left, top = GAP + (at % 2) * (WIDTH + GAP), GAP + (at // 2) * (HEIGHT + GAP)
-    base, step = top + HEIGHT - 16, WIDTH / len(found.bins)
-    tallest = max(*found.reference, *found.current, 1e-9)
+def draw_column(column: Mapping[str, Any]) -> str:
+    """Return an SVG picture of one column, as a detection's output ``columns`` has it."""
+    return svg.whole(HEIGHT, f"Distribution of {column['name']}", _column(column), width=WIDTH)
+
+
+def _column(column: Mapping[str, Any], *, colour: str = "red") -> str:
+    figures = ", ".join(f"{name} {column[name]:.3g}" for name in ("p", "effect") if _is_number(column.get(name)))
+    bins, before, after = _bars(column)
+    base, step = HEIGHT - FOOT, WIDTH / max(len(bins), 1)
+    tallest = max([*before, *after, 1e-9])
     parts = [
-        element("text", escape(one.name), x=left, y=top + 12, font_weight="bold", **paint("red" if drifted else "ink")),
-        element(
-            "text", escape(f"{one.test} p {one.p:.3g}, effect {one.effect:.2f}"), x=left, y=top + 28, **paint("soft")
-        ),
-        element("line", x1=left, x2=left + WIDTH, y1=base, y2=base, **paint(stroke="line")),
-        element("text", escape(found.bins[0]), x=left, y=base + 14, **paint("soft")),
-        element("text", escape(found.bins[-1]), x=left + WIDTH, y=base + 14, text_anchor="end", **paint("soft")),
+        svg.text(_short(str(column["name"])), 0, 12, colour, anchor="start", font_weight="bold"),
+        svg.text(_short(f"{column.get('test', '')} {figures}".strip()), 0, 28, "soft", anchor="start"),
+        svg.line(0, base, WIDTH, base, "line"),
     ]
-    for place, (before, after) in enumerate(zip(found.reference, found.current, strict=True)):
-        for share, colour, shift in ((before, "blue", 0.1), (after, "amber", 0.5)):
-            tall = share / tallest * (HEIGHT - TOP - 20)
-            x = left + (place + shift) * step
-            parts.append(element("rect", x=x, y=base - tall, width=step * 0.4, height=tall, **paint(colour)))
+    if not bins:
+        told = f"{_summary(column.get('reference'))} → {_summary(column.get('current'))}"
+        parts.append(svg.text(_short(told), 0, TOP + 24, "ink", anchor="start"))
+    for place, pair in enumerate(zip(before, after, strict=True)):
+        for share, paint, shift in zip(pair, ("blue", "amber"), (0.1, 0.5), strict=True):
+            tall = share / tallest * (base - TOP)
+            title = svg.element("title", svg.safe(f"{bins[place]}: {share:.1%}"))
+            where = {"x": (place + shift) * step, "y": base - tall, "width": step * 0.4, "height": tall}
+            parts.append(svg.element("rect", title, **where, **svg.paint(paint)))
+    letters = int(step / svg.text_width("x"))
+    if letters > 3 or (bins and max(map(len, bins)) <= letters):
+        names = [_short(name, letters) for name in bins]
+        parts += [svg.text(name, (at + 0.5) * step, base + 15, "soft") for at, name in enumerate(names)]
+    elif bins:  # there is room for the ends of an order
+        parts.append(svg.text(_short(bins[0], LETTERS // 2), 0, base + 15, "soft", anchor="start"))
+        parts.append(svg.text(_short(bins[-1], LETTERS // 2), WIDTH, base + 15, "soft", anchor="end"))
     return "".join(parts)
+
+
+def _bars(column: Mapping[str, Any]) -> tuple[list[str], list[float], list[float]]:
+    """Return the names of bins, and both shares of each; none, where only a mean was told."""
+    shares, before, after = (column.get(name) for name in ("shares", "reference", "current"))
+    if isinstance(shares, Mapping):
+        known = [list(shares.get(name) or ()) for name in ("bins", "reference", "current")]
+        if len({len(one) for one in known}) == 1 and all(map(_is_number, known[1] + known[2])):
+            return [str(one) for one in known[0]], known[1], known[2]
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping) or "mean" in before:
+        return [], [], []
+    bins = sorted({*before, *after}, key=lambda name: -_share(before, name) - _share(after, name))[:12]
+    return bins, [_share(before, name) for name in bins], [_share(after, name) for name in bins]
+
+
+def _share(known: Mapping[str, Any], name: str) -> float:
+    value = known.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _summary(told: Any) -> str:
+    if not isinstance(told, Mapping) or not _is_number(told.get("mean")):
+        return "not told"
+    return f"mean {told['mean']:.3g}" + (f" ± {told['sd']:.3g}" if _is_number(told.get("sd")) else "")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _short(words: str, most: int = LETTERS) -> str:
+    return words if len(words) <= most else words[: most - 1] + "…"

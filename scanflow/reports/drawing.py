@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 
-WIDTH = 960.0
+WIDTH, NARROW = 960.0, 350.0
+"""Of a plot on a wide page, and on a phone's."""
+
 AXIS_FONT_PX = 12
 WIDEST = 0.62  # of a letter, on average, as a share of the font's size: an upper bound for the usual sans-serif fonts
 GAP_PX = 8.0
@@ -78,21 +81,16 @@ def halo(text: str, middle: float, y: float) -> str:
     return element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
 
-def whole(height: float, name: str, *parts: str) -> str:
+def whole(height: float, name: str, *parts: str, width: float = WIDTH) -> str:
     return element(
         "svg",
         "\n".join(["", element("title", safe(name)), element("style", STYLE), *parts, ""]),
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH:g} {height:g}",
+        viewBox=f"0 0 {width:g} {height:g}",
         role="img",
         font_family="system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif",
         font_size=AXIS_FONT_PX,
     )
-
-
-def empty(words: str) -> str:
-    """Return a plot that says why there is nothing in it."""
-    return whole(80.0, words, text(words, WIDTH / 2, 44.0, "soft"))
 
 
 class PlacedLabel(NamedTuple):
@@ -137,3 +135,26 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(at * step, 10) for at in range(first, last + 1)]
+
+
+STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+
+
+def moment(at: float, form: str = "%H:%M:%S") -> str:
+    """Return a time of day in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime(form)
+
+
+def time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> str:
+    """Return an axis with round times of day in UTC below it."""
+    most = max((right - left) / 90, 1)
+    step = next(
+        (one for one in STEPS_S if (end - begin) / one <= most), 86400 * math.ceil((end - begin) / 86400 / most)
+    )
+    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%m-%d"
+    parts = [line(left, y, right, y, "soft")]
+    for at in range(math.ceil(begin / step), math.floor(end / step) + 1):
+        x = left + (at * step - begin) / (end - begin) * (right - left)
+        middle = max(min(x, right - 22), left + 22)  # inside, at either end
+        parts += [line(x, y, x, y + 5, "soft"), text(moment(at * step, form), middle, y + 20, "soft")]
+    return "\n".join(parts)

@@ -8,10 +8,17 @@ The built-in agents tell what they find out: ``predictions.counted``, ``drift.fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from pydantic import ValidationError
+
 from scanflow.agent.records import Event
-from scanflow.reports.records import Kind, LoopEvent, Use, Version
+from scanflow.drift.promotion import CURRENT
+from scanflow.errors import InvalidError
+from scanflow.reports.records import Answers, Kind, LoopEvent, RequestCounts, Use, Version
+
+MEASURED = "service.measured"
 
 
 def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[LoopEvent]:
@@ -70,6 +77,62 @@ def versions_of(events: Iterable[Event], *, model: str | None = None) -> list[Ve
     return [one.model_copy(update={"uses": tuple(uses.get(one.version, ()))}) for _, one in sorted(found.items())]
 
 
+def request_counts(events: Iterable[Event]) -> list[RequestCounts]:
+    """Return what the versions of a service were asked, as far as it was told."""
+    found = []
+    for event in events:
+        if event.type == MEASURED:
+            with suppress(ValidationError):  # somebody else's event of that name
+                found.append(RequestCounts.model_validate({**event.data, "at": event.at}))
+    return found
+
+
+def answers_of(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) -> list[Answers]:
+    """Return how many guesses were right in each drifted window, by the labelled points that were drawn for evaluation.
+
+    Those were drawn at random from the window; what was picked to learn from is what the model is least sure of.
+
+    Args:
+        events: in the order told.
+        labels: of the label queue, with ``run``, ``purpose``, ``guess`` and ``label``.
+    """
+    rights: dict[str, list[bool]] = {}
+    for one in labels:
+        guess, label = one.get("guess"), one.get("label")
+        if one.get("purpose") == "evaluate" and label is not None and guess not in (None, -1):
+            rights.setdefault(str(one.get("run")), []).append(str(guess) == str(label))
+    windows: dict[str, float] = {}
+    champions: list[tuple[float, int]] = []  # from when on; the first may have been it before
+    for event in events:
+        if event.type == "drift.found" and event.data.get("run") in rights:
+            windows.setdefault(str(event.data["run"]), event.at)
+        names = {"model.judged": ("champion",), "model.promoted": ("before", "version")}.get(event.type, ())
+        numbers = [_number(event.data.get(name)) for name in names if name != "before" or not champions]
+        champions += [(event.at, number) for number in numbers if number is not None]
+    found = []
+    for run, at in windows.items():
+        served = [number for since, number in champions if since <= at][-1:] or [one for _, one in champions[:1]]
+        version = f"V{served[0]}" if served else "the model in use"
+        found.append(Answers(at=at, version=version, right=sum(rights[run]), n=len(rights[run])))
+    return found
+
+
+def drifted_columns(event: Event) -> list[dict[str, Any]]:
+    """Return the columns that a detection named, the worst first."""
+    found = event.data.get("columns")
+    return [one for one in found if isinstance(one, dict) and "name" in one] if isinstance(found, list) else []
+
+
+def interval_of(right: int, n: int) -> tuple[float, float] | None:
+    """Return where a share of right answers may really be, at 95 %; None: SciPy is not installed."""
+    try:
+        from scanflow.drift.performance import measured
+    except ImportError:
+        return None
+    found = measured(right, n)
+    return found.low, found.high
+
+
 def _uses(changes: Sequence[tuple[float, int | None]]) -> dict[int, list[Use]]:
     """Return when each version was the champion, from when who became it; None: nobody was any more."""
     ends: list[float | None] = [at for at, _ in changes[1:]]
@@ -100,7 +163,13 @@ def _version(event: Event, number: int | None, metric: str) -> Version | None:
     accuracy = event.data.get(metric)
     if number is None or not isinstance(accuracy, int | float):
         return None
-    return Version(version=number, at=event.at, accuracy=min(1.0, max(0.0, accuracy)))
+    n, interval = None, None
+    with suppress(KeyError, TypeError, ValueError, InvalidError):  # older events have no evidence
+        evidence: Any = event.data["evidence"]
+        (current,) = (one for one in evidence["slices"] if one["name"] == CURRENT)
+        n, right = int(current["n"]), int(current[metric.replace("_metric", "_right")])
+        accuracy, interval = right / n, interval_of(right, n)
+    return Version(version=number, at=event.at, accuracy=min(1.0, max(0.0, accuracy)), n=n, interval=interval)
 
 
 def _loop_event(
@@ -198,4 +267,4 @@ _TELLERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
 
 _OF_RUNS = frozenset({"drift.found", "drift.none", "model.judged"})
 
-TYPES = tuple(_TELLERS)  # the types of the events that belong to a story
+TYPES = (*_TELLERS, MEASURED)  # the types of the events that belong to a story

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scanflow.reports import drawing as svg
 from scanflow.reports.records import Version
 
-LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 112.0, 40.0, 64.0, 240.0, 58.0
+LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 64.0, 40.0, 64.0, 240.0, 32.0
 MOST_ROWS = 3
 ROW_PX = 18.0
 AFTER_SHARE = 0.25
@@ -17,25 +17,32 @@ AFTER_SHARE = 0.25
 CLEAR_PX = 16.0  # how far from its point a label is, at least
 
 
-def model_history(versions: Sequence[Version]) -> str:
+def model_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> str:
     """Return the plot as SVG: a point for each version, and a stepped line for what was in use.
 
     Points are in the order of versions, evenly spaced, as in the thesis: several may be made within seconds.
     """
-    if not versions:
-        return svg.empty("There is no version of the model yet.")
     known = sorted(versions, key=lambda version: version.version)
-    low, high = limits([version.accuracy for version in known])
-    places = [(x_of(at, len(known)), y_of(version.accuracy, low, high)) for at, version in enumerate(known)]
-    lines, texts = names(known, places)
+    right = width - RIGHT
+    low, high = limits([end for version in known for end in version.interval or (version.accuracy,)])
+    room = (right - LEFT) / len(known)
+    places = [(LEFT + room * (at + 0.5), y_of(one.accuracy, low, high)) for at, one in enumerate(known)]
+    lines, texts = names(known, places, right)
+    spans = [
+        svg.line(x, y_of(one.interval[0], low, high), x, y_of(one.interval[1], low, high), "soft", opacity=0.5, width=2)
+        for one, (x, _) in zip(known, places, strict=True)
+        if one.interval
+    ]
     return svg.whole(
         TOP + HEIGHT + BOTTOM,
         "Accuracy of the model's versions, the champions marked",
-        grid(low, high),
+        grid(low, high, right),
+        *spans,
         *lines,
-        in_use(known, places),
+        in_use(known, places, right),
         *texts,
         *points(known, places),
+        width=width,
     )
 
 
@@ -47,34 +54,30 @@ def limits(accuracies: Sequence[float]) -> tuple[float, float]:
     return max(0.0, math.floor((low - room) / step) * step), min(1.0, math.ceil((high + room) / step - 1e-9) * step)
 
 
-def x_of(at: int, count: int) -> float:
-    return LEFT + (svg.WIDTH - LEFT - RIGHT) * (at + 0.5) / count
-
-
 def y_of(accuracy: float, low: float, high: float) -> float:
     return TOP + HEIGHT * (1 - (accuracy - low) / (high - low))
 
 
-def grid(low: float, high: float) -> str:
+def grid(low: float, high: float, right: float) -> str:
     parts = []
     step = svg.nice_step(high - low, 5)
     digits = 0 if step >= 0.0099 else 1 if step >= 0.00099 else 2
     for tick in svg.ticks(low, high, 5):
         y = y_of(tick, low, high)
-        parts.append(svg.line(LEFT, y, svg.WIDTH - RIGHT, y, "line"))
+        parts.append(svg.line(LEFT, y, right, y, "line"))
         parts.append(svg.text(f"{tick:.{digits}%}", LEFT - 10, y + 4, "soft", anchor="end"))
     middle = TOP + HEIGHT / 2
-    parts.append(svg.text("accuracy", 28.0, middle, "soft", transform=f"rotate(-90 28 {svg.number(middle)})"))
+    parts.append(svg.text("accuracy", 12.0, middle, "soft", transform=f"rotate(-90 12 {svg.number(middle)})"))
     return "\n".join(parts)
 
 
-def in_use(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> str:
+def in_use(known: Sequence[Version], places: Sequence[tuple[float, float]], right: float) -> str:
     """Return the stepped line through what was in use, in the order of time, on to the end if anything still is.
 
     It steps up or down to a version at its point. Where it must go back to an older one, it does so a little after the
     newest that there was by then; where nothing was in use, it has a gap.
     """
-    room = (svg.WIDTH - LEFT - RIGHT) / len(known) * AFTER_SHARE
+    room = (right - LEFT) / len(known) * AFTER_SHARE
 
     def past(at: int, when: float) -> float:
         """Return where the line stands at a time at which it leaves a version's height."""
@@ -98,7 +101,7 @@ def in_use(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> s
         pen, before, until = x, at, use.ended
     if not steps:
         return ""
-    steps.append(f"H{svg.number(svg.WIDTH - RIGHT if until is None else past(before, until))}")
+    steps.append(f"H{svg.number(right if until is None else past(before, until))}")
     return svg.element("path", d=" ".join(steps), stroke_width=2, **svg.paint(stroke="green"))
 
 
@@ -118,24 +121,29 @@ def points(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> l
     return drawn
 
 
-def names(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> tuple[list[str], list[str]]:
+def names(known: Sequence[Version], places: Sequence[tuple[float, float]], right: float) -> tuple[list[str], list[str]]:
     """Return lines, and texts: what versions are called, below the axis, and what they reach, beside their points.
 
     Where accuracies do not fit beside each other they go into rows above the plot, with lines that lead to the points.
     Texts are left out where there is no room; versions that were in use choose first.
     """
     below = [f"V{version.version}" for version in known]
-    above = [f"{version.accuracy:.1%}" + (" champion" if version.champion else "") for version in known]
+    above = [
+        f"{one.accuracy:.1%}" + (f", n {one.n:,}" if one.n is not None else "") + (" champion" if one.champion else "")
+        for one in known
+    ]
     foot = TOP + HEIGHT + 22
     lines, texts = [], []
-    for version, (x, _), words, label in zip(known, places, below, placed(known, places, below, rows=1), strict=True):
+    for version, (x, _), words, label in zip(
+        known, places, below, placed(known, places, below, rows=1, right=right), strict=True
+    ):
         if label is not None:
             colour = "ink" if version.promoted else "soft"
             texts.append(svg.text(words, x, foot, colour))
-    labels = placed(known, places, above, rows=1)
+    labels = placed(known, places, above, rows=1, right=right)
     near = all(label is not None and label.middle == x for label, (x, _) in zip(labels, places, strict=True))
     if not near:
-        labels = placed(known, places, above, rows=MOST_ROWS)
+        labels = placed(known, places, above, rows=MOST_ROWS, right=right)
     for version, (x, y), words, label in zip(known, places, above, labels, strict=True):
         if label is None:
             continue
@@ -146,15 +154,14 @@ def names(known: Sequence[Version], places: Sequence[tuple[float, float]]) -> tu
         if not near:
             lines.append(svg.line(x, y, x, top + 4, "line"))
         texts += [svg.halo(words, label.middle, top), svg.text(words, label.middle, top, colour)]
-    texts.append(svg.text("version of the model", (LEFT + svg.WIDTH - RIGHT) / 2, foot + 24, "soft"))
     return lines, texts
 
 
 def placed(
-    known: Sequence[Version], places: Sequence[tuple[float, float]], words: Sequence[str], *, rows: int
+    known: Sequence[Version], places: Sequence[tuple[float, float]], words: Sequence[str], *, rows: int, right: float
 ) -> list[svg.PlacedLabel | None]:
     order = sorted(range(len(known)), key=lambda at: not known[at].promoted)
     found = svg.place(
-        [(places[at][0], svg.text_width(words[at])) for at in order], left=LEFT, right=svg.WIDTH, rows=rows
+        [(places[at][0], svg.text_width(words[at])) for at in order], left=LEFT, right=right + RIGHT, rows=rows
     )
     return [label for _, label in sorted(zip(order, found, strict=True), key=lambda one: one[0])]

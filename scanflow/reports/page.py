@@ -1,13 +1,17 @@
-"""The whole report as one HTML page: figures in a row, the two plots, and every event as a table."""
+"""The whole report as one HTML page: figures, plots and tables, and at the end what became of each drift."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import Any
 
+from scanflow.reports import sections
+from scanflow.reports.drawing import moment
 from scanflow.reports.model_history import model_history
-from scanflow.reports.records import LoopEvent, Version
+from scanflow.reports.outcome import DriftOutcome
+from scanflow.reports.records import Answers, LoopEvent, RequestCounts, Version
 from scanflow.reports.timeline import timeline
 
 MOST_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
@@ -15,25 +19,49 @@ LANES = (
     "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), drift was looked for "
     "and not found (grey)."
 )
-POINTS = "Line: the version in use. Filled points were promoted, hollow ones never were; the ring marks the champion."
+POINTS = (
+    "Line: the version in use. Filled points were promoted, hollow ones never were; the ring marks the champion. Each "
+    "figure is of the version's first comparison; bars: where it may really be, at 95 %."
+)
 
+
+RANDOM = "Of the points that were drawn at random from a drifted window, once they were labelled."
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2430; --soft: #5b6372; --line: #d5d9e0; --paper: #fff; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e7e9ee; --soft: #a4acba; --line: #3a414d; --paper: #171a20; } }
 body { margin: 0 auto; max-width: 1040px; padding: 24px 20px 60px; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 28px; line-height: 1.2; margin: 16px 0 4px; }
 h2 { font-size: 19px; margin: 40px 0 4px; }
+h3 { font-size: 16px; margin: 20px 0 4px; }
 p { margin: 4px 0 12px; color: var(--soft); }
-figure { margin: 12px 0; overflow-x: auto; }
-svg { display: block; min-width: 720px; width: 100%; height: auto; }
+p.verdict { color: var(--ink); font-weight: 600; }
+figure { margin: 12px 0; }
+svg { display: block; width: 100%; height: auto; }
+code { font-size: 13px; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px 24px; margin: 20px 0; }
 dt { color: var(--soft); font-size: 14px; }
 dd { margin: 0; font-size: 24px; font-variant-numeric: tabular-nums; }
-table { border-collapse: collapse; width: 100%; font-size: 14px; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td:first-child { white-space: nowrap; font-variant-numeric: tabular-nums; }
+td:first-child { white-space: nowrap; }
+summary { cursor: pointer; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(290px, 1fr)); gap: 12px 28px; }
+.thumbs { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 12px; font-size: 13px; }
+.thumbs img { width: 84px; height: 84px; object-fit: contain; image-rendering: pixelated; background: #888; }
+svg.dot { display: inline; width: 10px; }
+.narrow { display: none; }
+@media (max-width: 640px) {
+  .wide { display: none; }
+  .narrow { display: block; }
+  body { padding: 12px 14px 40px; }
+  h1 { font-size: 24px; }
+  tr { display: block; padding: 8px 0; border-bottom: 1px solid var(--line); }
+  td, td:first-child { display: block; border: 0; padding: 0; white-space: normal; }
+  td[data-head]:not(:empty)::before { content: attr(data-head) ": "; color: var(--soft); }
+  tr:has(> th) { display: none; }
+}
 """
 
 
@@ -42,15 +70,34 @@ def loop_report(
     title: str,
     events: Sequence[LoopEvent],
     versions: Sequence[Version],
+    asked: Sequence[RequestCounts] = (),
+    answers: Sequence[Answers] = (),
+    counted: str = RANDOM,
+    columns: Sequence[Mapping[str, Any]] = (),
+    picked: Sequence[Mapping[str, Any]] = (),
+    outcomes: Sequence[DriftOutcome] = (),
     facts: Mapping[str, str] | None = None,
     lead: str = "",
 ) -> str:
-    """Return the page. It has no scripts and asks for nothing from elsewhere.
+    """Return the page. It has no scripts and asks for nothing from elsewhere; what was not told, it says so.
 
-    ``facts`` are figures to show first, by what they are; without them, what can be counted is. ``lead`` is a sentence
-    below the heading.
+    Args:
+        title: Its heading.
+        events: What the agents did.
+        versions: Of the model, as they were compared.
+        asked: What the service was asked.
+        answers: How many of its answers were right; ``counted`` says of which that is known.
+        counted: A sentence.
+        columns: That drifted, as ``drift.found`` has them.
+        picked: Points of a drift, as the label queue has them.
+        outcomes: What became of each drift.
+        facts: Figures to show first, by what they are; without them, what can be counted is.
+        lead: A sentence below the heading.
     """
-    shown = dict(facts) if facts is not None else counted(events, versions)
+    shown = dict(facts) if facts is not None else totals(events, versions)
+    times = [one.at for part in (events, answers, asked) for one in part]
+    span = (min(times), max(times)) if times else (0.0, 0.0)
+    marks = sections.lines_of_events(events)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -61,27 +108,31 @@ def loop_report(
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p>{escape(lead or began(events))}</p>
+<p>{escape(f"{period(*span)} {lead}".strip() if times else "Nothing has happened yet.")}</p>
 <dl>
 {"".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>{chr(10)}" for name, value in shown.items())}</dl>
+<h2>Accuracy of what was served</h2>
+{sections.accuracy(answers, counted, marks, span)}
+<h2>What drifted</h2>
+{sections.columns(columns)}
+<h2>Picked points</h2>
+{sections.samples(picked, columns)}
+<h2>Requests</h2>
+{sections.requests(asked, marks, span)}
+<h2>Versions of the model</h2>
+{sections.served(asked, answers, versions)}
+{_plot(POINTS, model_history, versions) if versions else "<p>No version was compared with another yet.</p>"}
 <h2>What the agents did</h2>
-<p>{LANES}</p>
-<figure>
-{timeline(events)}
-</figure>
-<h2>Model version history</h2>
-<p>{POINTS}</p>
-<figure>
-{model_history(versions)}
-</figure>
-<h2>Events</h2>
+{_plot(LANES, timeline, events) if events else "<p>Nothing has happened yet.</p>"}
 {table(events)}
+<h2>What became of the drift</h2>
+{"".join(map(became, outcomes)) or "<p>No drift was found.</p>"}
 </body>
 </html>
 """
 
 
-def counted(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[str, str]:
+def totals(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[str, str]:
     def total(kind: str) -> int:
         return sum(event.count or 0 for event in events if event.kind == kind)
 
@@ -93,29 +144,39 @@ def counted(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[st
     }
     champion = next((version for version in versions if version.champion), None)
     if champion is not None:
-        facts["champion"] = f"V{champion.version}, {champion.accuracy:.1%}"
+        n = f" (n {champion.n:,})" if champion.n is not None else ""
+        facts["champion"] = f"V{champion.version}, {champion.accuracy:.1%}{n}"
     return facts
 
 
-def began(events: Sequence[LoopEvent]) -> str:
-    if not events:
-        return "Nothing has happened yet."
-    first, last = min(event.at for event in events), max(event.at for event in events)
-    return f"From {moment(first)} on, for {last - first:,.0f} seconds. Times are UTC."
-
-
-def moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def period(begin: float, end: float) -> str:
+    first, last = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") for at in (begin, end))
+    same_day = first[:10] == last[:10]
+    return f"From {first} to {last[11:] if same_day else last}. All times are UTC."
 
 
 def table(events: Sequence[LoopEvent]) -> str:
     rows = sorted(events, key=lambda event: event.at)
+    if not rows:
+        return ""
     left_out = len(rows) - MOST_ROWS
     note = f"<p>The first {left_out:,} events are not listed.</p>\n" if left_out > 0 else ""
-    begin = rows[0].at if rows else 0.0
-    body = "".join(
-        f"<tr><td>{event.at - begin:,.1f} s</td><td>{escape(event.agent)}</td><td>{escape(event.text)}</td>"
-        f"<td>{escape(event.detail)}</td></tr>\n"
-        for event in rows[-MOST_ROWS:]
-    )
-    return f"{note}<table>\n<tr><th>time</th><th>agent</th><th>what</th><th>more</th></tr>\n{body}</table>"
+    dated = "%m-%d " if rows[-1].at - rows[0].at >= 86_400 else ""
+    body = [(moment(one.at, form=f"{dated}%H:%M:%S"), one.agent, one.text, one.detail) for one in rows[-MOST_ROWS:]]
+    listed = sections.table(("time", "agent", "what", "more"), body)
+    return f"<details><summary>All {len(rows):,} events</summary>\n{note}{listed}</details>"
+
+
+def became(one: DriftOutcome) -> str:
+    steps = [
+        (moment(step.at), step.what, step.figures, f"scanflow show {step.run}" if step.run else "")
+        for step in one.steps
+    ]
+    listed = sections.table(("time", "what", "figures", "more"), steps)
+    found = datetime.fromtimestamp(one.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f'<h3>Found at {found}</h3>\n{listed}\n<p class="verdict">{escape(one.verdict)}</p>\n'
+
+
+def _plot(words: str, draw: Callable[..., str], drawn: Sequence[Any]) -> str:
+    """Return a plot twice: for a wide page, and for a phone's."""
+    return f"<p>{words}</p>\n{sections.both(lambda width: draw(drawn, width=width))}"

@@ -24,6 +24,30 @@ class LoopEvent(BaseModel):
     detail: str = ""  # A sentence for the table below the plots
 
 
+class Answers(BaseModel):
+    """How many of a version's answers were right at a time, of those that the right answer is known of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at: float = Field(allow_inf_nan=False)
+    version: str  # V2; or the revision of a service without registered models
+    right: int
+    n: int = Field(ge=1)
+
+
+class RequestCounts(BaseModel):
+    """What a version was asked between two looks, as ``service.measured`` tells it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    at: float = Field(allow_inf_nan=False)
+    since: float = Field(allow_inf_nan=False)
+    version: str
+    requests: int = Field(ge=0)
+    errors: int = Field(ge=0)
+    p95_s: float | None = Field(default=None, allow_inf_nan=False)  # of the latency lately: a minute on this machine
+
+
 class Use(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,6 +63,8 @@ class Version(BaseModel):
     version: int
     at: float = Field(allow_inf_nan=False)  # when it was made
     accuracy: float = Field(ge=0, le=1)
+    n: int | None = None  # of how many samples that is the share; None: it was not told
+    interval: tuple[float, float] | None = None  # where it may really be, at 95 %
     uses: tuple[Use, ...] = ()  # when it was the champion, in the order of time
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own form; mypy knows no decorated property

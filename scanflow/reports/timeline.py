@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scanflow.reports import drawing as svg
 from scanflow.reports.records import Kind, LoopEvent
 
-LEFT, RIGHT, TOP, BOTTOM = 112.0, 24.0, 12.0, 58.0
+LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 12.0, 32.0
 ROW_PX, MARKER_PX, MOST_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0
 MOST_LETTERS = 66
@@ -43,28 +43,29 @@ class Marker:
     title: str
 
 
-def timeline(events: Sequence[LoopEvent]) -> str:
-    """Return the plot as SVG. Dashed lines run through all lanes: predictions counted, and looks for drift.
+def timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
+    """Return the plot of one or more events as SVG. Dashed lines run through all lanes: predictions counted, and looks
+    for drift.
 
     A label for which there is no room is left out; the event's mark still tells it when pointed at.
     """
-    if not events:
-        return svg.empty("Nothing has happened yet.")
-    begin, end = min(event.at for event in events), max(event.at for event in events)
-    span = max(end - begin, 1.0)
-    scale = (svg.WIDTH - LEFT - RIGHT) / span
+    begin = min(event.at for event in events)
+    end = max(begin + 1.0, *(event.at for event in events))
+    right = width - RIGHT
+    scale = (right - LEFT) / (end - begin)
     lanes = {agent: markers_of(agent, events, begin=begin, scale=scale) for agent in agents_of(events)}
-    labels = {agent: labels_of(markers) for agent, markers in lanes.items()}
+    labels = {agent: labels_of(markers, width) for agent, markers in lanes.items()}
 
     drawn: list[str] = []
     top = TOP
     for agent, markers in lanes.items():
         rows = 1 + max((label.row for label in labels[agent] if label), default=0)
         height = rows * ROW_PX + 2 * LANE_PAD_PX + MARKER_PX
-        drawn.append(lane(agent, markers, labels[agent], top=top, height=height))
+        drawn.append(lane(agent, markers, labels[agent], top=top, height=height, right=right))
         top += height
-    between = guides(lanes, top)
-    return svg.whole(top + BOTTOM, "What the agents saw and did over time", between, *drawn, axis(top, span, scale))
+    axis = svg.time_axis(begin, end, left=LEFT, right=right, y=top)
+    name = "What the agents saw and did over time"
+    return svg.whole(top + BOTTOM, name, guides(lanes, top), *drawn, axis, width=width)
 
 
 def agents_of(events: Sequence[LoopEvent]) -> list[str]:
@@ -89,42 +90,49 @@ def markers_of(agent: str, events: Sequence[LoopEvent], *, begin: float, scale: 
 
 
 def marker(group: list[LoopEvent], *, begin: float, scale: float) -> Marker:
-    first = group[0]
-    x = LEFT + (group[-1].at - begin) * scale
+    first, last = group[0], group[-1]
+    x = LEFT + (last.at - begin) * scale
     if len(group) == 1:
-        words = first.text if len(first.text) <= MOST_LETTERS else first.text[: MOST_LETTERS - 1] + "…"
-        return Marker(x, first.kind, words, f"{first.at - begin:.1f} s: {first.text}")
+        return Marker(x, first.kind, first.text, f"{svg.moment(first.at)} {first.text}")
     counts = [event.count for event in group if event.count is not None]
     amount = f"{sum(counts):,}" if counts else f"{len(group)}×"
     said = "; ".join(event.text for event in group[:5]) + ("; …" if len(group) > 5 else "")
-    return Marker(
-        x,
-        first.kind,
-        f"{amount} {LOOKS[first.kind][1]}",
-        f"{first.at - begin:.1f} s to {group[-1].at - begin:.1f} s: {said}",
-    )
+    title = f"{svg.moment(first.at)} to {svg.moment(last.at)}: {said}"
+    return Marker(x, first.kind, f"{amount} {LOOKS[first.kind][1]}", title)
 
 
-def labels_of(markers: Sequence[Marker]) -> list[svg.PlacedLabel | None]:
-    wanted = [(marker.x, svg.text_width(marker.text)) for marker in markers]
-    return svg.place(wanted, left=LEFT - MARKER_PX, right=svg.WIDTH - MARKER_PX, rows=MOST_ROWS)
+def labels_of(markers: Sequence[Marker], width: float) -> list[svg.PlacedLabel | None]:
+    wanted = [(marker.x, svg.text_width(shortened(marker.text, width))) for marker in markers]
+    return svg.place(wanted, left=LEFT - MARKER_PX, right=width - MARKER_PX, rows=MOST_ROWS)
+
+
+def shortened(words: str, width: float) -> str:
+    most = min(MOST_LETTERS, int((width - LEFT) / svg.text_width("x")))
+    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def lane(
-    agent: str, markers: Sequence[Marker], labels: Sequence[svg.PlacedLabel | None], *, top: float, height: float
+    agent: str,
+    markers: Sequence[Marker],
+    labels: Sequence[svg.PlacedLabel | None],
+    *,
+    top: float,
+    height: float,
+    right: float,
 ) -> str:
     base = top + height - LANE_PAD_PX
     words: list[str] = []
     parts = [
-        svg.element("text", svg.safe(agent), x=16.0, y=base + 4, font_weight=600, **svg.paint("ink")),
-        svg.line(LEFT, base, svg.WIDTH - RIGHT, base, "line", width=2),
+        svg.element("text", svg.safe(agent), x=2.0, y=base + 4, font_weight=600, **svg.paint("ink")),
+        svg.line(LEFT, base, right, base, "line", width=2),
     ]
     for mark, label in zip(markers, labels, strict=True):
         colour = LOOKS[mark.kind][0]
         if label is not None:
             y = base - LANE_PAD_PX - label.row * ROW_PX
             parts.append(svg.line(mark.x, base, mark.x, y + 4, colour))
-            words += [svg.halo(mark.text, label.middle, y), svg.text(mark.text, label.middle, y, colour)]
+            said = shortened(mark.text, right + RIGHT)
+            words += [svg.halo(said, label.middle, y), svg.text(said, label.middle, y, colour)]
         title = svg.element("title", svg.safe(mark.title))
         parts.append(
             svg.element(
@@ -140,13 +148,3 @@ def guides(lanes: dict[str, list[Marker]], bottom: float) -> str:
         svg.line(mark.x, TOP, mark.x, bottom, LOOKS[mark.kind][0], stroke_dasharray="4 4", opacity=0.55)
         for mark in marks
     )
-
-
-def axis(top: float, span: float, scale: float) -> str:
-    unit, size = ("s", 1) if span <= 180 else ("min", 60) if span <= 3 * 3600 else ("h", 3600)
-    parts = [svg.line(LEFT, top, svg.WIDTH - RIGHT, top, "soft")]
-    for tick in svg.ticks(0.0, span / size, 8):
-        x = LEFT + tick * size * scale
-        parts += [svg.line(x, top, x, top + 5, "soft"), svg.text(f"{tick:g} {unit}", x, top + 20, "soft")]
-    parts.append(svg.text("time since the first event", (LEFT + svg.WIDTH - RIGHT) / 2, top + 42, "soft"))
-    return "\n".join(parts)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
 
 from scanflow.agent.records import Event
+from scanflow.drift.promotion import Slice, decide
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.reports.loop_events import answers_of
 from scanflow.transport import ServerClient
 from scanflow_client.report import loop_events_so_far, report_page, write_report
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def told(id: int, type: str, *, app: str = "shop", subject: str = "", **data: Any) -> Event:
@@ -24,11 +31,13 @@ def judged(id: int, model: str = "digits", *, app: str = "shop", version: int = 
 
 
 def keeps(*events: Event) -> ServerClient:
-    """A server that lists these events as the real one does: after a number, of a type, so many at once."""
+    """A server that lists these events as the real one does: after a number, of some types, so many at once."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         asked = request.url.params
-        found = [one for one in events if one.id > int(asked["after"]) and one.type == asked["type"]]
+        if request.url.path.endswith("/labels"):
+            return httpx.Response(200, json=[])
+        found = [one for one in events if one.id > int(asked["after"]) and one.type in asked.get_list("type")]
         return httpx.Response(200, json=[one.model_dump(mode="json") for one in found[: int(asked["limit"])]])
 
     return ServerClient("http://server", transport=httpx.MockTransport(handle))
@@ -81,10 +90,194 @@ def test_a_page_tells_how_many_points_were_picked_and_who_is_the_champion_after_
 
     assert "<dt>samples selected</dt><dd>200</dd>" in page
     assert "<dt>champion</dt><dd>V1, 80.0%</dd>" in page
-    assert page.count("stroke-dasharray") == 2  # a look that found drift, and one that did not
+    assert (
+        page.count("stroke-dasharray") == 2 * 2
+    )  # on a wide page and on a phone's: a look that found drift, and one that did not
 
 
 def test_a_report_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "reports").touch()
     with pytest.raises(UnavailableError, match=r"cannot be written to .*: File exists"):
         write_report(keeps(judged(1)), None, tmp_path / "reports")
+
+
+# -- what became of the drift, and what was seen meanwhile
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
+COLUMN = {
+    "name": "<latitude>",
+    "test": "ks",
+    "statistic": 0.4,
+    "p": 0.001,
+    "effect": 0.41,
+    "reference": {"mean": 35.0, "sd": 2.0},
+    "current": {"mean": 37.0, "sd": 2.0},
+    "shares": {"bins": ["30", "35", "40"], "reference": [0.2, 0.6, 0.2], "current": [0.0, 0.3, 0.7]},
+}
+CITY = {"name": "city", "test": "chi2", "p": 0.002, "reference": {"Vic": 1.0}, "current": {"Vic": 0.4, "Olot": 0.6}}
+PLAIN = {"name": "rooms", "test": "ks", "reference": {"mean": 3.0, "sd": 1.0}, "current": {"mean": 4.5}}
+
+
+def found(id: int, run: str, **more: Any) -> Event:
+    return told(id, "drift.found", anomalies=300, picked=2, predictions=1000, run=run, **more)
+
+
+def labels(run: str, right: int, n: int, **more: Any) -> list[dict[str, Any]]:
+    """Labelled points, of which so many are for evaluation, and as many to learn from that were all wrong."""
+    points = [{"purpose": "evaluate", "guess": 1, "label": 1 if at < right else 2} for at in range(n)]
+    points += [{"purpose": "train", "guess": 1, "label": 2} for _ in range(n)]
+    known = {"run": run, "state": "given", "given": 103.0, "by": "ada", "score": 0.5, **more}
+    return [{**known, **one, "id": f"{run}/{at}"} for at, one in enumerate(points)]
+
+
+def evidence(**about: Any) -> dict[str, Any]:
+    now = Slice(name="current", n=60, champion_right=43, challenger_right=56, gained=14)
+    return decide([now]).evidence(version=2, champion=1, run="a-b-1", **about)
+
+
+def with_data(event: Event, **data: Any) -> Event:
+    return event.model_copy(update={"data": {**event.data, **data}})
+
+
+def waits() -> dict[str, Any]:
+    return decide([Slice(name="current", n=9, champion_right=5, challenger_right=6, gained=1)]).evidence(
+        version=2, champion=1
+    )
+
+
+def verdicts(page: str) -> list[str]:
+    return re.findall(r'<p class="verdict">(.*?)</p>', page)
+
+
+PROMOTED = told(4, "model.promoted", subject="model/digits", version=2, before=1)
+EVIDENCED = with_data(judged(3), evidence=evidence())
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        pytest.param([found(1, "a-b-0")], "Nothing was labelled yet.", id="found"),
+        pytest.param(
+            [found(1, "a-b-0"), told(2, "labels.given", count=90, by="ada")],
+            "It was labelled; no model has learnt from it yet.",
+            id="labelled",
+        ),
+        pytest.param(
+            [found(1, "a-b-0"), with_data(judged(3), evidence=waits())],
+            "V2 learnt from it and waits: evaluated on 9 points of 50; about 41 more labelled points would tell.",
+            id="waits",
+        ),
+        pytest.param(
+            [found(1, "a-b-0"), judged(3)], "V2 learnt from it and is better; it was not promoted yet.", id="better"
+        ),
+        pytest.param(
+            [found(1, "a-b-0"), with_data(judged(3), better=False)],
+            "V2 learnt from it and was rejected: it is not better.",
+            id="rejected",
+        ),
+        pytest.param(
+            [found(1, "a-b-0"), EVIDENCED, PROMOTED],
+            "V2 learnt from it and was promoted; data was not checked since.",
+            id="promoted",
+        ),
+        pytest.param(
+            [found(1, "a-b-0"), EVIDENCED, PROMOTED, told(5, "drift.none", predictions=800, run="a-b-5")],
+            "It is gone: V2 learnt from it, was promoted, and no drift was found since in 800 predictions.",
+            id="gone",
+        ),
+        pytest.param(
+            [found(1, "a-b-0", columns=[CITY]), EVIDENCED, PROMOTED, found(5, "a-b-5", columns=[CITY, PLAIN])],
+            "V2 learnt from it and was promoted, and drift was found again, in city as before.",
+            id="still there",
+        ),
+        pytest.param(
+            [found(1, "a-b-0"), PROMOTED, told(5, "model.rejected", version=2, why="it fails")],
+            "V2 was taken back: it fails.",
+            id="taken back",
+        ),
+        pytest.param(
+            [found(1, "a-b-0"), told(2, "drift.none", run="a-b-1")],
+            "It is gone: no model was promoted, and no drift was found since.",
+            id="gone by itself",
+        ),
+    ],
+)
+def test_the_page_ends_with_what_became_of_the_drift(events: list[Event], said: str) -> None:
+    assert verdicts(report_page("shop", events))[0] == said
+
+
+def test_figures_have_their_n_and_interval_and_every_version_that_served_is_listed() -> None:
+    asked: dict[str, Any] = {"since": 90.0, "version": "V1", "requests": 500, "errors": 3, "p95_s": 0.004}
+    events = [told(0, "service.measured", **asked), found(1, "a-b-0"), EVIDENCED, PROMOTED]
+    page = report_page("shop", events, labels("a-b-0", right=40, n=60))
+
+    rows = [re.findall(r">([^<>]*)</td>", row) for row in re.findall("<tr><td.*</tr>", page)]
+    [first] = [row for row in rows if row[0] == "V1"]
+    assert first[2:] == ["500", "3", "66.7% (54.1% to 77.3%), n 60", "71.7% (59.2% to 81.5%), n 60"]
+    [second] = [row for row in rows if row[0] == "V2 champion"]
+    assert second[1:] == ["", "", "", "", "93.3% (84.1% to 97.4%), n 60"]
+    assert "Replace version 1 (71.7 %) by version 2 (93.3 %), n = 60, +21.7 points" in page
+    assert "120 points, 60 of them for evaluation, by ada" in page
+    assert "V1: 66.7% (54.1% to 77.3%), n 60" in page  # the point in the plot
+    assert page.count(">V2 in use</text>") == 2 + 3  # the swap, over accuracy and over each plot of the service
+    assert page.count("All times are UTC") == 1
+    for name in ("requests a second", "failed requests", "p95, ms"):
+        assert f"<figcaption>{name}</figcaption>" in page
+
+
+def test_what_was_not_told_is_said_in_a_line_and_an_older_log_is_drawn_all_the_same() -> None:
+    page = report_page("shop", [found(1, "a-b-0"), judged(3), PROMOTED])
+
+    for line in (
+        "is labelled yet. Label points: scanflow labels",
+        "No detection named columns.",
+        "No point was picked.",
+        "What the service was asked is not known",
+    ):
+        assert page.count(line) == 1
+    assert "V2 90.0%, the champion 80.0% on the same samples, how many was not told: better" in page
+    assert '<td data-head="accuracy when compared">80.0%, n not told</td>' in page
+
+
+def test_columns_are_drawn_with_what_is_known_of_them_and_nothing_in_them_becomes_an_element() -> None:
+    page = report_page("shop", [found(1, "a-b-0", columns=[COLUMN, CITY, PLAIN])])
+
+    drawings = [ET.fromstring(one) for one in re.findall(r"<figure>(<svg.*?</svg>)", page, re.DOTALL)]
+    bars = [[one.findtext(f"{SVG}title") for one in drawing.iter(f"{SVG}rect")] for drawing in drawings]
+    assert bars[0] == ["30: 20.0%", "30: 0.0%", "35: 60.0%", "35: 30.0%", "40: 20.0%", "40: 70.0%"]
+    assert bars[1] == ["Vic: 100.0%", "Vic: 40.0%", "Olot: 0.0%", "Olot: 60.0%"]
+    assert bars[2] == []
+    assert "mean 3 ± 1 → mean 4.5" in page
+    assert "<latitude>" not in page
+
+
+@pytest.mark.parametrize("columns", [{"a": 1}, ["a"], [{"test": "ks"}], [{"name": "a", "shares": {"bins": ["b"]}}], 7])
+def test_columns_of_another_form_break_no_page(columns: Any) -> None:
+    assert "What became of the drift" in report_page("shop", [found(1, "a-b-0", columns=columns)])
+
+
+def test_picked_points_are_shown_as_pictures_or_as_rows_with_the_drifted_columns_first() -> None:
+    events = [found(1, "a-b-0", columns=[CITY])]
+    pictures = report_page("shop", events, labels("a-b-0", 1, 1, picture=PNG))
+    assert pictures.count(f'src="data:image/png;base64,{PNG}"') == 2
+    rows = report_page("shop", events, labels("a-b-0", 1, 1, row={"rooms": 3, "city": "<i>"}))
+    assert "<th>city</th><th>rooms</th><th>prediction</th>" in rows
+    assert "&lt;i&gt;" in rows
+    assert "<i>" not in rows
+    assert "1, is 2" in rows
+    other = report_page("shop", events, labels("a-b-0", 1, 1, picture=base64.b64encode(b"GIF89a").decode()))
+    assert "not kept with what they look like" in other
+    assert "<img" not in other
+
+
+def test_only_points_drawn_at_random_tell_the_accuracy_and_unlabelled_ones_or_unknown_guesses_do_not() -> None:
+    points = labels("a-b-0", right=1, n=2)
+    points[1] |= {"guess": -1}
+    [one] = answers_of([found(1, "a-b-0"), EVIDENCED], points)
+    assert (one.at, one.version, one.right, one.n) == (101.0, "V1", 1, 1)
+    assert answers_of([found(1, "a-b-0")], labels("other-run-1", 1, 1)) == []
+
+
+def test_counts_that_anybody_told_in_another_form_are_left_out() -> None:
+    wrong = [told(1, "service.measured", requests="many"), told(2, "service.measured", since=1.0, version="V1")]
+    assert "What the service was asked is not known" in report_page("shop", [*wrong, judged(3)])

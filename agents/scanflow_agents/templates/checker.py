@@ -288,6 +288,8 @@ def _use(context: Context, record: RunRecord) -> dict[str, Any]:
         found["picked"] = len(points)
     about, looked = {name: found[name] for name in ("run", "anomalies", "picked")}, outputs.get("n_newdata")
     about["predictions"] = looked if isinstance(looked, int) else None
+    figures = ("statistic", "threshold", "p_value", "columns")
+    about |= {name: outputs[name] for name in figures if outputs.get(name) is not None}
     tell(context, "drift.found" if found["drifted"] else "drift.none", f"workflow/{record.workflow}", **about)
     metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
     metrics["until"] = _until(context, outputs, record)

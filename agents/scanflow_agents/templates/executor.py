@@ -41,6 +41,7 @@ from scanflow_agents.templates.model_registry import (
     rejection,
 )
 from scanflow_agents.templates.options import OfModel, model_named, service_named
+from scanflow_agents.templates.service_metrics import declare_metrics
 
 
 class ExecutorOptions(OfModel):
@@ -123,6 +124,7 @@ def declare(app: Application, agent: Agent) -> None:
     )
 
     _declare_watching(app, agent, options, service.name, node, model)
+    declare_metrics(service.name, options.interval_s)
 
 
 def _declare_watching(

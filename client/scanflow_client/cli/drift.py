@@ -39,7 +39,7 @@ def check(
     if plot is not None:
         from scanflow.reports.distributions import draw_columns
 
-        plot.write_text(draw_columns(before, after, found), encoding="utf-8")
+        plot.write_text(draw_columns(found), encoding="utf-8")
     respond(comparison_json(found), as_json, lambda: comparison_screen(found, before, after))
     if fail_on_drift and found.drifted:
         raise typer.Exit(EXIT_DRIFTED)

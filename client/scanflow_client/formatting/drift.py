@@ -24,7 +24,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
         "p": found.p,
         "level": found.level,
         "rows": {"reference": found.rows[0], "current": found.rows[1]},
-        "columns": [asdict(one) for one in found.columns],
+        "columns": [{name: one for name, one in asdict(each).items() if name != "shares"} for each in found.columns],
         "joint": [asdict(one) for one in found.joint],
     }
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from typing import Any
 
 import pytest
 
 from scanflow.agent.records import Intent
+from scanflow.backends.service_records import RevisionRecord
 from tests.unit.agents.templates.fakes import World, told
 
 
@@ -163,3 +165,30 @@ def test_the_agents_tell_what_they_found_out(world: World) -> None:
     }
     [promoted] = told(world, "model.promoted")
     assert (promoted.data["version"], promoted.data["before"], promoted.data["action"]) == (version, 1, intent.id)
+
+
+def test_the_executor_tells_what_the_service_was_asked_since_it_last_looked(world: World) -> None:
+    declared, served = world.load("executor"), world.control_plane
+
+    def look(**revisions: tuple[int, int]) -> list[tuple[Any, ...]]:
+        served.now += 10
+        records = tuple(
+            RevisionRecord(id=id, models={"cnn": f"models:/mnist_cnn/{id[1:]}"}, requests=count, errors=bad, p95_s=0.1)
+            for id, (count, bad) in revisions.items()
+        )
+        served.deployed["serve"] = served.deployed["serve"].model_copy(update={"revisions": records})
+        before = len(served.told)
+        world.look(declared, "executor", "service_measured")
+        names = ("version", "requests", "errors", "since", "p95_s")
+        return [tuple(event.data[name] for name in names) for event in served.told[before:]]
+
+    served.serves("models:/mnist_cnn/1")
+    assert look(r1=(500, 1)) == []  # when that was is not known
+    first = served.now
+    assert look(r1=(520, 3)) == [("V1", 20, 2, first, 0.1)]
+    assert look(r1=(520, 3)) == []  # it was not asked
+    third = served.now
+    assert look(r1=(530, 3), r2=(5, 0)) == [("V1", 10, 0, third, 0.1), ("V2", 5, 0, third, 0.1)]
+    assert [one[:3] for one in look(r2=(2, 1))] == [("V2", 2, 1)]  # it was started anew
+    del served.deployed["serve"]
+    assert world.look(declared, "executor", "service_measured") == {"requests": 0}
