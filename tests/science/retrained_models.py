@@ -1,0 +1,156 @@
+"""Digits that drift, and networks that are retrained on what was labelled of them, whose true accuracy is known.
+
+They are scikit-learn's 1,797 digits. Those of ``unseen`` are learnt from by nobody: true accuracies are of these. A
+window has the others: what :func:`~scanflow.drift.promotion.for_evaluation` says is evaluated by, the rest learnt from.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
+
+from scanflow.drift.promotion import CURRENT, PromotionDecision, Slice, decide, for_evaluation
+
+Pictures = NDArray[np.float64]
+"""(n, 8, 8), 0 to 1."""
+
+CLEAN = "clean"
+
+
+def _noisy(x: Pictures, generator: np.random.Generator) -> Pictures:
+    return np.clip(x + generator.normal(0, 0.45, x.shape), 0, 1)
+
+
+def _moved(x: Pictures, _: np.random.Generator) -> Pictures:
+    return np.roll(x, 1, axis=2)
+
+
+def _turned(x: Pictures, _: np.random.Generator) -> Pictures:
+    return np.transpose(x, (0, 2, 1))
+
+
+def _hidden(x: Pictures, generator: np.random.Generator) -> Pictures:
+    seen = x.copy()
+    rows = generator.integers(1, 6, len(x))
+    for picture, row in zip(seen, rows, strict=True):
+        picture[row : row + 2] = 0.5
+    return seen
+
+
+DRIFTS: Mapping[str, Callable[[Pictures, np.random.Generator], Pictures]] = {
+    CLEAN: lambda x, _: x,
+    "noise": _noisy,
+    "moved": _moved,
+    "turned": _turned,
+    "hidden": _hidden,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    x: Pictures
+    y: NDArray[np.int64]
+
+    def drifted(self, drift: str, generator: np.random.Generator) -> Samples:
+        return Samples(x=DRIFTS[drift](self.x, generator), y=self.y)
+
+    def take(self, at: Any) -> Samples:
+        return Samples(x=self.x[at], y=self.y[at])
+
+    def __add__(self, other: Samples) -> Samples:
+        return Samples(x=np.concatenate([self.x, other.x]), y=np.concatenate([self.y, other.y]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    kind: str
+    drift: str
+    gain: float
+    """The true one, on the window that drifted."""
+
+    clean: float
+    """The true one on clean data."""
+
+    decision: PromotionDecision
+
+
+@dataclass
+class Digits:
+    """Divided anew for each seed."""
+
+    seed: int
+    generator: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator = np.random.default_rng(self.seed)
+        x, y = load_digits(return_X_y=True)
+        everything = Samples(x=x.reshape(-1, 8, 8) / 16, y=y)
+        order = self.generator.permutation(len(x))
+        self.known, stream, self.clean, self.unseen = (
+            everything.take(part) for part in np.split(order, [300, 1100, 1450])
+        )
+        salt = str(self.seed).encode()
+        held = np.array([for_evaluation(salt + picture.tobytes()) for picture in stream.x])
+        self.evaluated, self.learnt = stream.take(held), stream.take(~held)
+
+    def model(self, seed: int, *more: Samples) -> MLPClassifier:
+        """Train a network on what was known and more."""
+        given = self.known
+        for one in more:
+            given = given + one
+        made = MLPClassifier((48,), alpha=1e-3, max_iter=40, learning_rate_init=5e-3, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return made.fit(given.x.reshape(len(given.y), -1), given.y)
+
+    def window(self, drift: str, champion: Any, budget: int, share: float) -> tuple[Samples, Samples]:
+        """Return what is labelled of a window: to learn from, what the champion is unsure of; and to evaluate by."""
+        evaluated = self.evaluated.drifted(drift, self.generator)
+        drawn = self.generator.permutation(len(evaluated.y))[: round(budget * share)]
+        learnt = self.learnt.drifted(drift, self.generator)
+        sure = champion.predict_proba(learnt.x.reshape(len(learnt.y), -1)).max(axis=1)
+        return learnt.take(np.argsort(sure)[: budget - len(drawn)]), evaluated.take(drawn)
+
+    def pair(self, kind: str, drift: str, budget: int, share: float) -> Pair:
+        """Train a champion and a challenger, and compare them at a budget of labels.
+
+        The challenger learns ``nothing`` new, from 30 labelled points (``little``), from ``all``, or from those alone.
+        """
+        old = self.model(self.seed)
+        picks, evaluated = self.window(drift, old, budget, share)
+        known = self.known
+        self.known = known.take(slice(60 if kind == "alone" else None))
+        new = self.model(self.seed + 1000, picks.take(slice({"nothing": 0, "little": 30}.get(kind))))
+        self.known = known
+        gain, clean = (self.truth(one, new) - self.truth(one, old) for one in (drift, CLEAN))
+        decision = compared(old, new, {CURRENT: evaluated, CLEAN: self.clean})
+        return Pair(kind=kind, drift=drift, gain=gain, clean=clean, decision=decision)
+
+    def truth(self, drift: str, model: Any) -> float:
+        """Return a model's accuracy on what nobody has learnt from or evaluated by."""
+        seen = self.unseen.drifted(drift, self.generator)
+        for _ in range(3):
+            seen = seen + self.unseen.drifted(drift, self.generator)
+        return float(right(model, seen).mean())
+
+
+def right(model: Any, samples: Samples) -> NDArray[np.bool_]:
+    return np.asarray(model.predict(samples.x.reshape(len(samples.y), -1)) == samples.y)
+
+
+def compared(champion: Any, challenger: Any, slices: Mapping[str, Samples], **options: Any) -> PromotionDecision:
+    """Decide as the planner does, from both models' answers to each slice."""
+    found = []
+    for name, samples in slices.items():
+        old, new = right(champion, samples), right(challenger, samples)
+        counts = {"n": len(old), "champion_right": int(old.sum()), "challenger_right": int(new.sum())}
+        found.append(Slice(name=name, **counts, gained=int((new & ~old).sum())))
+    return decide(found, **options)

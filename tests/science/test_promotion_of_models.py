@@ -1,0 +1,119 @@
+"""A promoted model is better: networks that were really retrained, on digits that really drift.
+
+The quick form runs with the suite. The long one (``SCANFLOW_SCIENCE=long``) has the repetitions that figures need, and
+``python -m tests.science.test_promotion_of_models`` prints the table of docs/science.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+
+from scanflow.drift.promotion import CURRENT
+from tests.science.retrained_models import CLEAN, Digits, Pair, Samples, compared
+
+LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
+SEEDS = 60 if LONG else 3
+BUDGET, SHARE = 600, 0.3
+KINDS, SHIFTS = ("nothing", "little", "all", "alone"), ("noise", "moved", "hidden", "turned")
+SLACK = 0.0 if LONG else 0.15
+
+
+@cache
+def pairs() -> Sequence[Pair]:
+    found = [(seed, drift, kind) for seed in range(SEEDS) for drift in SHIFTS for kind in KINDS]
+    return [Digits(seed).pair(kind, drift, BUDGET, SHARE) for seed, drift, kind in found]
+
+
+def promoted(which: Callable[[Pair], bool]) -> tuple[float, int]:
+    """Return how many of some were promoted, and how many there are."""
+    some = [one.decision.verdict == "promote" for one in pairs() if which(one)]
+    return float(np.mean(some)), len(some)
+
+
+def no_better(one: Pair) -> bool:
+    return one.gain <= 0
+
+
+def forgets(one: Pair) -> bool:
+    return one.clean <= -0.03
+
+
+def ten_points(one: Pair) -> bool:
+    return one.gain >= 0.10 and one.clean >= 0
+
+
+def covered() -> float:
+    return float(np.mean([one.decision.low <= one.gain <= one.decision.high for one in pairs()]))
+
+
+def test_what_is_no_better_or_forgets_is_seldom_promoted() -> None:
+    for which in (no_better, forgets):
+        share, n = promoted(which)
+        assert n >= SEEDS
+        assert share <= 0.05 + SLACK
+
+
+def test_what_is_ten_points_better_mostly_is() -> None:
+    share, n = promoted(ten_points)
+    assert n >= SEEDS
+    assert share >= 0.8 - SLACK
+
+
+def test_the_claimed_gain_s_interval_holds_the_true_one() -> None:
+    assert covered() >= 0.9 - SLACK
+
+
+def three_drifts(seed: int) -> list[tuple[str, float, float]]:
+    """Have a model meet three drifts, one after the other; return of each promotion its drift, its true gain there, and
+    the least true gain on what was known before."""
+    digits = Digits(seed)
+    champion = digits.model(seed)
+    labelled: list[Samples] = []
+    earlier: dict[str, Samples] = {}
+    made: list[tuple[str, float, float]] = []
+    for drift in ("turned", "moved", "hidden"):
+        evaluated: list[Samples] = []
+        for attempt in range(3):  # while it waits, the next window of the same drift is labelled too
+            picks, drawn = digits.window(drift, champion, BUDGET, SHARE)
+            labelled.append(picks)
+            evaluated.append(drawn)
+            challenger = digits.model(seed + attempt + 1, *labelled)
+            now = evaluated[0] if len(evaluated) == 1 else sum(evaluated[1:], evaluated[0])
+            slices = {CURRENT: now, **earlier, CLEAN: digits.clean}
+            if compared(champion, challenger, slices).verdict == "promote":
+                gains = {
+                    one: digits.truth(one, challenger) - digits.truth(one, champion) for one in (drift, CLEAN, *earlier)
+                }
+                made.append((drift, gains.pop(drift), min(gains.values())))
+                champion = challenger
+                break
+        earlier[drift] = evaluated[0]
+    return made
+
+
+def test_of_three_drifts_in_a_row_each_is_followed_by_a_promotion_that_is_real() -> None:
+    for seed in range(SEEDS // 3):
+        made = three_drifts(seed)
+        assert [drift for drift, _, _ in made] == ["turned", "moved", "hidden"]
+        assert all(gain > 0.05 for _, gain, _ in made), made
+        assert all(worst > -0.06 for _, _, worst in made), made
+
+
+def main() -> None:
+    for name, which in (("no better", no_better), ("forgets 3 points", forgets), ("10 points better", ten_points)):
+        share, n = promoted(which)
+        print(f"{name:20} {100 * share:5.1f} % of {n} promoted")
+    print(f"{'interval covers':20} {100 * covered():5.1f} % of {len(pairs())}")
+    cycles = [three_drifts(seed) for seed in range(SEEDS)]
+    made = [one for cycle in cycles for one in cycle]
+    print(f"three drifts in a row: {len(made)} of {3 * len(cycles)} were followed by a promotion, of which")
+    print(f"  {sum(gain > 0 for _, gain, _ in made)} are truly better on the drift,")
+    print(f"  and {sum(worst < -0.03 for _, _, worst in made)} truly worse by more than 3 points elsewhere")
+
+
+if __name__ == "__main__":
+    main()
