@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scanflow.app.serving import Batching, Serving
     from scanflow.app.steps import step
     from scanflow.app.triggers import all_of, any_of, at, cron, every, on_call, on_event
+    from scanflow.app.webhook import Webhook
     from scanflow.app.workflow import Workflow
     from scanflow.client import Client
     from scanflow.errors import ScanflowError
@@ -42,6 +43,7 @@ _NAMES = {
     "app.serving": "Batching Serving",
     "app.steps": "step",
     "app.triggers": "all_of any_of at cron every on_call on_event",
+    "app.webhook": "Webhook",
     "app.workflow": "Workflow",
     "client": "Client",
     "errors": "ScanflowError",
@@ -52,8 +54,8 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 __all__ = [
     "Affinity", "Agent", "Application", "Batching", "Client", "Condition", "Dependency", "Executor", "Guard",
     "MPIWorkload", "Ref", "Resources", "Retry", "Scaling", "ScanflowError", "Sensor", "Service", "Serving", "Strategy",
-    "Tracker", "Workflow", "all_of", "any_of", "at", "cron", "every", "item", "on_call", "on_event", "output",
-    "output_dir", "step",
+    "Tracker", "Webhook", "Workflow", "all_of", "any_of", "at", "cron", "every", "item", "on_call", "on_event",
+    "output", "output_dir", "step",
 ]  # fmt: skip
 
 

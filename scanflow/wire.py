@@ -166,7 +166,7 @@ class ControlMessage:
 
 
 def read_token(reference: str, folder: Path) -> str | None:
-    """Return the bearer token that ``env:NAME`` or ``file:PATH``, relative to ``folder``, refers to; None for ""."""
+    """Return the secret that ``env:NAME`` or ``file:PATH``, relative to ``folder``, refers to; None for ""."""
     kind, _, place = reference.partition(":")
     if not reference:
         return None
@@ -176,7 +176,7 @@ def read_token(reference: str, folder: Path) -> str | None:
         try:
             token = (folder / Path(place).expanduser()).read_text(encoding="utf-8")
         except OSError as error:
-            raise InvalidError(f"The token of the data plane cannot be read: {error}.") from error
+            raise InvalidError(f"What {reference!r} refers to cannot be read: {error}.") from error
     else:
         raise InvalidError("auth should be 'env:NAME' or 'file:PATH': where the token is, never the token itself.")
     if not token.strip():

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.agents import Agent
 from scanflow.app.model import Model, Whole, as_tuple, first_doubled, short
+from scanflow.app.webhook import Webhook
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import MAX_NAME, check_name, environment_name
@@ -44,6 +45,9 @@ class Application(Model):
     agents: Annotated[Sequence[Agent], AfterValidator(as_tuple)] = ()
     tracker: Tracker | None = None
     """Where steps log. Unset: wherever MLflow itself would."""
+
+    notify: Annotated[Sequence[Webhook], AfterValidator(as_tuple)] = ()
+    """Where the server tells people of what needs them."""
 
     backend: str | None = None
     """The backend that its environment is on, by name. ``--backend`` and ``SCANFLOW_BACKEND`` come first."""

@@ -16,6 +16,7 @@ from scanflow_server.auth import TokenNames
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
 from scanflow_server.control.loop import Controller, Loop
+from scanflow_server.control.notifications import NotificationsController
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
@@ -38,6 +39,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         ServicesController(context),
         AgentsController(context),
         RetentionController(context),
+        NotificationsController(context),
     ]
 
     @asynccontextmanager

@@ -136,8 +136,9 @@ agent = sf.Agent(
 )
 
 app = sf.Application(
-    name="shop", team="data", app_dir=Path(), workflows=[workflow], agents=[agent], tracker=sf.Tracker()
-)
+    name="shop", team="data", app_dir=Path(), workflows=[workflow], agents=[agent], tracker=sf.Tracker(),
+    notify=[sf.Webhook(url="env:SLACK_WEBHOOK", on=["drift"])],
+)  # fmt: skip
 assert_type(app.workflow("training"), sf.Workflow)
 
 

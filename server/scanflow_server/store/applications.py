@@ -42,3 +42,9 @@ def get(connection: Connection, name: str, team: str | None = None) -> Applicati
 
 def listed(connection: Connection) -> list[ApplicationRow]:
     return ApplicationRow.all(connection, select(applications).order_by(applications.c.name, applications.c.team))
+
+
+def revisions(connection: Connection) -> dict[tuple[str, str], int]:
+    """Return how often each application was changed, by its name and team."""
+    rows = connection.execute(select(applications.c.name, applications.c.team, applications.c.revision))
+    return {(str(name), str(team)): int(revision) for name, team, revision in rows}

@@ -229,6 +229,11 @@ votes = Table(
 )
 """Every label that anybody gave, never changed: of one labeller the newest counts."""
 
+notified = Table(
+    "notified", metadata, Column("webhook", String(512), primary_key=True), Column("event", BigInteger, nullable=False)
+)
+"""Up to which event each webhook has been told."""
+
 marks = Table(
     "event_marks",
     metadata,

@@ -51,7 +51,8 @@ def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store
     with store.write() as connection:
         labels.ask(connection, "mnist", [labels.Wanted(id=id) for id in "ab"], at=1.0)
         labels.give(connection, "a", label=[7], by="ada", at=2.0)
-        connection.execute(text("DROP TABLE label_votes"))
+        for table in ("label_votes", "notified"):
+            connection.execute(text(f"DROP TABLE {table}"))
         for column in ("purpose", "disputed", "row", "picture"):
             connection.execute(text(f'ALTER TABLE labels DROP COLUMN "{column}"'))
         connection.execute(text("UPDATE alembic_version SET version_num = '0007'"))

@@ -1,0 +1,55 @@
+"""Where people are told of what needs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from scanflow.app.model import Model, as_tuple
+from scanflow.errors import InvalidError
+
+News = Literal["approval", "drift", "run_failed", "promoted", "reverted"]
+
+_REFERENCE = "(env|file):.+"
+
+
+def check_url(url: str) -> str:
+    """Return an address that may be posted to. What is refused is not repeated: it may be a secret."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None
+        parts.port  # noqa: B018  # raises where the port is no number
+    except ValueError:
+        usable = False
+    if not usable or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidError("The address of a webhook is no http or https one without a user's name. Write https://…")
+    return url
+
+
+class Webhook(Model):
+    """An address that the server posts JSON to when something needs people; Slack's incoming webhooks take it as it is.
+
+    The address and the secret are the server's to read: from its environment, or from files.
+    """
+
+    url: str = Field(repr=False)
+    """``env:NAME`` or ``file:PATH``, where the address is a secret as Slack's are, or the address itself."""
+
+    secret: str | None = Field(default=None, repr=False)
+    """``env:NAME`` or ``file:PATH``: what messages are signed with. Unset: they are not signed."""
+
+    on: Annotated[Sequence[News], AfterValidator(as_tuple)] = get_args(News)
+    """Of what it tells: an approval that is waited for, drift, a run that failed, a model that was promoted, or
+    one that was rejected, or an action that was taken back."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.secret is not None and not re.fullmatch(_REFERENCE, self.secret):
+            raise InvalidError("Webhook.secret says where the secret is, and is not the secret: env:NAME or file:PATH.")
+        if not re.fullmatch(_REFERENCE, self.url):
+            check_url(self.url)
+        return self

@@ -1,0 +1,146 @@
+"""The controller that tells webhooks what needs people: each event at least once, in order, and one webhook's trouble
+does not keep another waiting for long.
+
+Up to which event a webhook was told is kept after it answered: whoever is told twice sees the same ``webhook-id``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scanflow.agent.records import Action, Event
+from scanflow.app.webhook import Webhook, check_url
+from scanflow.errors import InvalidError, ScanflowError, UnavailableError
+from scanflow.transport.webhook import post
+from scanflow.wire import read_token
+from scanflow_server.context import ServerContext
+from scanflow_server.notices import TYPES, body_of, is_news
+from scanflow_server.store import applications, events, intents, notified
+
+_log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
+GIVE_UP_S = 86_400.0
+"""What could not be told for so long is told no more."""
+
+_AT_ONCE = 500
+
+
+@dataclass(slots=True)
+class _Target:
+    app: str
+    webhook: Webhook
+    folder: Path
+    """What ``file:`` is relative to."""
+
+    key: str
+    seen: int = -1
+    """Up to which event there is nothing more to tell; -1: not looked up yet."""
+
+    failures: int = 0
+    due: float = 0.0
+
+    @property
+    def types(self) -> list[str]:
+        return [type for news in self.webhook.on for type in TYPES[news]]
+
+
+class NotificationsController:
+    def __init__(
+        self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic, send: Callable[..., None] = post
+    ) -> None:
+        """``clock`` is for the pauses after failures; ``send``: see :func:`scanflow.transport.webhook.post`."""
+        self._context, self._clock, self._send = context, clock, send
+        self._known: dict[tuple[str, str], tuple[int, list[_Target]]] = {}
+
+    @property
+    def period_s(self) -> float:
+        return PERIOD_S
+
+    def tick(self) -> None:
+        with self._context.store.read() as connection:
+            revisions = applications.revisions(connection)
+            changed = [one for one, revision in revisions.items() if self._known.get(one, (0,))[0] != revision]
+            rows = [applications.get(connection, *one) for one in changed]
+            newest = events.newest(connection)
+        self._known = {one: known for one, known in self._known.items() if one in revisions}
+        for row in rows:
+            if row is not None:
+                self._known[row.name, row.team] = row.revision, targets_of(row.name, row.team, row.document)
+        for target in [target for _, targets in self._known.values() for target in targets]:
+            if target.seen < newest and self._clock() >= target.due and not self._context.ending.is_set():
+                self._tell(target, newest)
+
+    def _tell(self, target: _Target, newest: int) -> None:
+        if target.seen < 0:
+            with self._context.store.write() as connection:
+                known = notified.position(connection, target.key)
+                if known is None:  # what happened before somebody asked to be told is no news
+                    notified.put_position(connection, target.key, newest)
+                target.seen = newest if known is None else known
+        with self._context.store.read() as connection:
+            found = events.after(connection, target.seen, type=target.types, app=target.app, limit=_AT_ONCE)
+            actions = {event.id: _action(connection, event) for event in found}
+        for event in filter(is_news, found):
+            try:
+                self._post(target, event, actions[event.id])
+            except InvalidError as error:
+                self._failed(target, event, error, "it was refused, and is not told again")
+            except ScanflowError as error:
+                target.failures += 1
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(target.failures - 1, 10))
+                target.due = self._clock() + pause_s
+                if self._context.clock() - event.at < GIVE_UP_S:
+                    if target.failures == 1:
+                        self._failed(target, event, error, "it is told later")
+                    return
+                self._failed(target, event, error, "it is a day old, and is not told any more")
+            else:
+                target.failures = 0
+            with self._context.store.write() as connection:
+                notified.put_position(connection, target.key, event.id)
+            target.seen = event.id
+        target.seen = found[-1].id if len(found) == _AT_ONCE else max(newest, target.seen)
+
+    def _post(self, target: _Target, event: Event, action: Action | None) -> None:
+        try:
+            url = target.webhook.url
+            url = check_url(url if url.startswith(("http:", "https:")) else read_token(url, target.folder) or "")
+            secret = read_token(target.webhook.secret or "", target.folder)
+        except InvalidError as error:  # whoever runs the server can set it right, and then it is told
+            raise UnavailableError(str(error)) from error
+        body = body_of(event, action, url=self._context.url)
+        at = int(self._context.clock())
+        self._send(url, body, id=f"scanflow-{event.app}-{event.id}", at=at, secret=secret)
+
+    def _failed(self, target: _Target, event: Event, error: Exception, then: str) -> None:
+        _log.warning("A webhook of %r was not told of %s: %s; %s", target.app, event.type, error, then)
+        with self._context.store.write() as connection:
+            data: dict[str, Any] = {"event": event.id, "type": event.type, "error": str(error), "then": then}
+            at, subject = self._context.clock(), f"application/{target.app}"
+            events.tell(connection, "notification.failed", subject, at=at, app=target.app, data=data)
+
+
+def targets_of(app: str, team: str, document: Mapping[str, Any]) -> list[_Target]:
+    """Return where to tell of an application, as its document says; each has a name that stays while it is the same."""
+    found = []
+    for one in document.get("notify") or ():
+        webhook = Webhook.model_validate(one)
+        mark = json.dumps([webhook.url, sorted(webhook.on)])
+        key = f"{app}/{team}/{hashlib.sha256(mark.encode()).hexdigest()[:32]}"
+        found.append(_Target(app, webhook, Path(str(document.get("app_dir", "."))), key))
+    return found
+
+
+def _action(connection: Any, event: Event) -> Action | None:
+    id = event.data.get("id") or event.data.get("action")
+    stored = intents.get(connection, id) if isinstance(id, str) else None
+    return None if stored is None else stored.action

@@ -1,0 +1,82 @@
+"""What webhooks are told of an event, in one line that a chat shows. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from scanflow.agent.records import Action, Event
+from scanflow.app.webhook import News
+from scanflow.drift.promotion import sentence
+
+_MOST_TEXT = 3000
+_MOST_DATA = 256 * 1024
+_MOST_NAMED = 5
+
+TYPES: Mapping[News, tuple[str, ...]] = {
+    "approval": ("intent",),
+    "drift": ("drift.found",),
+    "run_failed": ("run.failed",),
+    "promoted": ("model.promoted",),
+    "reverted": ("model.rejected", "action.reverted"),
+}
+"""Which events each kind of news is."""
+
+
+def is_news(event: Event) -> bool:
+    """Say whether an event of such a type is to be told: of what agents want, only what waits for a person."""
+    return event.type != "intent" or event.data.get("verdict") == "approve"
+
+
+def body_of(event: Event, action: Action | None, *, url: str) -> bytes:
+    """Return the message: ``text``, escaped as Slack wants it; the event; and the evidence, where there is some.
+
+    ``action``: what the event is about, where it is about one. ``url``: the server's address.
+    """
+    evidence = _evidence(event, action)
+    parts = [_line(event, url), sentence(evidence) if evidence else ""]
+    text = ". ".join(part.rstrip(".") for part in parts if part)
+    whole = event.model_dump(mode="json")
+    if len(json.dumps(whole)) > _MOST_DATA:
+        whole["data"] = {"left_out": f"more than {_MOST_DATA} bytes"}
+    about = {"text": _escaped(f"[{event.app}] {text}"[:_MOST_TEXT]), "event": whole}
+    return json.dumps(about | ({"evidence": evidence} if evidence else {})).encode()
+
+
+def _evidence(event: Event, action: Action | None) -> dict[str, Any]:
+    own = event.data.get("evidence")
+    return own if isinstance(own, dict) else {} if action is None else action.intent.evidence
+
+
+def _line(event: Event, url: str) -> str:
+    data, name = event.data, event.subject.partition("/")[2]
+    match event.type:
+        case "intent":
+            what = f"{data.get('agent')} asks for {data.get('primitive')} on {event.subject}"
+            return f"{what}: {data.get('reason')} Approve: scanflow approve {data.get('id')}"
+        case "drift.found":
+            columns = _columns(data.get("columns"))
+            found = f"Drift{f' in {columns}' if columns else ''} (run {data.get('run')})"
+            picked = data.get("picked")
+            return found + (f"; {picked} samples wait for labels: {url}/labels" if picked else "")
+        case "run.failed":
+            return f"The run {name} of {data.get('workflow')} failed: {data.get('error')} See: scanflow show {name}"
+        case "model.promoted":
+            before = f", instead of version {data['before']}" if data.get("before") is not None else ""
+            return f"Version {data.get('version')} of {name} is in use{before}"
+        case "model.rejected":
+            return f"Version {data.get('version')} of {name} is rejected: {data.get('why')}"
+        case _:
+            return f"{data.get('primitive')} on {event.subject} was taken back. See: scanflow why {data.get('id')}"
+
+
+def _columns(columns: Any) -> str:
+    names = [one.get("name") if isinstance(one, dict) else one for one in columns] if isinstance(columns, list) else []
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(f"`{name}`" for name in names[:_MOST_NAMED]) + more
+
+
+def _escaped(text: str) -> str:
+    # What a failed step printed must not call everybody in a channel.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
