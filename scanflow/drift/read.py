@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.table import DataTable
+from scanflow.drift.table import DataTable, aligned
 from scanflow.errors import InvalidError, NotFoundError
 
 INPUT = "input:"
 """What the names of recorded inputs begin with in files of recorded predictions."""
-
-MOST_COLUMNS = 256
-"""Arrays of more numbers a row (pictures) are compared along their main directions."""
-
-DIRECTIONS = 32
 
 
 def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable]:
@@ -27,45 +21,13 @@ def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable]:
 
     Raises:
         NotFoundError: a file is missing, or a folder has no recorded predictions.
-        InvalidError: a file is of another kind, cannot be read, or has arrays of unlike lengths.
+        InvalidError: a file is of another kind, cannot be read, or has other columns than the other file.
     """
-    first, second = _read(reference), _read(current)
-    for name in first.keys() & second.keys():
-        one, other = first[name], second[name]
-        if one.ndim < 2 or other.ndim < 2:
-            continue
-        if one.shape[1:] != other.shape[1:]:
-            raise InvalidError(
-                f"{name!r} has rows of the shape {one.shape[1:]} in {reference.name} and {other.shape[1:]} in "
-                f"{current.name}. Compare data of one shape."
-            )
-        width = int(np.prod(one.shape[1:]))
-        if width > MOST_COLUMNS:
-            first[name], second[name] = _along_main_directions(one.reshape(len(one), -1), other.reshape(len(other), -1))
-    return _table(first), _table(second)
+    return aligned(read_table(reference), read_table(current))
 
 
-def _table(arrays: Mapping[str, NDArray[Any]]) -> DataTable:
-    columns: dict[str, NDArray[Any]] = {}
-    for name, array in arrays.items():
-        if array.ndim < 2:
-            columns[name] = array
-            continue
-        flat = array.reshape(len(array), -1)
-        columns.update({f"{name}[{at}]": flat[:, at] for at in range(flat.shape[1])})
-    return DataTable.of(columns)
-
-
-def _along_main_directions(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return both along the main directions of both, and how long what these leave out is: (rows, DIRECTIONS + 1)."""
-    both = np.concatenate([first, second]).astype(np.float64)
-    both -= both.mean(axis=0)
-    _, vectors = np.linalg.eigh(both.T @ both)
-    axes = vectors[:, ::-1][:, :DIRECTIONS]
-    along = both @ axes
-    left = np.linalg.norm(both - along @ axes.T, axis=1)
-    found = np.column_stack([along, left])
-    return found[: len(first)], found[len(first) :]
+def read_table(path: Path) -> DataTable:
+    return DataTable.of(_read(path))
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:

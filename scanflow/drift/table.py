@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,30 @@ from scanflow.errors import InvalidError
 FEW_VALUES = 10
 """A column of numbers with at most so many different ones is compared by their shares."""
 
+FLOAT32_MOST = float(np.finfo(np.float32).max)
+
+LEAST_ROWS = 10
+"""Of either table, to be compared."""
+
 MOST_LEVELS = 10
 """The commonest categories of a column that count one by one when columns are looked at together."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+MOST_WIDE = 256
+"""A column of arrays of more numbers a row (pictures) is compared along its main directions."""
+
+DIRECTIONS = 32
+
+FLOAT32_DIGITS = 8 * float(np.finfo(np.float32).eps)
+"""Numbers that came as float32 and differ by less, relative to their size, are one: they were rounded otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
 class Column:
-    """The values of one column: (rows,) of float64, NaN where missing, or of text, None where missing."""
+    """The values of one column: (rows,) of floats, NaN where missing, or of text, None where missing.
+
+    One of pictures has (rows, numbers), none of them missing, until two tables are :func:`aligned`.
+    """
 
     values: NDArray[Any]
 
@@ -36,19 +54,19 @@ class Column:
         if array.ndim != 1:
             raise InvalidError(f"The column {name!r} has the shape {array.shape}. Give one value a row.")
         if array.dtype.kind in "biuf":
-            numbers = array.astype(np.float64)
-            return cls(np.where(np.isinf(numbers), np.sign(numbers) * np.finfo(np.float64).max, numbers))
+            numbers = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
+            return cls(np.clip(numbers, -FLOAT32_MOST, FLOAT32_MOST))
         if array.dtype.kind in "mM":
             numbers = array.astype("int64").astype(np.float64)
             return cls(np.where(np.isnat(array), np.nan, numbers))
         missing = np.array([_is_missing(one) for one in array], bool)
-        texts = np.array([None if gone else str(one) for one, gone in zip(array, missing, strict=True)], object)
-        if not missing.all() and all(
-            isinstance(one, int | float | np.number) and not isinstance(one, bool)
-            for one, gone in zip(array, missing, strict=True)
-            if not gone
-        ):
-            return cls(np.array([np.nan if gone else float(one) for one, gone in zip(array, missing, strict=True)]))
+        present = [one for one, gone in zip(array, missing, strict=True) if not gone]
+        if present and all(isinstance(one, int | float | np.number) and not isinstance(one, bool) for one in present):
+            found = np.full(len(array), np.nan)
+            found[~missing] = np.array(present, np.float64)
+            return cls(found)
+        texts = np.full(len(array), None, object)
+        texts[~missing] = [str(one) for one in present]
         return cls(texts)
 
     @property
@@ -56,45 +74,51 @@ class Column:
         """Whether the values are numbers."""
         return self.values.dtype.kind == "f"
 
-    @property
-    def numbers(self) -> NDArray[np.float64]:
-        """The values of a column of numbers."""
-        return self.values
-
-    @property
+    @cached_property
     def missing(self) -> NDArray[np.bool_]:
         """(rows,): where there is no value."""
         found: NDArray[np.bool_] = np.isnan(self.values) if self.is_numeric else self.values == np.array(None)
         return found
 
     def then(self, other: Column) -> Column:
-        """Return the rows of both; text where only one is of numbers."""
-        if self.is_numeric == other.is_numeric:
-            return Column(np.concatenate([self.values, other.values]))
-        return Column(np.concatenate([self._as_text(), other._as_text()]))
+        """Return the rows of both; text where only one is of numbers, float32 where one came so."""
+        if self.is_numeric != other.is_numeric:
+            return Column(np.concatenate([self._as_text(), other._as_text()]))
+        both = np.concatenate([self.values, other.values])
+        if np.float32 in (self.values.dtype, other.values.dtype):
+            both = _rounded(both.astype(np.float32))
+        return Column(both)
+
+    def at(self, rows: slice | NDArray[Any]) -> Column:
+        return Column(self.values[rows])
 
     def _as_text(self) -> NDArray[Any]:
         if not self.is_numeric:
             return self.values
         return np.array([None if np.isnan(one) else f"{one:g}" for one in self.values], object)
 
+    @cached_property
+    def levels(self) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
+        """What different values there are, ascending; which of them each row has, -1 where missing; and how often."""
+        kept = self.values[~self.missing]
+        found, index, counts = np.unique(
+            kept if self.is_numeric else kept.astype(str), return_inverse=True, return_counts=True
+        )
+        codes = np.full(len(self.values), -1, np.intp)
+        codes[~self.missing] = index
+        return found, codes, counts
+
     def codes(self, *, rare: int) -> NDArray[np.intp] | None:
         """Return the category of each row, -1 where missing; None for numbers of which there are many different ones.
 
         Categories with fewer than ``rare`` rows are one.
         """
-        present = ~self.missing
-        kept = self.values[present]
-        levels, index, counts = np.unique(
-            kept if self.is_numeric else kept.astype(str), return_inverse=True, return_counts=True
-        )
+        levels, index, counts = self.levels
         if self.is_numeric and len(levels) > FEW_VALUES:
             return None
         common = counts >= rare
-        renumbered = np.where(common, np.cumsum(common) - 1, int(common.sum()))
-        codes = np.full(len(self.values), -1, np.intp)
-        codes[present] = renumbered[index]
-        return codes
+        renumbered = np.append(np.where(common, np.cumsum(common) - 1, int(common.sum())), -1)
+        return renumbered[index]
 
     def features(self, codes: NDArray[np.intp] | None) -> list[NDArray[np.float64]]:
         """Return what the column is when it is looked at together with others, one or more (rows,)."""
@@ -105,9 +129,9 @@ class Column:
             scores[~missing] = normal_scores(self.values[~missing])
             features.append(scores)
         elif codes is not None:
-            levels, counts = np.unique(codes[codes >= 0], return_counts=True)
-            commonest = levels[np.argsort(counts, kind="stable")[::-1][:MOST_LEVELS]]
-            dropped = commonest[1:] if len(levels) <= MOST_LEVELS else commonest  # the shares add up to 1
+            counts = np.bincount(codes[codes >= 0])
+            commonest = np.argsort(counts, kind="stable")[::-1][:MOST_LEVELS]
+            dropped = commonest[1:] if len(counts) <= MOST_LEVELS else commonest  # the shares add up to 1
             features.extend((codes == level).astype(np.float64) for level in dropped)
         if missing.any():
             features.append(missing.astype(np.float64))
@@ -115,16 +139,18 @@ class Column:
 
     def summary(self, rows: slice) -> dict[str, float]:
         """Return what a person is shown of some rows: mean and deviation, or the shares of the commonest categories."""
-        values, missing = self.values[rows], self.missing[rows]
+        missing = self.missing[rows]
         shown: dict[str, float] = {}
-        kept = values[~missing]
-        if self.is_numeric and len(kept):
+        if missing.all():
+            pass
+        elif self.is_numeric:
+            kept = self.values[rows][~missing].astype(np.float64)
             shown = {"mean": float(kept.mean()), "sd": float(kept.std()), "median": float(np.median(kept))}
-        elif len(kept):
-            levels, counts = np.unique(self.values[~self.missing].astype(str), return_counts=True)
-            own = kept.astype(str)
-            for level in levels[np.argsort(counts, kind="stable")[::-1][:MOST_LEVELS]]:
-                shown[str(level)] = float((own == level).mean())
+        else:
+            levels, codes, counts = self.levels
+            own = np.bincount(codes[rows][~missing], minlength=len(levels)) / int((~missing).sum())
+            commonest = np.argsort(counts, kind="stable")[::-1][:MOST_LEVELS]
+            shown = {str(levels[at]): float(own[at]) for at in commonest}
         if self.missing.any():
             shown["missing"] = float(missing.mean())
         return shown
@@ -138,7 +164,8 @@ class DataTable:
 
     @classmethod
     def of(cls, data: Any, *, names: Sequence[str] | None = None) -> DataTable:
-        """Read a mapping of columns, a DataFrame, or an array (rows, ...) of numbers, whose columns are then numbered.
+        """Read a mapping of columns, a DataFrame, an array with named fields, or one of (rows, ...), whose columns are
+        then numbered, unless they have ``names``.
 
         Raises:
             InvalidError: columns of unlike lengths, no column, or names that do not fit.
@@ -147,17 +174,30 @@ class DataTable:
             return data
         if isinstance(data, Mapping) or hasattr(data, "columns"):
             given = {str(name): data[name] for name in (data if isinstance(data, Mapping) else data.columns)}
+        elif (array := np.asarray(data)).dtype.names is not None:
+            given = {name: array[name] for name in array.dtype.names}
         else:
-            array = np.asarray(data)
-            flat = array.reshape(len(array), -1) if array.ndim else array
-            if flat.ndim != 2 or flat.shape[1] == 0:
+            if array.ndim == 0 or (array.size == 0 and len(array) > 0):
                 raise InvalidError(
                     f"A table cannot be made of an array of the shape {array.shape}. Give (rows, columns)."
                 )
-            if names is not None and len(names) != flat.shape[1]:
-                raise InvalidError(f"There are {len(names)} names for {flat.shape[1]} columns. Give one each.")
-            given = {str(name): flat[:, at] for at, name in enumerate(names or range(flat.shape[1]))}
-        columns = {name: Column.of(name, values) for name, values in given.items()}
+            given = {"": array if array.ndim > 1 else array[:, None]}
+            width = int(np.prod(given[""].shape[1:]))
+            if names is not None and len(names) != width:
+                raise InvalidError(f"There are {len(names)} names for {width} columns. Give one each.")
+        columns: dict[str, Column] = {}
+        for name, values in given.items():
+            part = np.asarray(values)
+            if part.ndim < 2:
+                columns[name] = Column.of(name, values)
+                continue
+            flat = part.reshape(len(part), -1) if len(part) else part.reshape(0, int(np.prod(part.shape[1:])))
+            if flat.shape[1] > MOST_WIDE and flat.dtype.kind in "biuf":
+                columns[name] = Column(flat)
+                continue
+            numbered = [f"{name}[{at}]" if name else str(at) for at in range(flat.shape[1])]
+            chosen = list(names) if names is not None and not name else numbered
+            columns.update({one: Column.of(one, flat[:, at]) for at, one in enumerate(chosen)})
         lengths = {len(one.values) for one in columns.values()}
         if len(lengths) != 1:
             raise InvalidError(
@@ -172,12 +212,30 @@ class DataTable:
         """How many rows there are."""
         return len(next(iter(self.columns.values())).values)
 
+    def check(self, what: str, *, least: int = LEAST_ROWS) -> None:
+        if self.rows < least:
+            raise InvalidError(
+                f"The {what} has {self.rows} rows, and at least {least} are needed. "
+                + ("Give more of the training data." if what == "reference" else "Wait for more data.")
+            )
+
+    def order(self) -> NDArray[np.intp]:
+        """Return the rows in an order that does not depend on theirs."""
+        weigh = np.random.default_rng(0)
+        keys = [
+            one.levels[1] if one.values.ndim == 1 else one.values @ weigh.normal(size=one.values.shape[1])
+            for one in self.columns.values()
+        ]
+        return np.lexsort(keys)
+
     def some(self, most: int, generator: np.random.Generator) -> DataTable:
         """Return the table, or ``most`` of its rows drawn at random, in their order."""
         if self.rows <= most:
             return self
-        chosen = np.sort(generator.choice(self.rows, most, replace=False))
-        return DataTable({name: Column(one.values[chosen]) for name, one in self.columns.items()})
+        return self.at(np.sort(generator.choice(self.rows, most, replace=False)))
+
+    def at(self, rows: NDArray[Any]) -> DataTable:
+        return DataTable({name: one.at(rows) for name, one in self.columns.items()})
 
 
 def normal_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -186,11 +244,11 @@ def normal_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return scores
 
 
-def paired(reference: DataTable, current: DataTable) -> dict[str, tuple[Column, Column]]:
-    """Return each column of both tables, in the reference's order.
+def aligned(reference: DataTable, current: DataTable) -> tuple[DataTable, DataTable]:
+    """Return both tables with the reference's columns in its order, pictures along the main directions of both.
 
     Raises:
-        InvalidError: one table has a column that the other has not.
+        InvalidError: one table has a column that the other has not, or pictures of another shape.
     """
     lacking = [name for name in reference.columns if name not in current.columns]
     unknown = [name for name in current.columns if name not in reference.columns]
@@ -201,7 +259,54 @@ def paired(reference: DataTable, current: DataTable) -> dict[str, tuple[Column, 
             + (f"The reference lacks {', '.join(map(repr, unknown))}. " if unknown else "")
             + "Give both the same."
         )
-    return {name: (reference.columns[name], current.columns[name]) for name in reference.columns}
+    old: dict[str, Column] = {}
+    new: dict[str, Column] = {}
+    for name, before in reference.columns.items():
+        after = current.columns[name]
+        if before.values.ndim == 1 == after.values.ndim:
+            old[name], new[name] = before, after
+            continue
+        if before.values.shape[1:] != after.values.shape[1:]:
+            raise InvalidError(
+                f"{name!r} has rows of the shape {before.values.shape[1:]} in the reference and "
+                f"{after.values.shape[1:]} now. Compare data of one shape."
+            )
+        along = main_directions(np.concatenate([before.values, after.values]), DIRECTIONS)
+        for at, values in enumerate(along.T):
+            one = f"{name}[{at}]" if name else str(at)
+            old[one], new[one] = Column(values[: reference.rows]), Column(values[reference.rows :])
+    return DataTable(old), DataTable(new)
+
+
+def main_directions(rows: NDArray[Any], most: int) -> NDArray[np.float64]:
+    """Return rows (n, d) along their ``most`` directions of greatest variance, and how long what these leave out is:
+    (n, most + 1). By a randomised decomposition (Halko, Martinsson and Tropp, 2011), in time linear in d."""
+    flat = rows.astype(np.float64)
+    if not np.isfinite(flat).all():
+        raise InvalidError("Some pictures have NaN or infinite values. Drop or repair them first.")
+    largest = float(np.abs(flat).max(initial=0.0))
+    centred = (flat - flat.mean(axis=0)) / max(largest, 1e-300)
+    most = min(most, *centred.shape)
+    spanned = np.random.default_rng(0).normal(size=(centred.shape[1], min(most + 8, *centred.shape)))
+    for _ in range(4):
+        spanned, _ = np.linalg.qr(centred.T @ (centred @ spanned))
+    _, _, turned = np.linalg.svd(centred @ spanned, full_matrices=False)
+    axes = spanned @ turned[:most].T
+    along = centred @ axes
+    off = np.linalg.norm(centred - along @ axes.T, axis=1)
+    found = np.column_stack([along, off])
+    return np.where(np.abs(found) > FLOAT32_DIGITS * np.sqrt(centred.shape[1]), found, 0.0)  # else it is rounding
+
+
+def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return values of which those that differ by what rounding may do are one."""
+    order = np.argsort(values, kind="stable")  # NaN comes last
+    ascending = values[order].astype(np.float64)
+    apart = ~(np.diff(ascending) <= FLOAT32_DIGITS * np.abs(ascending[1:]))
+    group = np.concatenate([[0], np.cumsum(apart)]) if len(values) else np.empty(0, np.intp)
+    found = np.empty_like(values)
+    found[order] = values[order][np.searchsorted(group, group)]
+    return found
 
 
 def _is_missing(value: Any) -> bool:
@@ -220,30 +325,29 @@ class Shares:
 
 
 def shares(reference: Column, current: Column, *, most: int = 20) -> Shares:
-    """Return in which bins both columns' values lie: their common categories, or ranges that are equally wide.
+    return shares_of(reference.then(current), len(reference.values), most=most)
+
+
+def shares_of(both: Column, old: int, *, most: int = 20) -> Shares:
+    """Return in which bins the values of a column lie, whose first ``old`` rows are the reference's: their common
+    categories, or ranges that are equally wide.
 
     Ranges span what lies between the 0.5th and the 99.5th percentile of both; what is beyond is in the outermost.
     """
-    both = reference.then(current)
-    codes = both.codes(rare=1)
-    present = ~both.missing
-    if codes is None:
-        edges = np.unique(both.values[present])
+    levels, codes, counts = both.levels
+    if both.is_numeric and len(levels) > FEW_VALUES:
+        edges = levels
         if len(edges) > most:  # else each value is one
-            low, high = np.quantile(both.values[present], [0.005, 0.995])
+            low, high = np.quantile(both.values[~both.missing], [0.005, 0.995])
             edges = np.linspace(low, high if high > low else low + 1, most + 1)[:-1]
-        last = len(edges) - 1
-        codes = np.where(present, np.clip(np.searchsorted(edges, both.values, side="right") - 1, 0, last), -1)
-        names = tuple(f"{edge:.3g}" for edge in edges)
+        within = np.clip(np.searchsorted(edges, both.values, side="right") - 1, 0, len(edges) - 1)
+        codes, names = np.where(both.missing, -1, within), tuple(f"{edge:.3g}" for edge in edges)
     else:
-        levels, counts = np.unique(
-            both.values[present].astype(str if not both.is_numeric else float), return_counts=True
-        )
         commonest = np.sort(np.argsort(counts, kind="stable")[::-1][:most])
-        names = tuple(f"{levels[at]:g}" if both.is_numeric else str(levels[at]) for at in commonest)
-        codes = np.searchsorted(commonest, np.where(codes < 0, -1, codes))
-        codes[~present] = -1
-    old = len(reference.values)
+        names = tuple(f"{one:g}" if both.is_numeric else str(one) for one in levels[commonest])
+        place = np.full(len(levels) + 1, -1)
+        place[commonest] = np.arange(len(commonest))
+        codes = place[codes]
 
     def counted(own: NDArray[np.intp]) -> tuple[float, ...]:
         counts = np.bincount(own[(own >= 0) & (own < len(names))], minlength=len(names))

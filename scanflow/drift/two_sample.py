@@ -12,15 +12,25 @@ What columns cannot show by themselves is looked for in three more families: the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import sparse, stats
 
-from scanflow.drift.table import Column, DataTable, Shares, normal_scores, paired, shares
+from scanflow.drift.table import (
+    LEAST_ROWS,
+    Column,
+    DataTable,
+    Shares,
+    aligned,
+    main_directions,
+    normal_scores,
+    shares_of,
+)
 from scanflow.errors import InvalidError
 
 Floats = NDArray[np.float64]
@@ -34,7 +44,13 @@ MOST_FEATURES = 64
 RARE = 5
 """Categories with fewer rows than this in both tables together are taken as one."""
 
-LEAST_ROWS = 10
+LEAST_P = 1e-12
+"""No p-value is told to be less."""
+
+MOST_CUTS = 256
+"""At so many values distribution functions are compared, evenly drawn from those there are."""
+
+_JOINT = ("means", "products", "mmd")
 
 COLUMNS_SHARE = 0.5
 """The share of the error level that is for columns one by one; the tests of all together divide the rest."""
@@ -46,15 +62,16 @@ class ColumnDrift:
 
     name: str
     test: str
-    """``ks`` (numbers), ``chi2`` (categories and numbers with few values), ``missing`` where that changed most."""
+    """``ks`` (numbers), ``chi2`` (categories and numbers with few values), ``missing`` where that changed most;
+    ``means`` or ``products`` where it changed together with others, not by itself."""
 
     statistic: float
     p: float
-    """Adjusted for all that was looked at; below the level the column has drifted."""
+    """Adjusted for all that was looked at; at or below the level the column has drifted."""
 
     effect: float
-    """0 to 1: the largest difference between the distribution functions (``ks``), or by how much the shares of
-    categories differ in all (total variation)."""
+    """0 to 1: the largest difference between the distribution functions (``ks``), by how much the shares of categories
+    differ in all (total variation), or half of the deviations that a mean or product moved by (1 at most)."""
 
     reference: dict[str, float]
     current: dict[str, float]
@@ -72,8 +89,13 @@ class JointDrift:
     p: float
     """Adjusted for all that was looked at."""
 
-    columns: tuple[str, ...]
-    """The columns that it concerns most, where the test can say so."""
+    concerns: tuple[ColumnDrift, ...] = field(default=(), repr=False)
+    """The columns that it concerns most, where the test can say so, as they changed together with others."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of those."""
+        return tuple(one.name for one in self.concerns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +111,35 @@ class Comparison:
 
     joint: tuple[JointDrift, ...]
     rows: tuple[int, int]
+    statistic: float
+    """How strong the strongest sign of drift is: minus the decimal logarithm of its p-value, not adjusted."""
+
+    threshold: float
+    """What the statistic exceeds where ``p`` is at most ``level``."""
+
     least_effect: float = 0.0
 
     @property
     def drifted(self) -> bool:
         """Whether the second table was drawn otherwise; with a ``least_effect``, whether a column moved by that."""
-        together = self.least_effect == 0 and any(one.p <= self.level for one in self.joint)
-        return bool(self.drifted_columns) or together
+        return self.p <= self.level if self.least_effect == 0 else bool(self.drifted_columns)
 
     @property
     def drifted_columns(self) -> tuple[ColumnDrift, ...]:
         """The columns that have drifted by ``least_effect`` or more."""
-        return tuple(one for one in self.columns if one.p <= self.level and one.effect >= self.least_effect)
+        return tuple(filter(self.has_drifted, self.columns))
+
+    def has_drifted(self, column: ColumnDrift) -> bool:
+        return column.p <= self.level and column.effect >= self.least_effect
+
+    @property
+    def named(self) -> tuple[ColumnDrift, ...]:
+        """The columns that have drifted by themselves, then those that did together with others."""
+        found = {one.name: one for one in self.drifted_columns}
+        for joint in self.joint if self.least_effect == 0 else ():
+            if joint.p <= self.level:
+                found = {one.name: one for one in joint.concerns} | found
+        return tuple(sorted(found.values(), key=lambda one: (one.test in _JOINT, one.p, -one.effect)))
 
 
 def compare(
@@ -125,6 +164,38 @@ def compare(
     Raises:
         InvalidError: other columns than the reference's, too few rows or permutations.
     """
+    check_options(level, permutations, least_effect)
+    reference.check("reference", least=LEAST_ROWS)
+    current.check("batch")
+    generator = np.random.default_rng(seed)
+    before, after = aligned(reference.some(MOST_ROWS, generator), current.some(MOST_ROWS, generator))
+    divisions = Divisions.drawn(before.rows, after.rows, permutations, generator)
+    looks = [_look(name, one.then(after.columns[name]), divisions) for name, one in before.columns.items()]
+    features, owners = joint_features([(look.column, look.codes) for look in looks])
+    families = _joint(features, divisions)
+    # Of all columns: how often the smallest of as many independent p-values as their median shows is as small.
+    smallest = np.min([look.p for look in looks], axis=0)
+    many = np.log(0.5) / np.log1p(-min(float(np.median(smallest)), 0.5))
+    among = 1 / COLUMNS_SHARE if families else 1.0
+    least = np.min([among * _of_many(smallest, many), *(one.scaled(len(families)) for one in families)], axis=0)
+    adjusted = _adjustment(least)
+    columns = [look.found(adjusted(among * float(_of_many(look.p[0], many))), before.rows) for look in looks]
+    by_owner = [columns[at] for at in owners]
+    joint = [one.found(adjusted(float(one.scaled(len(families))[0])), by_owner) for one in families]
+    strict = np.sort(least)[math.floor(level * len(least))]
+    return Comparison(
+        level=level,
+        p=adjusted(float(least[0])),
+        columns=tuple(sorted(columns, key=lambda one: (one.p, -one.effect))),
+        joint=tuple(joint),
+        rows=(reference.rows, current.rows),
+        statistic=-math.log10(max(float(least[0]), LEAST_P)),
+        threshold=-math.log10(max(float(strict) * (1 - 1e-9), LEAST_P)),
+        least_effect=least_effect,
+    )
+
+
+def check_options(level: float, permutations: int, least_effect: float) -> None:
     if not 0 < level <= 0.1:
         raise InvalidError(f"level={level} is not above 0 and at most 0.1. Give 0.01, say.")
     if permutations < 5 / level - 1:
@@ -134,37 +205,6 @@ def compare(
         )
     if not 0 <= least_effect <= 1:
         raise InvalidError(f"least_effect={least_effect} is not between 0 and 1. Give 0.1, say.")
-    for what, table in (("reference", reference), ("current", current)):
-        if table.rows < LEAST_ROWS:
-            raise InvalidError(f"The {what} table has {table.rows} rows, and at least {LEAST_ROWS} are needed.")
-    generator = np.random.default_rng(seed)
-    pairs = paired(reference.some(MOST_ROWS, generator), current.some(MOST_ROWS, generator))
-    rows = (min(reference.rows, MOST_ROWS), min(current.rows, MOST_ROWS))
-    divisions = Divisions.drawn(*rows, permutations, generator)
-    looks = [_look(name, before.then(after), divisions) for name, (before, after) in pairs.items()]
-    features, owners = _features(looks)
-    families = _joint(features, divisions)
-    # Of all columns: how often the smallest of as many independent p-values as their median shows is as small.
-    smallest = np.min([look.p for look in looks], axis=0)
-    many = np.log(0.5) / np.log1p(-min(float(np.median(smallest)), 0.5))
-    among = 1 / COLUMNS_SHARE if families else 1.0
-    least = np.min([among * _of_many(smallest, many), *(one.scaled(len(families)) for one in families)], axis=0)
-    adjusted = _share_at_most(least)
-    columns = [look.found(adjusted(among * float(_of_many(look.p[0], many))), rows[0]) for look in looks]
-    joint = [
-        JointDrift(
-            test=one.test, p=adjusted(float(one.scaled(len(families))[0])), columns=_concerned(one, owners, looks)
-        )
-        for one in families
-    ]
-    return Comparison(
-        level=level,
-        p=adjusted(float(least[0])),
-        columns=tuple(sorted(columns, key=lambda one: (one.p, -one.effect))),
-        joint=tuple(joint),
-        rows=(reference.rows, current.rows),
-        least_effect=least_effect,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,31 +238,40 @@ class Divisions:
 
 
 @dataclass(slots=True)
+class _Tested:
+    """A test under all divisions; statistic and effect are those of the given one."""
+
+    p: Floats
+    """(1 + permutations,): not adjusted."""
+
+    statistic: float = 0.0
+    effect: float = 0.0
+
+
+@dataclass(slots=True)
 class _Look:
     """One column under all divisions."""
 
     column: Column
     name: str
     test: str
-    statistic: float
-    effect: float
+    shown: _Tested
     p: Floats
-    """(1 + permutations,): not adjusted."""
+    """(1 + permutations,): of all that is tested in it, not adjusted for other columns."""
 
     codes: NDArray[np.intp] | None
     """(rows,): the category of each row, -1 for none; None where the column is of numbers."""
 
     def found(self, p: float, old: int) -> ColumnDrift:
-        reference, current = self.column.summary(slice(0, old)), self.column.summary(slice(old, None))
         return ColumnDrift(
             name=self.name,
             test=self.test,
-            statistic=self.statistic,
-            p=float(p),
-            effect=self.effect,
-            reference=reference,
-            current=current,
-            shares=shares(Column(self.column.values[:old]), Column(self.column.values[old:])),
+            statistic=self.shown.statistic,
+            p=p,
+            effect=self.shown.effect,
+            reference=self.column.summary(slice(0, old)),
+            current=self.column.summary(slice(old, None)),
+            shares=shares_of(self.column, old),
         )
 
 
@@ -230,90 +279,93 @@ def _look(name: str, column: Column, divisions: Divisions) -> _Look:
     codes = column.codes(rare=RARE)
     missing = column.missing
     if codes is None:
-        test, statistic, effect, p = _ks(column.numbers, missing, divisions)
-        p = np.minimum(1.0, 2 * np.minimum(p, _lepage(column.numbers, missing, divisions)))
+        test, shown = "ks", _ks(column.values, missing, divisions)
+        p = np.minimum(1.0, 2 * np.minimum(shown.p, _lepage(column.values, missing, divisions)))
     else:
-        test, statistic, effect, p = _chi2(np.where(missing, -1, codes), divisions)
+        test, shown = "chi2", _chi2(codes, divisions)
+        p = shown.p
     if missing.any() and not missing.all():
         by_missing = _chi2(missing.astype(np.intp), divisions)
-        if by_missing[3][0] < p[0]:
-            test, statistic, effect = "missing", by_missing[1], by_missing[2]
-        p = np.minimum(1.0, 2 * np.minimum(p, by_missing[3]))
-    return _Look(column, name, test, float(statistic), float(effect), p, codes)
+        if by_missing.p[0] < p[0]:
+            test, shown = "missing", by_missing
+        p = np.minimum(1.0, 2 * np.minimum(p, by_missing.p))
+    return _Look(column, name, test, shown, p, codes)
 
 
-def _ks(numbers: Floats, missing: NDArray[np.bool_], divisions: Divisions) -> tuple[str, float, float, Floats]:
-    """Kolmogorov and Smirnov's distance, with Stephens' approximation of its p-value."""
+def _ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> _Tested:
+    """Kolmogorov and Smirnov's distance at ``MOST_CUTS`` values, with Stephens' approximation of its p-value."""
     rows = np.flatnonzero(~missing)
     order = rows[np.argsort(numbers[rows], kind="stable")]
     if len(order) == 0:
-        return "ks", 0.0, 0.0, np.ones(divisions.members.shape[1])
-    new = np.cumsum(divisions.members[order], axis=0, dtype=np.float32)
+        return _Tested(np.ones(divisions.members.shape[1]))
+    last = np.flatnonzero(np.append(np.diff(numbers[order]) != 0, True)) + 1
+    if len(last) > MOST_CUTS:
+        last = last[np.linspace(0, len(last) - 1, MOST_CUTS).round().astype(np.intp)]
+    starts = np.concatenate([[0], last])
+    between = sparse.csr_array(
+        (np.ones(len(order), np.float32), order, starts), shape=(len(last), len(divisions.members))
+    )
+    new = np.cumsum(between @ divisions.members, axis=0)
     totals = new[-1]
     olds = np.maximum(len(order) - totals, 1)
-    last = np.flatnonzero(np.append(np.diff(numbers[order]) != 0, True))
-    ranks = (last + 1).astype(np.float32)[:, None]
-    distance = np.abs(new[last] / np.maximum(totals, 1) - (ranks - new[last]) / olds).max(axis=0).astype(np.float64)
+    ranks = last.astype(np.float32)[:, None]
+    distance = np.abs(new / np.maximum(totals, 1) - (ranks - new) / olds).max(axis=0).astype(np.float64)
     root = np.sqrt(totals * olds / len(order)).astype(np.float64)
     p = stats.kstwobign.sf((root + 0.12 + 0.11 / np.maximum(root, 1e-9)) * distance)
-    return "ks", float(distance[0]), float(distance[0]), np.asarray(p, np.float64)
+    return _Tested(np.asarray(p, np.float64), float(distance[0]), float(distance[0]))
 
 
-def _lepage(numbers: Floats, missing: NDArray[np.bool_], divisions: Divisions) -> Floats:
+def _lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Floats:
     """Return the p-values of a test of place and spread (Lepage, 1971), with normal scores in place of Wilcoxon's and
     Ansari's ranks: it sees small shifts that the largest distance does not."""
     rows = np.flatnonzero(~missing)
     if len(rows) < 2:
         return np.ones(divisions.members.shape[1])
     scores = normal_scores(numbers[rows])
-    both = np.stack([scores, scores**2], axis=1)
-    both -= both.mean(axis=0)
-    spread = both.std(axis=0, ddof=1)
-    both /= np.where(spread > 1e-9, spread, 1)
-    members = divisions.members[rows]
+    both = _standardised(np.stack([scores, scores**2], axis=1))
+    members = divisions.members[rows] if missing.any() else divisions.members
     totals = members.sum(axis=0, dtype=np.float64)
-    sums = (members.T @ both.astype(np.float32)).astype(np.float64)
-    variance = totals * (len(rows) - totals) / len(rows)
+    sums = (members.T @ both).astype(np.float64)
+    variance = totals * (len(rows) - totals) / (len(rows) - 1)
     statistic = (sums**2).sum(axis=1) / np.maximum(variance, 1e-9)
     return np.asarray(stats.chi2.sf(statistic, 2), np.float64)
 
 
-def _chi2(codes: NDArray[np.intp], divisions: Divisions) -> tuple[str, float, float, Floats]:
+def _chi2(codes: NDArray[np.intp], divisions: Divisions) -> _Tested:
     """Pearson's chi square of the table of categories, those that are missing (-1) left out."""
     kept = codes >= 0
     levels, index = np.unique(codes[kept], return_inverse=True)
     if len(levels) < 2:
-        return "chi2", 0.0, 0.0, np.ones(divisions.members.shape[1])
+        return _Tested(np.ones(divisions.members.shape[1]))
     ones = np.zeros((int(kept.sum()), len(levels)), np.float32)
     ones[np.arange(len(index)), index] = 1
     new = (divisions.members[kept].T @ ones).astype(np.float64)
-    all_ = ones.sum(axis=0, dtype=np.float64)
-    old = all_ - new
+    both = ones.sum(axis=0, dtype=np.float64)
+    old = both - new
     news, olds = new.sum(axis=1, keepdims=True), old.sum(axis=1, keepdims=True)
-    expected = all_ * news / (news + olds)
     with np.errstate(divide="ignore", invalid="ignore"):
-        statistic = ((new - expected) ** 2 / expected).sum(axis=1) + (
-            (old - (all_ - expected)) ** 2 / (all_ - expected)
-        ).sum(axis=1)
-        effect = float(0.5 * np.abs(new[0] / news[0] - old[0] / olds[0]).sum())
-    statistic = np.nan_to_num(statistic)
+        shares = np.nan_to_num(new / news - old / olds)
+        statistic = (shares**2 * news * olds / both).sum(axis=1)
     p = np.asarray(stats.chi2.sf(statistic, len(levels) - 1), np.float64)
-    return "chi2", float(statistic[0]), effect, p
+    return _Tested(p, float(statistic[0]), float(0.5 * np.abs(shares[0]).sum()))
 
 
-def _features(looks: Sequence[_Look]) -> tuple[NDArray[np.float32], list[int]]:
-    """Return (rows, features) with mean 0 and variance 1, and the column that each feature is of.
+def joint_features(columns: Sequence[tuple[Column, NDArray[np.intp] | None]]) -> tuple[NDArray[np.float32], list[int]]:
+    """Return (rows, features) with mean 0 and variance 1, and the number of the column that each feature is of.
 
     Numbers become normal scores, so that neither their scale nor a few wild values count; categories, one feature each.
     """
-    features, owners = [], []
-    for at, look in enumerate(looks):
-        for values in look.column.features(look.codes):
-            spread = values.std()
-            if spread > 1e-9:
-                features.append((values - values.mean()) / spread)
-                owners.append(at)
-    return np.stack(features, axis=1).astype(np.float32) if features else np.empty((0, 0), np.float32), owners
+    found = [(values, at) for at, (column, codes) in enumerate(columns) for values in column.features(codes)]
+    found = [(values, at) for values, at in found if values.std() > 1e-9]
+    if not found:
+        return np.empty((0, 0), np.float32), []
+    return _standardised(np.stack([values for values, _ in found], axis=1)), [at for _, at in found]
+
+
+def _standardised(features: NDArray[Any]) -> NDArray[np.float32]:
+    spread = features.std(axis=0)
+    result: NDArray[np.float32] = (features - features.mean(axis=0)) / np.where(spread > 1e-6, spread, 1)
+    return result.astype(np.float32)
 
 
 @dataclass(slots=True)
@@ -322,7 +374,9 @@ class _Family:
     statistic: Floats
     """(1 + permutations,): higher is further apart."""
 
+    weight: float
     by_feature: Floats | None = None
+    """(features,): the given division's, where it is of each."""
 
     def scaled(self, families: int) -> Floats:
         """Return p-values, (1 + permutations,), divided by the family's share of the error level.
@@ -335,30 +389,42 @@ class _Family:
         p = stats.pearson3.sf(deviations, float((deviations**3).mean()))
         return np.asarray(p, np.float64) * families / (1 - COLUMNS_SHARE)
 
+    def found(self, p: float, owners: Sequence[ColumnDrift]) -> JointDrift:
+        """Return what became of the family; ``owners``: the column of each feature."""
+        concerns: dict[str, ColumnDrift] = {}
+        if self.by_feature is not None:
+            strongest = np.argsort(self.by_feature)[::-1]
+            for at in strongest[self.by_feature[strongest] >= 0.5 * self.by_feature[strongest[0]]]:
+                moved, one = float(self.by_feature[at]), owners[at]
+                effect = min(1.0, math.sqrt(moved / self.weight) / 2)
+                concerns.setdefault(one.name, replace(one, test=self.test, statistic=moved, p=p, effect=effect))
+        return JointDrift(test=self.test, p=p, concerns=tuple(concerns.values())[:5])
+
 
 def _joint(features: NDArray[np.float32], divisions: Divisions) -> list[_Family]:
     if features.shape[1] < 2:
         return []
-    few = features if features.shape[1] <= MOST_FEATURES else _main_directions(features)
-    white = _whitened(few)
+    few = features
+    if features.shape[1] > MOST_FEATURES:
+        few = _standardised(main_directions(features, MOST_FEATURES - 1))
+    white = whitened(few)
     weight = divisions.weight
     means = weight * (divisions.difference(white) ** 2).sum(axis=1)
+    moved = weight * divisions.difference(features)[0] ** 2 if few is features else None
     first, second = np.triu_indices(few.shape[1])
-    products = few[:, first] * few[:, second]
-    spread = products.std(axis=0)
-    products = (products - products.mean(axis=0)) / np.where(spread > 1e-6, spread, 1)
-    squares = weight * divisions.difference(products) ** 2
-    largest = squares[0] if few is features else None
-    by_feature = None
-    if largest is not None:
-        by_feature = np.zeros(features.shape[1])
-        np.maximum.at(by_feature, first, largest)
-        np.maximum.at(by_feature, second, largest)
+    squares = weight * divisions.difference(_standardised(few[:, first] * few[:, second])) ** 2
+    largest = None
+    if few is features:
+        largest = np.zeros(features.shape[1])
+        np.maximum.at(largest, first, squares[0])
+        np.maximum.at(largest, second, squares[0])
     # Few pairs that change much, or many that change a little: the larger share of either's own spread.
-    most, whole = squares.max(axis=1), squares.sum(axis=1)
-    together = np.maximum(_score(most), _score(whole))
-    mmd = _discrepancy(white, divisions)
-    return [_Family("means", means), _Family("products", together, by_feature), _Family("mmd", mmd)]
+    together = np.maximum(_score(squares.max(axis=1)), _score(squares.sum(axis=1)))
+    return [
+        _Family("means", means, weight, moved),
+        _Family("products", together, weight, largest),
+        _Family("mmd", _discrepancy(white, divisions), weight),
+    ]
 
 
 def _score(statistic: Floats) -> Floats:
@@ -368,23 +434,11 @@ def _score(statistic: Floats) -> Floats:
     return (statistic - middle) / max(float(upper), 1e-12)
 
 
-def _main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (rows, MOST_FEATURES): along the main directions, and the length of what these leave out."""
-    values, vectors = np.linalg.eigh(features.T @ features / len(features))
-    axes = vectors[:, np.argsort(values)[::-1][: MOST_FEATURES - 1]]
-    along = features @ axes
-    left = np.linalg.norm(features - along @ axes.T, axis=1)
-    both = np.column_stack([along, left])
-    spread = both.std(axis=0)
-    whitened: NDArray[np.float32] = ((both - both.mean(axis=0)) / np.where(spread > 1e-6, spread, 1)).astype(np.float32)
-    return whitened
-
-
-def _whitened(features: NDArray[np.float32]) -> NDArray[np.float32]:
+def whitened(features: NDArray[np.float32]) -> NDArray[np.float32]:
     values, vectors = np.linalg.eigh(np.cov(features.T.astype(np.float64)))
     kept = values > 1e-3 * values.max()
-    whitened: NDArray[np.float32] = (features @ (vectors[:, kept] / np.sqrt(values[kept]))).astype(np.float32)
-    return whitened
+    found: NDArray[np.float32] = (features @ (vectors[:, kept] / np.sqrt(values[kept]))).astype(np.float32)
+    return found
 
 
 def _discrepancy(features: NDArray[np.float32], divisions: Divisions) -> Floats:
@@ -409,15 +463,17 @@ def _of_many(p: Any, many: float) -> Any:
     return -np.expm1(many * np.log1p(-np.minimum(p, 1 - 1e-12)))
 
 
-def _share_at_most(values: Floats) -> Callable[[float], float]:
-    """Return a function that says which share of the divisions has a value as small as one."""
-    ascending = np.sort(values)
-    return lambda value: float(np.searchsorted(ascending, value * (1 + 1e-9), side="right") / len(ascending))
+def _adjustment(least: Floats) -> Callable[[float], float]:
+    """Return a function that says which share of the divisions has a value as small as one.
 
+    Of a value below all of theirs, 1 / divisions is an upper bound; it goes down from there as the value itself does,
+    which tells a sure sign from one that chance gives once in a thousand times.
+    """
+    ascending = np.sort(least[1:])
 
-def _concerned(family: _Family, owners: Sequence[int], looks: Sequence[_Look]) -> tuple[str, ...]:
-    if family.by_feature is None:
-        return ()
-    strongest = np.argsort(family.by_feature)[::-1]
-    above = [owners[at] for at in strongest if family.by_feature[at] >= 0.5 * family.by_feature[strongest[0]]]
-    return tuple(dict.fromkeys(looks[at].name for at in above))[:5]
+    def adjusted(value: float) -> float:
+        as_small = 1 + int(np.searchsorted(ascending, value * (1 + 1e-9), side="right"))
+        further = value / ascending[0] if as_small == 1 and ascending[0] > 0 else 1.0
+        return max(as_small / len(least) * float(further), LEAST_P)
+
+    return adjusted

@@ -94,7 +94,7 @@ def test_a_name_that_is_not_installed_is_told_with_those_that_are(install: Insta
     install("toytemplate", "templates", "night-watch = toytemplate_code:night_watch")
     with pytest.raises(InvalidError, match=r"no template 'owl'.*checker, executor, night-watch, planner, tracker"):
         sf.Agent(name="night", template="owl")
-    with pytest.raises(NotFoundError, match=r"no detector 'k5'.*Installed: .*, ks, .*group 'scanflow\.detectors'"):
+    with pytest.raises(NotFoundError, match=r"no detector 'k5'.*Installed: .*, table\..*group 'scanflow\.detectors'"):
         catalogue.make("k5", generator=np.random.default_rng(0))
 
 

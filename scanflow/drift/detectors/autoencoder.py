@@ -1,34 +1,36 @@
-"""A convolutional deep autoencoder (thesis 5.5.2): what it cannot draw again is unlike all that it has learnt from.
+"""A convolutional deep autoencoder (thesis 5.5.2): what it draws again unlike its reference has drifted.
 
+Pictures that are blurred, shrunk or thinned are drawn better than those of the reference, so errors are compared either
+way, together with the network's code and, where a model is served, with its scores: as a table, at one error level.
 The only module here that needs Keras, which is imported when a network is made or read.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.detectors.port import Floats, Samples, Scores
-from scanflow.drift.detectors.samples import checked
-from scanflow.drift.detectors.statistics import check_share, exceedances_allowed, exceedances_at_least
+from scanflow.drift.detectors.port import Floats, Samples, Scores, check_share, checked
 from scanflow.drift.detectors.storage import read, write
+from scanflow.drift.detectors.table import FittedTable, Table
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 
 NETWORK = "autoencoder.keras"
-OPTIONS = ("low", "high", "level", "quantile", "alarm_above")
+FEATURES = "features"
 LEAST_PICTURES = 100
 SEEDS = 2**31
+CODE = "code"
 AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FittedAutoencoder:
-    """A trained autoencoder. A sample's value is its mean squared error, the statistic is the share of outliers."""
+class Pictures:
+    """A trained autoencoder and the form of its pictures."""
 
     network: Any
     shape: tuple[int, ...]
@@ -36,76 +38,78 @@ class FittedAutoencoder:
     high: float
     """Pictures are scaled so that the reference is from 0 to 1."""
 
-    level: float
-    quantile: float
-    alarm_above: float
-    errors: Floats
-    """(held,): errors on pictures of the reference that were not trained on, ascending."""
-
-    @property
-    def rank(self) -> int:
-        """How many of the held-out errors are at or above the threshold for outliers."""
-        return max(1, math.floor((1 - self.quantile) * len(self.errors)))
-
-    def score(self, batch: Samples) -> Scores:
-        values = self.errors_of(checked("batch", batch, shape=self.shape))
-        usual = float(self.errors[-self.rank])
-        above, new, held = int((values > usual).sum()), len(values), len(self.errors)
-        return Scores(
-            values=values,
-            outlier_threshold=usual,
-            statistic=above / new,
-            threshold=max(self.alarm_above, exceedances_allowed(self.level, new, held, self.rank) / new),
-            p_value=exceedances_at_least(above, new, held, self.rank),
-        )
-
-    def errors_of(self, pictures: Floats) -> Floats:
+    def table(self, pictures: Floats, predicted: Samples | None) -> Mapping[str, NDArray[Any]]:
+        """Return what is compared: the mean squared error, the code, and the model's scores."""
         given = self.as_input(pictures)
-        drawn = np.asarray(self.network.predict(given, batch_size=AT_ONCE, verbose=0))
-        errors: Floats = ((drawn - given) ** 2).reshape(len(given), -1).mean(axis=1).astype(np.float64)
-        return errors
+        middle = next(at for at, layer in enumerate(self.network.layers) if layer.name == CODE)
+        encoder = keras().Sequential(self.network.layers[: middle + 1])
+        decoder = keras().Sequential(self.network.layers[middle + 1 :])
+        code = encoder.predict(given, batch_size=AT_ONCE, verbose=0)
+        drawn = np.asarray(decoder.predict(code, batch_size=AT_ONCE, verbose=0))
+        found = {"error": ((drawn - given) ** 2).reshape(len(given), -1).mean(axis=1), "code": np.asarray(code)}
+        return found if predicted is None else found | {"predicted": np.asarray(predicted)}
 
     def as_input(self, pictures: Floats) -> NDArray[np.float32]:
-        """Return pictures as the network takes them: (n, height, width, channels), mostly from 0 to 1."""
+        """Return pictures as the network takes them: (n, height, width, channels), mostly from 0 to 1, with sides that
+        are multiples of 4."""
         scaled = ((pictures - self.low) / (self.high - self.low)).astype(np.float32)
-        return scaled[..., None] if len(self.shape) == 2 else scaled
+        whole = scaled[..., None] if len(self.shape) == 2 else scaled
+        more = [(0, 0), *((0, -side % 4) for side in whole.shape[1:3]), (0, 0)]
+        return np.pad(whole, more, mode="edge")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedAutoencoder:
+    """A trained autoencoder, and what it makes of pictures of the reference that were not trained on."""
+
+    pictures: Pictures
+    held: FittedTable
+
+    def score(self, batch: Samples, *, predicted: Samples | None = None) -> Scores:
+        known = any(name.startswith("predicted") for name in self.held.known.columns)
+        if known != (predicted is not None):
+            raise InvalidError(
+                "The model's scores are compared where the reference and the batch have them, and one of them has not. "
+                "Give predicted= to both fit and score, or to neither."
+            )
+        return self.held.score(self.pictures.table(checked("batch", batch, shape=self.pictures.shape), predicted))
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.network.save(folder / NETWORK)
-        options = {name: getattr(self, name) for name in OPTIONS}
-        write(folder, "autoencoder", options, {"shape": np.array(self.shape), "errors": self.errors})
+        self.pictures.network.save(folder / NETWORK)
+        self.held.save(folder / FEATURES)
+        options = {"shape": list(self.pictures.shape), "low": self.pictures.low, "high": self.pictures.high}
+        write(folder, "autoencoder", options, {})
 
     @classmethod
     def load(cls, folder: Path) -> FittedAutoencoder:
-        options, arrays = read(folder)
+        options, _ = read(folder)
         if not (folder / NETWORK).is_file():
             raise NotFoundError(f"{folder} has no {NETWORK}. Fit the detector again and save it.")
         network = keras().models.load_model(folder / NETWORK, compile=False)
-        shape = tuple(int(side) for side in arrays["shape"])
-        given = {name: options[name] for name in OPTIONS}
-        return cls(network=network, shape=shape, errors=arrays["errors"], **given)
+        form = {"shape": tuple(options["shape"]), "low": options["low"], "high": options["high"]}
+        return cls(pictures=Pictures(network=network, **form), held=FittedTable.load(folder / FEATURES))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Autoencoder:
-    """Looks for pictures that the network, trained on the reference, reconstructs badly.
+    """Looks for pictures that the network, trained on the reference, reconstructs otherwise.
 
-    Samples are pictures (n, height, width) or (n, height, width, channels), whose sides are multiples of 4. A held-out
-    fifth of the reference says which errors are usual.
+    Samples are pictures (n, height, width) or (n, height, width, channels). The network learns from one part of the
+    reference; batches are compared with the other.
     """
 
     generator: np.random.Generator = field(repr=False, compare=False)
     """Where the weights, the order of training and the held-out pictures are drawn from."""
 
     level: float = 0.01
-    """How often a batch without drift raises an alarm, at most."""
+    """How often a batch without drift raises an alarm."""
 
-    quantile: float = 0.95
-    """A picture is an outlier when its error is above this quantile of the held-out errors."""
+    held_share: float = 0.4
+    """The share of the reference that is compared with."""
 
-    alarm_above: float = 0.0
-    """The batch has drifted when the share of outliers is above this too: what is certain may still be too little."""
+    outlier_share: float = 0.05
+    """Which share of those counts as outliers."""
 
     epochs: int = 12
     code: int = 16
@@ -113,38 +117,42 @@ class Autoencoder:
 
     batch_size: int = 64
 
-    def fit(self, reference: Samples) -> FittedAutoencoder:
-        check_share(self, "level", "quantile")
+    def fit(
+        self, reference: Samples, *, regimes: Samples | None = None, predicted: Samples | None = None
+    ) -> FittedAutoencoder:
+        check_share(self, "held_share")
         for name in ("epochs", "code", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidError(f"{name}={getattr(self, name)} is too few. Give 1 or more.")
-        pictures = checked("reference", reference, least=LEAST_PICTURES)
-        shape = pictures.shape[1:]
-        if len(shape) not in (2, 3) or any(side < 8 or side % 4 for side in shape[:2]):
+        table = Table(level=self.level, outlier_share=self.outlier_share)
+        if isinstance(reference, Mapping) or np.ndim(reference) not in (3, 4) or min(np.shape(reference)[1:3]) < 8:
             raise InvalidError(
-                f"The reference's samples have the shape {shape}; the autoencoder takes pictures (height, width) or "
-                "(height, width, channels) with sides that are multiples of 4, from 8 on. Pad them, or use 'ks'."
+                "The autoencoder takes pictures (n, height, width) or (n, height, width, channels) with sides from 8 "
+                f"on, and the reference is {_form_of(reference)}. Use the detector 'table'."
             )
+        pictures = checked("reference", reference, least=LEAST_PICTURES)
         low, high = float(pictures.min()), float(pictures.max())
         if low == high:
             raise InvalidError(f"All of the reference is {low:g}: there is nothing to learn. Give real pictures.")
         order = self.generator.permutation(len(pictures))
-        held = order[: max(20, len(order) // 5)]
-        network = build((*shape, 1) if len(shape) == 2 else shape, self.code, int(self.generator.integers(SEEDS)))
-        untold = FittedAutoencoder(
-            network=network,
-            shape=shape,
-            low=low,
-            high=high,
-            level=self.level,
-            quantile=self.quantile,
-            alarm_above=self.alarm_above,
-            errors=np.empty(0),
+        held, learnt = np.split(order, [round(self.held_share * len(order))])
+        sides = [side + -side % 4 for side in pictures.shape[1:3]]
+        channels = pictures.shape[3] if pictures.ndim == 4 else 1
+        network = build((*sides, channels), self.code, int(self.generator.integers(SEEDS)))
+        made = Pictures(network=network, shape=pictures.shape[1:], low=low, high=high)
+        train(network, made.as_input(pictures[learnt]), self.epochs, self.batch_size, self.generator)
+        of_held = made.table(pictures[held], None if predicted is None else np.asarray(predicted)[held])
+        return FittedAutoencoder(
+            pictures=made, held=table.fit(of_held, regimes=None if regimes is None else np.asarray(regimes)[held])
         )
-        train(network, untold.as_input(pictures[order[len(held) :]]), self.epochs, self.batch_size, self.generator)
-        return replace(untold, errors=np.sort(untold.errors_of(pictures[held])))
 
     load = FittedAutoencoder.load
+
+
+def _form_of(reference: Any) -> str:
+    if isinstance(reference, Mapping) or hasattr(reference, "columns"):
+        return "a table"
+    return f"an array of the shape {np.shape(reference)}"
 
 
 def keras() -> Any:
@@ -175,7 +183,7 @@ def build(shape: tuple[int, ...], code: int, seed: int) -> Any:
             convolution(layers.Conv2D, 16),
             convolution(layers.Conv2D, 32),
             layers.Flatten(),
-            layers.Dense(code, kernel_initializer=weights()),
+            layers.Dense(code, kernel_initializer=weights(), name=CODE),
             layers.Dense(height // 4 * (width // 4) * 32, activation="relu", kernel_initializer=weights()),
             layers.Reshape((height // 4, width // 4, 32)),
             convolution(layers.Conv2DTranspose, 16),

@@ -8,14 +8,15 @@ Such an entry is a class whose keyword arguments are the detector's options, wit
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scanflow.drift.detectors import storage
-from scanflow.drift.detectors.port import Detector, Fitted
+from scanflow.drift.detectors.port import Detector, Fitted, Scores
 from scanflow.errors import InvalidError
 from scanflow.plugins import load_plugin, plugin_names
 
@@ -35,6 +36,44 @@ def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any
     except TypeError as error:
         raise InvalidError(f"The detector {name!r} cannot have these options ({error}). Leave them out.") from error
     return detector
+
+
+def fit(detector: Detector, reference: Any, **beside: Any) -> Fitted:
+    """Fit a detector; ``regimes`` and ``predicted`` beside the reference are for those that take them."""
+    return detector.fit(reference, **_taken(detector.fit, beside))
+
+
+def score(fitted: Fitted, batch: Any, **beside: Any) -> Scores:
+    """Score a batch; ``predicted`` beside it is for detectors that take it."""
+    return fitted.score(batch, **_taken(fitted.score, beside))
+
+
+def _taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    takes = inspect.signature(function).parameters
+    return {name: value for name, value in given.items() if name in takes and value is not None}
+
+
+def default_detector(reference: Any) -> str:
+    """Return the name of the detector for this kind of data: ``autoencoder`` for pictures, (n, height, width) or
+    (n, height, width, channels) of 8 or more either way; ``table`` for all else."""
+    shape = () if isinstance(reference, Mapping) or hasattr(reference, "columns") else np.shape(reference)
+    return "autoencoder" if len(shape) in (3, 4) and min(shape[1:3]) >= 8 else "table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Default:
+    """The default detector for the reference that is given: :func:`default_detector`."""
+
+    generator: np.random.Generator = field(repr=False, compare=False)
+    level: float = 0.01
+
+    def fit(self, reference: Any, *, regimes: Any = None, predicted: Any = None) -> Fitted:
+        detector = make(default_detector(reference), generator=self.generator, options={"level": self.level})
+        return fit(detector, reference, regimes=regimes, predicted=predicted)
+
+    @staticmethod
+    def load(folder: Path) -> Fitted:
+        return load(folder)
 
 
 def load(folder: Path) -> Fitted:

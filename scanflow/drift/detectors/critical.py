@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from scanflow.drift.detectors.port import Floats, Indices, Samples
-from scanflow.drift.detectors.samples import checked
+from scanflow.drift.detectors.port import Floats, Indices, Samples, checked
 from scanflow.errors import InvalidError
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.errors import InvalidError
+
+if TYPE_CHECKING:
+    from scanflow.drift.two_sample import ColumnDrift
+
 Samples = NDArray[Any]
 """Samples along the first axis: (n, ...) numbers, all finite."""
+
+LEAST_REFERENCE = 20
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -35,8 +42,8 @@ class Scores:
     p_value: float | None
     """How often a batch without drift looks at least as far off, by chance; None where a detector has no such test."""
 
-    by_feature: Floats | None = None
-    """(features,): the statistic of each feature, where the detector looks at one after the other."""
+    columns: tuple[ColumnDrift, ...] = ()
+    """The columns that have drifted, the worst first, where the detector knows columns."""
 
     @property
     def drifted(self) -> bool:
@@ -52,11 +59,13 @@ class Scores:
 class Fitted(Protocol):
     """A detector that knows its reference. Scoring changes nothing: the same batch gets the same scores again."""
 
-    def score(self, batch: Samples) -> Scores:
+    def score(self, batch: Any) -> Scores:
         """Compare a batch with the reference; the order of its samples only orders ``values`` and ``outliers``.
 
+        It may take ``predicted`` too, if ``fit`` does.
+
         Raises:
-            InvalidError: the batch is empty, has NaN or infinite values, or samples of another shape.
+            InvalidError: the batch is too small, of another form than the reference, or of what cannot be compared.
         """
         ...
 
@@ -68,11 +77,18 @@ class Fitted(Protocol):
 class Detector(Protocol):
     """How drift is looked for; its options are given when it is made."""
 
-    def fit(self, reference: Samples) -> Fitted:
+    def fit(self, reference: Any) -> Fitted:
         """Learn what data without drift looks like.
 
+        Two keyword arguments more are given to detectors that take them, by :func:`catalogue.fit`. ``regimes``, (n,):
+        which regime each sample is of, by number; batches of any one, and of any mixture, are no drift. ``predicted``,
+        (n, classes): the served model's scores of the samples; a change of these is drift too.
+
+        Args:
+            reference: Data without drift: samples (n, ...), or a table.
+
         Raises:
-            InvalidError: the reference is too small, has NaN or infinite values, or is of a form that does not fit.
+            InvalidError: the reference is too small, or of a form that does not fit.
         """
         ...
 
@@ -80,3 +96,43 @@ class Detector(Protocol):
     def load(folder: Path) -> Fitted:
         """Return what :meth:`Fitted.save` wrote into ``folder``."""
         ...
+
+
+def checked(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None, least: int = 1) -> Floats:
+    """Return the samples as float64, (n, ...); errors call them ``what``, "batch" or "reference".
+
+    Raises:
+        InvalidError: not numbers, fewer than ``least``, not of ``shape`` each, NaN or infinite values.
+    """
+    array: NDArray[Any] = np.asarray(samples)
+    if array.dtype.kind not in "biuf":
+        raise InvalidError(f"The {what} holds {array.dtype}, and a detector compares numbers. Convert it to floats.")
+    if array.ndim == 0:
+        raise InvalidError(f"The {what} is one number. Give an array with the samples along its first axis.")
+    if len(array) < least:
+        raise InvalidError(
+            f"The {what} has {len(array)} samples, and at least {least} are needed. "
+            + ("Wait for more data before looking for drift." if what == "batch" else "Give more of the training data.")
+        )
+    if shape is not None and array.shape[1:] != shape:
+        raise InvalidError(
+            f"The {what}'s samples have the shape {array.shape[1:]}, those of the reference {shape}. "
+            "Prepare both in the same way, or fit the detector again."
+        )
+    if array.size == 0:
+        raise InvalidError(f"The {what}'s samples are empty: its shape is {array.shape}. Give at least one feature.")
+    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+    if len(bad):
+        raise InvalidError(
+            f"{len(bad)} of the {what}'s {len(array)} samples have NaN or infinite values, first number {bad[0]}. "
+            "Drop or repair them first."
+        )
+    return array.astype(np.float64)
+
+
+def check_share(detector: Any, *names: str) -> None:
+    """Refuse options that are shares or p-values and are not between 0 and 1."""
+    for name in names:
+        value = getattr(detector, name)
+        if not 0 < value < 1:
+            raise InvalidError(f"{name}={value} is not between 0 and 1. Give 0.01, say, or leave it out.")

@@ -5,46 +5,16 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.detectors.samples import Reference
 from scanflow.errors import InvalidError, NotFoundError
 
 ARRAYS = "detector.npz"
 OPTIONS = "detector.json"
-
-
-class Persistent:
-    """A frozen dataclass of numbers, texts, arrays, and at most one :class:`Reference`, that can be saved and read."""
-
-    KIND: ClassVar[str]
-    """The detector's name."""
-
-    def save(self, folder: Path) -> None:
-        options: dict[str, Any] = {}
-        arrays: dict[str, NDArray[Any]] = {}
-        for name, value in ((one.name, getattr(self, one.name)) for one in fields(self)):  # type: ignore[arg-type]
-            if isinstance(value, Reference):
-                arrays |= value.arrays()
-            elif isinstance(value, np.ndarray):
-                arrays[name] = value
-            else:
-                options[name] = value
-        write(folder, self.KIND, options, arrays)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        options, arrays = read(folder)
-        known: dict[str, Any] = {**options, **arrays}
-        names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
-        if "reference" in names:
-            known["reference"] = Reference.from_arrays(arrays)
-        return cls(**{name: known[name] for name in names})
 
 
 def write(folder: Path, kind: str, options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -1,0 +1,170 @@
+"""The comparison of tables as a detector: columns with names, of numbers, text or categories, with values missing.
+
+The default for tables. Pictures are compared along the main directions of reference and batch together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.drift.detectors import storage
+from scanflow.drift.detectors.port import LEAST_REFERENCE, Floats, Samples, Scores, check_share
+from scanflow.drift.regimes import mixture
+from scanflow.drift.table import Column, DataTable, aligned, normal_scores
+from scanflow.drift.two_sample import check_options, compare
+from scanflow.errors import InvalidError
+
+FURTHEST = 7.0
+"""So many deviations strange a value is at most."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedTable:
+    """A table with its regimes. A row's value is how far it is from the reference's rows, in about deviations; the
+    statistic is minus the decimal logarithm of the smallest p-value, before it is adjusted for having looked so often.
+    """
+
+    known: DataTable
+    regimes: NDArray[np.intp]
+    """(rows,)"""
+
+    options: Mapping[str, Any]
+
+    def score(self, batch: Any) -> Scores:
+        current = DataTable.of(batch, names=self.options["columns"])
+        current.check("batch")
+        order = current.order()  # what is found does not depend on the order that rows came in
+        current = current.at(order)
+        chosen = mixture(self.known, self.regimes, current, np.random.default_rng(0))
+        reference = self.known.at(chosen)
+        found = compare(
+            reference, current, **{name: self.options[name] for name in ("level", "least_effect", "permutations")}
+        )
+        own, new = strangeness(reference, current)
+        values = np.empty(len(new))
+        values[order] = new
+        return Scores(
+            values=values,
+            outlier_threshold=float(np.quantile(own, 1 - self.options["outlier_share"], method="higher")),
+            statistic=found.statistic,
+            threshold=found.threshold if found.drifted else max(found.statistic, found.threshold),
+            p_value=found.p,
+            columns=found.named,
+        )
+
+    def save(self, folder: Path) -> None:
+        storage.write(folder, "table", *self.parts())
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what a file holds of this: options, and arrays."""
+        names = list(self.known.columns)
+        arrays: dict[str, NDArray[Any]] = {"regimes": self.regimes}
+        for at, column in enumerate(self.known.columns.values()):
+            text = column.values.dtype.kind == "O"
+            arrays[f"column{at}"] = np.where(column.missing, "", column.values).astype(str) if text else column.values
+            if text:
+                arrays[f"missing{at}"] = column.missing
+        return {"names": names, **self.options}, arrays
+
+    @classmethod
+    def of_parts(cls, options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FittedTable:
+        columns: dict[str, Column] = {}
+        for at, name in enumerate(options["names"]):
+            values = arrays[f"column{at}"]
+            if f"missing{at}" in arrays:
+                values = values.astype(object)
+                values[arrays[f"missing{at}"]] = None
+            columns[name] = Column(values)
+        given = {name: options[name] for name in Table.__dataclass_fields__}
+        return cls(known=DataTable(columns), regimes=arrays["regimes"], options=given)
+
+    @classmethod
+    def load(cls, folder: Path) -> FittedTable:
+        return cls.of_parts(*storage.read(folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Looks for drift in each column and in all columns together, at one error level: :mod:`scanflow.drift.two_sample`.
+
+    Samples are a DataFrame, a mapping of columns, an array with named fields, or one of (n, ...).
+    """
+
+    level: float = 0.01
+    """How often a batch without drift raises an alarm: 0 to 0.1."""
+
+    least_effect: float = 0.0
+    """A column that differs by less has not drifted: 0 to 1. Above 0, only columns by themselves raise an alarm."""
+
+    permutations: int = 999
+    columns: Sequence[str] | None = None
+    """Names for the columns of arrays without any, those of the model's signature, say."""
+
+    outlier_share: float = 0.01
+    """Which share of the reference itself counts as outliers."""
+
+    def fit(self, reference: Any, *, regimes: Samples | None = None) -> FittedTable:
+        check_share(self, "outlier_share")
+        check_options(self.level, self.permutations, self.least_effect)
+        known = DataTable.of(reference, names=self.columns)
+        known.check("reference", least=LEAST_REFERENCE)
+        options = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        kinds = np.zeros(known.rows, np.intp) if regimes is None else np.asarray(regimes).astype(np.intp)
+        if len(kinds) != known.rows:
+            raise InvalidError(f"There are {len(kinds)} regimes for {known.rows} rows. Give one each.")
+        return FittedTable(known=known, regimes=kinds, options=options)
+
+    load = FittedTable.load
+
+
+def strangeness(reference: DataTable, current: DataTable) -> tuple[Floats, Floats]:
+    """Return how far each row is from the reference, (m,) and (n,): the fourth root of the mean fourth power of its
+    values, as deviations of columns that the reference's covariance made independent. One very strange value counts."""
+    before, after = aligned(reference, current)
+    pairs = [_deviations(one, after.columns[name]) for name, one in before.columns.items()]
+    both = np.concatenate([np.column_stack([pair[side] for pair in pairs]) for side in (0, 1)])
+    own = both[: reference.rows]
+    spread = own.std(axis=0)
+    both = (both - own.mean(axis=0)) / np.where(spread > 1e-6, spread, 1)
+    variances, axes = np.linalg.eigh(np.atleast_2d(np.cov(both[: reference.rows].T)))
+    turned = both @ (axes / np.sqrt(np.maximum(variances, 0) + 0.05)) @ axes.T
+    lengths = (np.clip(turned, -1e3, 1e3) ** 4).mean(axis=1) ** 0.25
+    return lengths[: reference.rows], lengths[reference.rows :]
+
+
+def _deviations(before: Column, after: Column) -> tuple[Floats, Floats]:
+    """Return (m, k) and (n, k): about how many deviations from the reference's middle each value is."""
+    both, old = before.then(after), len(before.values)
+    found = [_surprise(both.missing.astype(np.intp), old)] if both.missing.any() else []
+    if both.is_numeric:
+        values, known = both.values.astype(np.float64), both.values[:old][~both.missing[:old]].astype(np.float64)
+        scores = np.zeros(len(values))
+        if len(known):
+            ascending, first = np.unique(known, return_index=True)
+            scores = np.interp(values, ascending, normal_scores(known)[first])
+            low, high = np.quantile(known, [0.16, 0.84])
+            scale = (high - low) / 2 or known.std() or np.finfo(float).tiny
+            beyond = np.maximum(values - ascending[-1], 0) + np.minimum(values - ascending[0], 0)
+            with np.errstate(over="ignore"):
+                scores += np.clip(np.nan_to_num(beyond) / scale, -FURTHEST, FURTHEST)
+        found.append(np.where(both.missing, 0.0, scores))
+    else:
+        found.append(_surprise(both.levels[1], old))
+    features = np.stack(found, axis=1)
+    return features[:old], features[old:]
+
+
+def _surprise(codes: NDArray[np.intp], old: int) -> Floats:
+    """Return how rare each row's category is among the first ``old``: 0 for the commonest, as deviations."""
+    levels, index = np.unique(codes, return_inverse=True)
+    counts = np.bincount(index[:old], minlength=len(levels))
+    rarer = np.array([counts[counts <= one].sum() for one in counts]) + 0.5
+    found: Floats = np.array([NormalDist().inv_cdf(1 - share / 2) for share in np.minimum(rarer / (old + 1), 1)])
+    return found[index]
