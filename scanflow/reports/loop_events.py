@@ -1,8 +1,8 @@
 """The server's events as the story of the loop: who saw or did what, and what became of the model's versions. Pure.
 
-The built-in agents tell what they find out: ``predictions.counted``, ``drift.found``, ``drift.none``, ``labels.given``,
-``model.judged``, ``model.promoted`` and ``model.rejected``. What is done about it, the arbiter tells: ``intent`` and
-``action.*``.
+The built-in agents tell what they find out: ``predictions.counted``, ``drift.found``, ``drift.suspected``,
+``drift.none``, ``labels.given``, ``model.judged``, ``model.promoted`` and ``model.rejected``. What is done about it,
+the arbiter tells: ``intent`` and ``action.*``.
 """
 
 from __future__ import annotations
@@ -190,8 +190,39 @@ def _drift(event: Event) -> LoopEvent:
     anomalies, looked, picked = (_number(event.data.get(name)) for name in ("anomalies", "predictions", "picked"))
     of = "" if looked is None else f" of {looked:,}"
     points = f"; {picked:,} samples selected for labelling" if picked else ""
-    text = f"drift: {anomalies:,}{of} outliers{points}"
-    return _loop_event(event, "detection", text, count=anomalies, picked=picked, detail=_run(event))
+    named = _columns(event)
+    where = f" in {', '.join(str(one['name']) for one in named[:3])}" if named else ""
+    text = f"drift{where}: {anomalies:,}{of} outliers{points}"
+    return _loop_event(event, "detection", text, count=anomalies, picked=picked, detail=_evidence(event))
+
+
+def _suspected(event: Event) -> LoopEvent:
+    return _loop_event(event, "look", f"possible drift: {event.data.get('why')}", detail=_evidence(event))
+
+
+def _columns(event: Event) -> list[Mapping[str, Any]]:
+    given = event.data.get("columns")
+    return [one for one in given if isinstance(one, Mapping) and "name" in one] if isinstance(given, list) else []
+
+
+def _evidence(event: Event) -> str:
+    """Return the columns that moved with their figures, why it is an alarm or none, and the run."""
+    parts = [
+        f"{one['name']}: {one.get('test')} {float(one['statistic']):.3g}, p {float(one['p']):.2g}, "
+        f"effect {float(one['effect']):.2f}, {_shown(one.get('reference'))} → {_shown(one.get('current'))}"
+        for one in _columns(event)[:3]
+        if {"statistic", "p", "effect"} <= one.keys()
+    ]
+    return "; ".join(part for part in (*parts, str(event.data.get("why") or ""), _run(event)) if part)
+
+
+def _shown(summary: Any) -> str:
+    """Return a column's mean and deviation, or the shares of its commonest values."""
+    if not isinstance(summary, Mapping):
+        return "?"
+    if "mean" in summary:
+        return f"{float(summary['mean']):.3g} ± {float(summary.get('sd', 0)):.3g}"
+    return " ".join(f"{name} {float(share):.0%}" for name, share in list(summary.items())[:3])
 
 
 def _no_drift(event: Event) -> LoopEvent:
@@ -249,6 +280,7 @@ _VERBS = {
 _TELLERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     "predictions.counted": _counted,
     "drift.found": _drift,
+    "drift.suspected": _suspected,
     "drift.none": _no_drift,
     "labels.given": _labels,
     "model.judged": _judged,
@@ -265,6 +297,6 @@ _TELLERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     "action.reverted": lambda event: _loop_event(event, "revert", f"{_deed(event)}: taken back", detail=_action(event)),
 }
 
-_OF_RUNS = frozenset({"drift.found", "drift.none", "model.judged"})
+_OF_RUNS = frozenset({"drift.found", "drift.suspected", "drift.none", "model.judged"})
 
 TYPES = (*_TELLERS, MEASURED)  # the types of the events that belong to a story

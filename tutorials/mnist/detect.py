@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import scanflow as sf
 from scanflow.drift.detectors import catalogue
 from scanflow.drift.detectors.critical import CriticalPoint, pick, uncertainty_of
 from scanflow.drift.detectors.port import Fitted, Scores
-from scanflow.drift.detectors.samples import Reference
+from scanflow.drift.table import main_directions
 from scanflow.errors import ScanflowError
 
 DIRECTIONS = 16  # in which pictures are told apart, so that those picked are of many kinds
@@ -36,7 +37,7 @@ def arguments_of() -> argparse.Namespace:
     parser.add_argument("--new_path", required=True, help="pictures that came since, (n, 28, 28), .npy")
     parser.add_argument("--ids_path", default="", help="what names each new picture: a JSON list; else their numbers")
     parser.add_argument("--predicted_in", default="", help="the run in which they were predicted")
-    parser.add_argument("--detector", choices=catalogue.names(), default="autoencoder")
+    parser.add_argument("--detector", choices=catalogue.names(), default="default")
     parser.add_argument("--options", default="{}", help='of the detector, as JSON: {"level": 0.001}')
     parser.add_argument("--detector_path", default="", help="the folder of a fitted one, instead of fitting one")
     parser.add_argument("--reference_size", type=int, default=2000, help="so many of the reference, drawn at random")
@@ -80,11 +81,10 @@ def predictions(model_uri: str, *batches: Any) -> list[Any]:
     return [model.predict(x, batch_size=256, verbose=0) for x in batches]
 
 
-def picked(arguments: argparse.Namespace, reference: Any, x: Any, scores: Any, found: Scores) -> list[CriticalPoint]:
+def picked(arguments: argparse.Namespace, x: Any, scores: Any, found: Scores) -> list[CriticalPoint]:
     """Return what should be labelled: nothing, while nothing has drifted."""
     if not found.drifted:
         return []
-    known = Reference.of(reference, components=DIRECTIONS, outlier_share=0.01)
     return pick(
         ids=names(arguments.ids_path, len(x)),
         runs=[arguments.predicted_in] * len(x),
@@ -92,16 +92,17 @@ def picked(arguments: argparse.Namespace, reference: Any, x: Any, scores: Any, f
         strangeness=found.values,
         uncertainty=uncertainty_of(scores),
         outliers=found.outliers,
-        features=known.features_of(x),
+        features=main_directions(x.reshape(len(x), -1), DIRECTIONS),
         most=arguments.picks,
     )
 
 
-def fitted(arguments: argparse.Namespace, reference: Any, generator: np.random.Generator) -> Fitted:
+def fitted(arguments: argparse.Namespace, reference: Any, predicted: Any, generator: np.random.Generator) -> Fitted:
     if arguments.detector_path:
         return catalogue.load(Path(arguments.detector_path))
     options = json.loads(arguments.options)
-    return catalogue.make(arguments.detector, generator=generator, options=options).fit(reference)
+    detector = catalogue.make(arguments.detector, generator=generator, options=options)
+    return catalogue.fit(detector, reference, predicted=predicted)
 
 
 def write(folder: Path, x: Any, ids: list[str], found: Scores, points: list[CriticalPoint]) -> None:
@@ -133,10 +134,10 @@ def main() -> None:
         reference = drawn(reference, arguments.reference_size, generator)
         with stderr_to(folder / "tensorflow.log"):
             scores_known, scores = predictions(arguments.model_uri, reference, x)
-            of_classes = arguments.detector == "prior"
-            detector = fitted(arguments, scores_known.argmax(axis=1) if of_classes else reference, generator)
-            found = detector.score(scores.argmax(axis=1) if of_classes else x)
-        points = picked(arguments, reference, x, scores, found)
+            given = bool(arguments.model_uri)
+            detector = fitted(arguments, reference, scores_known if given else None, generator)
+            found = catalogue.score(detector, x, predicted=scores if given else None)
+        points = picked(arguments, x, scores, found)
         detector.save(folder / "detector")
     except ScanflowError as error:
         sys.exit(f"Error: {error}")
@@ -163,6 +164,7 @@ def main() -> None:
     print(f"{len(found.outliers)} of {len(x)} pictures are outliers; {len(points)} samples selected for labelling")
     for name, value in metrics.items():
         sf.output(name, value)
+    sf.output("columns", [asdict(one) for one in found.columns[:10]])
     sf.output("picked_path", (folder / "picked.npz").absolute())
 
 

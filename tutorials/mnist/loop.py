@@ -25,7 +25,7 @@ detect = sf.Executor(
         "new_path": "/workflow/collect/new.npy",
         "ids_path": "/workflow/collect/ids.json",
         "reference_path": "/workflow/collect/reference.npy",
-        "detector": "autoencoder",  # or ks, psi, mmd, prior
+        "detector": "default",  # by the kind of data; or autoencoder, table, prior
         "model_uri": f"models:/{MODEL}@champion",
         "picks": 200,
     },

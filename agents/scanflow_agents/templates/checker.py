@@ -6,11 +6,12 @@ event and at each interval, so an event that was lost, or an agent that was down
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -26,6 +27,7 @@ from scanflow.backends.records import RunRecord
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.plugins import not_installed, plugin_names
 from scanflow_agents.templates import bookmarks, label_queue
+from scanflow_agents.templates.confirmation import verdict_on
 from scanflow_agents.templates.control_plane import (
     acted_on,
     control_plane_of,
@@ -49,8 +51,8 @@ class CheckerOptions(Starting):
     detector_workflow: str = "detector"
     """The batch workflow that looks for drift. Its steps leave ``drifted``, ``n_picked`` and, best, ``run_ids``."""
 
-    detector: str = "autoencoder"
-    """An installed detector: one that ships, or another package's."""
+    detector: str = "default"
+    """An installed detector: one that ships, or another package's. ``default``: by the kind of data."""
 
     runs_parameter: str = "run_ids"
     """The workflow's parameter for the ids of the tracked runs with the new predictions."""
@@ -77,6 +79,16 @@ class CheckerOptions(Starting):
     give_up_after: Whole = Field(default=5, ge=1)
     """So many detections over the same predictions that fail, and those are set aside, told as ``drift.unknown``: they
     would keep all that come later from being looked at."""
+
+    confirm: tuple[Annotated[Whole, Field(ge=1)], Annotated[Whole, Field(ge=1)]] = (2, 3)
+    """Drift is an alarm when so many looks found it, of so many last ones: ``[2, 3]``. ``[1, 1]``: each is."""
+
+    sure_below: float = Field(default=1e-4, ge=0, le=1)
+    """A look with a p-value at or below this is an alarm by itself. 0: none is."""
+
+    min_effect: float = Field(default=0.05, ge=0, le=1)
+    """Drift in which no column moved by this is no alarm: 0 to 1, see ``ColumnDrift.effect``. It is for detectors that
+    name columns."""
 
     labeller: str | None = None
     """``file.py:function`` that labels picked points at once. None: people do, with ``scanflow labels``."""
@@ -141,7 +153,7 @@ def _declare_use(app: Application, options: CheckerOptions, labeller: label_queu
         errors: list[str] = []
         for record in _not_noted(context, options.detector_workflow):
             try:
-                found = _use(context, record)
+                found = _use(context, options, record)
             except UnavailableError:
                 raise
             except ScanflowError as error:  # this one stays to be looked at, and the next ones are not kept waiting
@@ -270,13 +282,21 @@ def _not_noted(context: Context, workflow: str) -> list[RunRecord]:
     return [one for one in reversed(ended) if one.name not in known]
 
 
-def _use(context: Context, record: RunRecord) -> dict[str, Any]:
+def _use(context: Context, options: CheckerOptions, record: RunRecord) -> dict[str, Any]:
     """Make use of one detection, note it, and return what it found. That may be told twice, where the agent ends before
     it is noted."""
     outputs, run = outputs_of(context, record.name), str(record.name)
+    drifted(outputs)
+    verdict = verdict_on(
+        outputs,
+        _looks_since_drift(context, run),
+        confirm=options.confirm,
+        sure_below=options.sure_below,
+        min_effect=options.min_effect,
+    )
     found: dict[str, Any] = {
         "run": run,
-        "drifted": drifted(outputs),
+        "drifted": verdict.kind == "found",
         "anomalies": int(outputs.get("n_anomalies") or 0),
         "picked": 0,
         "labelled": 0,
@@ -290,8 +310,16 @@ def _use(context: Context, record: RunRecord) -> dict[str, Any]:
     about["predictions"] = looked if isinstance(looked, int) else None
     figures = ("statistic", "threshold", "p_value", "columns")
     about |= {name: outputs[name] for name in figures if outputs.get(name) is not None}
-    tell(context, "drift.found" if found["drifted"] else "drift.none", f"workflow/{record.workflow}", **about)
+    about |= {"why": verdict.why} if verdict.why else {}
+    tell(context, f"drift.{verdict.kind}", f"workflow/{record.workflow}", **about)
     metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
-    metrics["until"] = _until(context, outputs, record)
+    metrics |= {"until": _until(context, outputs, record), "counts": float(verdict.counts)}
     bookmarks.note(context, "checked", tags={bookmarks.OF_RUN: run}, metrics=metrics)
     return found
+
+
+def _looks_since_drift(context: Context, run: str) -> list[bool]:
+    """Return which looks counted since drift was found last, the newest first; not the one of ``run``."""
+    looks = [one for one in bookmarks.noted(context, "checked") if one.tags.get(bookmarks.OF_RUN, run) != run]
+    since = itertools.takewhile(lambda one: not one.metrics.get("drifted"), looks)
+    return [bool(one.metrics.get("counts")) for one in since]

@@ -63,9 +63,13 @@ def phase_after(phase: Phase, event: Event) -> Phase:
             return Phase.SWAPPING
         case _, "model.promoted":
             return Phase.PROMOTED
-        case Phase.CLEAN | Phase.CHECKING, "drift.none" | "drift.found":
+        case Phase.CLEAN | Phase.CHECKING, "drift.none" | "drift.suspected" | "drift.found":
             return Phase.DRIFTED
-        case (Phase.DETECTING, "drift.none") | (Phase.LEARNING, "model.judged") | (_, "model.rejected"):
+        case (
+            (Phase.DETECTING, "drift.none" | "drift.suspected")
+            | (Phase.LEARNING, "model.judged")
+            | (_, "model.rejected")
+        ):
             return Phase.DRIFTED
     return phase
 

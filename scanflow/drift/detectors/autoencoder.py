@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scanflow.drift.detectors.port import Floats, Samples, Scores, check_share, checked
 from scanflow.drift.detectors.storage import read, write
-from scanflow.drift.detectors.table import FittedTable, Table
+from scanflow.drift.detectors.table import FittedTable, TableDetector
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 
 NETWORK = "autoencoder.keras"
@@ -124,7 +124,7 @@ class Autoencoder:
         for name in ("epochs", "code", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidError(f"{name}={getattr(self, name)} is too few. Give 1 or more.")
-        table = Table(level=self.level, outlier_share=self.outlier_share)
+        table = TableDetector(level=self.level, outlier_share=self.outlier_share)
         if isinstance(reference, Mapping) or np.ndim(reference) not in (3, 4) or min(np.shape(reference)[1:3]) < 8:
             raise InvalidError(
                 "The autoencoder takes pictures (n, height, width) or (n, height, width, channels) with sides from 8 "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scanflow.drift.detectors import storage
 from scanflow.drift.detectors.port import LEAST_REFERENCE, Samples, Scores, check_share, checked
-from scanflow.drift.detectors.table import FittedTable, Table
+from scanflow.drift.detectors.table import FittedTable, TableDetector
 from scanflow.errors import InvalidError
 
 
@@ -51,7 +51,7 @@ class ClassPrior:
     ) -> FittedClassPrior:
         check_share(self, "level")
         given = as_column("reference", reference, predicted, least=LEAST_REFERENCE)
-        table = Table(level=self.level, permutations=self.permutations)
+        table = TableDetector(level=self.level, permutations=self.permutations)
         return FittedClassPrior(classes=table.fit(given, regimes=regimes))
 
     load = FittedClassPrior.load

@@ -82,7 +82,7 @@ class FittedTable:
                 values = values.astype(object)
                 values[arrays[f"missing{at}"]] = None
             columns[name] = Column(values)
-        given = {name: options[name] for name in Table.__dataclass_fields__}
+        given = {name: options[name] for name in TableDetector.__dataclass_fields__}
         return cls(known=DataTable(columns), regimes=arrays["regimes"], options=given)
 
     @classmethod
@@ -91,7 +91,7 @@ class FittedTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableDetector:
     """Looks for drift in each column and in all columns together, at one error level: :mod:`scanflow.drift.two_sample`.
 
     Samples are a DataFrame, a mapping of columns, an array with named fields, or one of (n, ...).

@@ -81,7 +81,7 @@ def test_the_loop_closes_from_predictions_to_another_champion(world: World) -> N
     assert isinstance(detect, Intent)
     assert (detect.primitive, detect.target) == ("run_workflow", "workflow/detector")
     assert (detect.cool_down_s, detect.budget, detect.budget_window_s) == (300.0, 24, 86_400.0)
-    assert detect.arguments["parameters"] == {"run_ids": ids, "detector": "autoencoder"}
+    assert detect.arguments["parameters"] == {"run_ids": ids, "detector": "default"}
 
     points = [f"{ids[0]}:{number}" for number in range(100)]
     world.detected("calm-otter-1", points, run_ids=ids)
@@ -182,7 +182,7 @@ def test_predictions_are_not_checked_twice(world: World) -> None:
     both = {**call.kwargs, "run_ids": [*call.kwargs["run_ids"], new, "gone"]}
     assert world.intent("checker", "check_predictions", **both).arguments["parameters"] == {
         "run_ids": [new],
-        "detector": "autoencoder",
+        "detector": "default",
     }
 
 
@@ -308,7 +308,7 @@ def test_the_detector_is_told_what_the_new_champion_was_trained_on(world: World)
     before = world.intent("checker", "check_predictions", **asked).arguments["parameters"]
     world.tracker.set_model_tags("mnist_cnn", 1, {"scanflow.reference": "runs:/r9/labels.json"})
     after = world.intent("checker", "check_predictions", **asked).arguments["parameters"]
-    detector = {"run_ids": asked["run_ids"], "detector": "autoencoder"}
+    detector = {"run_ids": asked["run_ids"], "detector": "default"}
     assert (before, after) == (detector, detector | {"reference": "runs:/r9/labels.json"})
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scanflow.drift.detectors import catalogue
 from scanflow.drift.detectors.port import Detector, Floats, Scores
 from scanflow.drift.detectors.prior import ClassPrior
-from scanflow.drift.detectors.table import Table
+from scanflow.drift.detectors.table import TableDetector
 from scanflow.errors import InvalidError, NotFoundError
 
 Draw = Callable[[np.random.Generator, int], Any]
@@ -54,7 +54,7 @@ def rows(generator: np.random.Generator, count: int) -> Any:
 
 
 def of_other_cities(generator: np.random.Generator, count: int) -> Any:
-    return rows(generator, count).assign(city=generator.choice(["Rome", "Lima", None], count))
+    return rows(generator, count).assign(city=generator.choice(np.array(["Rome", "Lima", None], object), count))
 
 
 def digits(generator: np.random.Generator, count: int) -> Any:
@@ -133,7 +133,9 @@ def test_scoring_again_says_the_same_and_so_does_a_saved_detector(name: str, dra
 
     loaded = catalogue.load(tmp_path / "detector")
 
-    assert told(fitted.score(batch)) == told(catalogue.score(loaded, batch, predicted=None)) == told(loaded.score(batch))
+    assert (
+        told(fitted.score(batch)) == told(catalogue.score(loaded, batch, predicted=None)) == told(loaded.score(batch))
+    )
 
 
 @pytest.mark.parametrize(("name", "draw"), KINDS)
@@ -149,10 +151,10 @@ def test_too_little_data_is_refused_with_what_to_do(name: str, draw: Draw) -> No
 @pytest.mark.parametrize(
     ("detector", "words"),
     [
-        (Table(level=0.5), "level=0.5"),
-        (Table(permutations=99), "permutations=500"),
-        (Table(outlier_share=1.0), "outlier_share=1.0"),
-        (Table(columns=["a", "b"]), "2 names for 1 columns"),
+        (TableDetector(level=0.5), "level=0.5"),
+        (TableDetector(permutations=99), "permutations=500"),
+        (TableDetector(outlier_share=1.0), "outlier_share=1.0"),
+        (TableDetector(columns=["a", "b"]), "2 names for 1 columns"),
         (ClassPrior(level=-1), "level=-1"),
     ],
 )
@@ -217,7 +219,7 @@ def test_the_default_of_a_table_fits_one_and_the_autoencoder_says_what_to_use() 
 
 def test_the_columns_that_drifted_are_named_with_what_they_were() -> None:
     generator = np.random.default_rng(0)
-    fitted = Table().fit(rows(generator, 500))
+    fitted = TableDetector().fit(rows(generator, 500))
 
     scores = fitted.score(of_other_cities(generator, 300))
 
@@ -226,12 +228,12 @@ def test_the_columns_that_drifted_are_named_with_what_they_were() -> None:
     assert (worst.reference["Rome"], worst.current["Rome"]) == pytest.approx((0.6, 0.5), abs=0.08)
     assert worst.current["missing"] > 0.2 > worst.reference["missing"] == 0
     assert {one.name for one in scores.columns if one.test in ("ks", "chi2", "missing")} == {"city"}
-    assert not Table(least_effect=0.9).fit(rows(generator, 500)).score(of_other_cities(generator, 300)).drifted
+    assert not TableDetector(least_effect=0.9).fit(rows(generator, 500)).score(of_other_cities(generator, 300)).drifted
 
 
 def test_strange_rows_are_found_whatever_is_strange_about_them() -> None:
     generator = np.random.default_rng(0)
-    fitted = Table().fit(rows(generator, 1000))
+    fitted = TableDetector().fit(rows(generator, 1000))
     batch = rows(generator, 100)
     batch.loc[4, "city"] = "Lima"
     batch.loc[50, "pay"] = 1e9
@@ -247,17 +249,18 @@ def test_names_are_given_to_arrays_and_read_from_named_fields() -> None:
     generator = np.random.default_rng(0)
     plain, other = generator.normal(size=(2, 200, 2))
     other[:, 1] += 2
-    named = np.rec.fromarrays(plain.T, names="age,pay"), np.rec.fromarrays(other.T, names="age,pay")
+    fields = np.dtype([("age", float), ("pay", float)])
+    named = [np.array(list(map(tuple, one)), fields) for one in (plain, other)]
 
-    assert [one.name for one in Table(columns=("age", "pay")).fit(plain).score(other).columns] == ["pay"]
-    assert [one.name for one in Table().fit(named[0]).score(named[1]).columns] == ["pay"]
+    assert [one.name for one in TableDetector(columns=("age", "pay")).fit(plain).score(other).columns] == ["pay"]
+    assert [one.name for one in TableDetector().fit(named[0]).score(named[1]).columns] == ["pay"]
     with pytest.raises(InvalidError, match="lacks 'pay'"):
-        Table().fit(named[0]).score({"age": plain[:, 0]})
+        TableDetector().fit(named[0]).score({"age": plain[:, 0]})
 
 
 def test_a_constant_column_does_no_harm() -> None:
     reference = np.ones((50, 4))
-    fitted = Table().fit(reference)
+    fitted = TableDetector().fit(reference)
     assert not fitted.score(reference[:20]).drifted
     assert fitted.score(reference[:20] * 3).drifted
 
@@ -266,7 +269,7 @@ def test_a_constant_column_does_no_harm() -> None:
 def test_known_regimes_and_their_mixtures_are_no_drift_and_a_third_is(share: float) -> None:
     generator = np.random.default_rng(5)
     reference = np.concatenate([points(generator, 600), moved(generator, 300)])
-    fitted = Table().fit(reference, regimes=np.repeat([0, 1], [600, 300]))
+    fitted = TableDetector().fit(reference, regimes=np.repeat([0, 1], [600, 300]))
     new = round(share * 200)
 
     mixed = fitted.score(np.concatenate([moved(generator, new), points(generator, 200 - new)]))
@@ -278,7 +281,7 @@ def test_known_regimes_and_their_mixtures_are_no_drift_and_a_third_is(share: flo
 
 def test_regimes_are_given_one_for_each_row() -> None:
     with pytest.raises(InvalidError, match="3 regimes for 50 rows"):
-        Table().fit(np.arange(50.0), regimes=np.zeros(3))
+        TableDetector().fit(np.arange(50.0), regimes=np.zeros(3))
 
 
 def test_classes_that_are_new_are_the_outliers() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scanflow.drift.detectors.port import Floats
-from scanflow.drift.detectors.table import Table
+from scanflow.drift.detectors.table import TableDetector
 
 
 def measured(generator: np.random.Generator, count: int) -> Floats:
@@ -38,7 +38,7 @@ def of_low_rank_in_float32(generator: np.random.Generator, count: int) -> Any:
 @pytest.mark.parametrize("draw", [measured, of_low_rank])
 def test_a_batch_says_the_same_in_float32_as_in_float64(draw: Any) -> None:
     known, batch = draw(np.random.default_rng(0), 1500), draw(np.random.default_rng(1), 500)
-    fitted = Table().fit(known)
+    fitted = TableDetector().fit(known)
 
     one, other = fitted.score(batch), fitted.score(batch.astype(np.float32))
 
@@ -51,8 +51,8 @@ def test_what_is_off_by_its_last_digits_has_not_drifted_where_nothing_ever_varie
     reference, batch = (measured(np.random.default_rng(seed), 600) for seed in (0, 1))
     near = batch.astype(np.float32)
     near[:, :3] = np.nextafter(near[:, :3], np.float32(1))
-    assert not Table().fit(reference).score(near).drifted
-    fitted = Table().fit(of_low_rank(np.random.default_rng(0), 1500))
+    assert not TableDetector().fit(reference).score(near).drifted
+    fitted = TableDetector().fit(of_low_rank(np.random.default_rng(0), 1500))
 
     scores = fitted.score(of_low_rank_in_float32(np.random.default_rng(1), 500))
 
@@ -61,7 +61,7 @@ def test_what_is_off_by_its_last_digits_has_not_drifted_where_nothing_ever_varie
 
 
 def test_drift_is_seen_in_float32_all_the_same() -> None:
-    fitted = Table().fit(of_low_rank(np.random.default_rng(0), 1500))
+    fitted = TableDetector().fit(of_low_rank(np.random.default_rng(0), 1500))
     inside = of_low_rank_in_float32(np.random.default_rng(1), 500) * np.float32(1.5)
     outside = of_low_rank_in_float32(np.random.default_rng(1), 500)
     outside[:, 7] += 3
@@ -73,7 +73,7 @@ def test_drift_is_seen_in_float32_all_the_same() -> None:
 def test_a_small_column_counts_beside_one_a_thousand_million_times_as_large() -> None:
     generator = np.random.default_rng(0)
     reference, batch = (generator.normal(size=(600, 2)) * [1e9, 1.0] for _ in range(2))
-    fitted = Table().fit(reference)
+    fitted = TableDetector().fit(reference)
 
     assert not fitted.score(batch.astype(np.float32)).drifted
     moved = fitted.score((batch + np.array([0.0, 1.0])).astype(np.float32))
@@ -83,7 +83,7 @@ def test_a_small_column_counts_beside_one_a_thousand_million_times_as_large() ->
 @pytest.mark.parametrize("columns", [3, 40])
 def test_values_beyond_what_float32_holds_are_strange_and_no_mistake(columns: int) -> None:
     generator = np.random.default_rng(0)
-    fitted = Table().fit(generator.normal(size=(400, columns)))
+    fitted = TableDetector().fit(generator.normal(size=(400, columns)))
     batch = generator.normal(size=(200, columns))
     batch[:100, 0] = 1e300
     batch[100:150, 1] = -np.inf
