@@ -190,7 +190,7 @@ def _drift(event: Event) -> LoopEvent:
     anomalies, looked, picked = (_number(event.data.get(name)) for name in ("anomalies", "predictions", "picked"))
     of = "" if looked is None else f" of {looked:,}"
     points = f"; {picked:,} samples selected for labelling" if picked else ""
-    named = _columns(event)
+    named = drifted_columns(event)
     where = f" in {', '.join(str(one['name']) for one in named[:3])}" if named else ""
     text = f"drift{where}: {anomalies:,}{of} outliers{points}"
     return _loop_event(event, "detection", text, count=anomalies, picked=picked, detail=_evidence(event))
@@ -200,17 +200,12 @@ def _suspected(event: Event) -> LoopEvent:
     return _loop_event(event, "look", f"possible drift: {event.data.get('why')}", detail=_evidence(event))
 
 
-def _columns(event: Event) -> list[Mapping[str, Any]]:
-    given = event.data.get("columns")
-    return [one for one in given if isinstance(one, Mapping) and "name" in one] if isinstance(given, list) else []
-
-
 def _evidence(event: Event) -> str:
     """Return the columns that moved with their figures, why it is an alarm or none, and the run."""
     parts = [
         f"{one['name']}: {one.get('test')} {float(one['statistic']):.3g}, p {float(one['p']):.2g}, "
         f"effect {float(one['effect']):.2f}, {_shown(one.get('reference'))} → {_shown(one.get('current'))}"
-        for one in _columns(event)[:3]
+        for one in drifted_columns(event)[:3]
         if {"statistic", "p", "effect"} <= one.keys()
     ]
     return "; ".join(part for part in (*parts, str(event.data.get("why") or ""), _run(event)) if part)

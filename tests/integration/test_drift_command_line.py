@@ -29,7 +29,7 @@ def test_a_table_is_compared_drawn_and_told_to_programs(quick_cli: Cli, tmp_path
     drifted = quick_cli("drift", "check", old, new, "--plot", "drift.svg")
     assert drifted.returncode == 0, drifted.stderr
     assert drifted.stdout.startswith(
-        "Drifted: 400 rows against 400, p 0.001 at the level 0.01.\n1 column of 2 drifted."
+        "Drifted: 400 rows against 400, p 1e-12 at the level 0.01.\n1 column of 2 drifted."
     )
     assert "age*" in drifted.stdout
     assert "city*" not in drifted.stdout
