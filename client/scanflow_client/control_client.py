@@ -55,7 +55,7 @@ class ControlClient:
         """
         from scanflow.deployer.serialization import packed
 
-        body = packed(application_of(app), source)
+        body = packed(application_of(app), self.server, source)
         wanted = names or tuple(one.name for one in app.agents)
         return [
             AgentView.model_validate(self.server.put(transport.path_of("agents", app.name, one), body))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -21,6 +23,17 @@ _MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 _ROLES = ("MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER")
 
 
+def _implementation(value: Any) -> Any:
+    if not isinstance(value, type):
+        return value
+    file = Path(getattr(sys.modules.get(value.__module__), "__file__", None) or "model.py").name
+    file, name = "model.py" if value.__module__ == "__main__" else file, value.__qualname__
+    raise InvalidError(
+        f"implementation is the class {name!r} itself, and instances load it from its file. Put it into one (in a "
+        f"notebook, begin its cell with: %%writefile {file}), and write implementation='{file}:{name}'."
+    )
+
+
 class Service(Linkable):
     """One node of an inference graph: a Python class, or a model of the registry."""
 
@@ -30,7 +43,10 @@ class Service(Linkable):
     role: ServiceRole = "MODEL"
     """What the node does with a request, in Seldon's terms."""
 
-    implementation: Annotated[str, AfterValidator(lambda value: check_locator(value, "implementation"))] | None = None
+    implementation: Annotated[
+        Annotated[str, AfterValidator(lambda value: check_locator(value, "implementation"))] | None,
+        BeforeValidator(_implementation),
+    ] = None
     """A class as ``file.py:Class`` or ``package.module:Class``."""
 
     model: str | None = None

@@ -110,6 +110,15 @@ class RunBackend(Protocol):
         """Check a workflow, and return what running it would do and take."""
         ...
 
+    def keep_function(self, pickled: bytes) -> str:
+        """Keep a function that no file holds, as cloudpickle writes it, without loading it. Return what stands before
+        the ``:`` in the ``function`` of a step that calls it.
+
+        Raises:
+            UnsupportedError: the place runs functions of files only.
+        """
+        ...
+
     def free_name(self) -> RunName:
         """Return a name that no run has at this moment."""
         ...

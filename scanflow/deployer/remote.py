@@ -51,8 +51,9 @@ def _unseen(_: object) -> None:
 class RemoteDeployer(Deployer):
     """A deployer on a server.
 
-    Functions are loaded by the server from the files they are in, so both see the same files. Ctrl-C during ``run``
-    stops the run, as it does everywhere; a process that is killed leaves it running.
+    Steps load functions from the files they are in, so both sides see the same files; a program's or a notebook's own
+    functions are sent by value. Ctrl-C during ``run`` stops the run, as it does everywhere; a process that is killed
+    leaves it running.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class RemoteDeployer(Deployer):
     # Runs
 
     def plan(self, request: RunRequest) -> Plan:
-        return Plan.model_validate(self._server.post(path_of("runs", "plan"), _new_run(request)))
+        return Plan.model_validate(self._server.post(path_of("runs", "plan"), _new_run(request, self._server)))
 
     def run(self, request: RunRequest, *, observe: Observer = _unseen) -> RunRecord:
         name = self.begin(request).name
@@ -98,12 +99,12 @@ class RemoteDeployer(Deployer):
     def begin(self, request: RunRequest) -> RunRecord:
         refuse_while_loading()
         if request.run is None:
-            path, body = path_of("runs"), _new_run(request)
+            path, body = path_of("runs"), _new_run(request, self._server)
         elif request.step is None:
-            path, body = path_of("runs", request.run, "resume"), packed(request.app)
+            path, body = path_of("runs", request.run, "resume"), packed(request.app, self._server)
         else:
             path = path_of("runs", request.run, "spin")
-            body = packed(request.app) | {"step": request.step, "parameters": dict(request.parameters)}
+            body = packed(request.app, self._server) | {"step": request.step, "parameters": dict(request.parameters)}
         return RunRecord.model_validate(self._server.post(path, body, key=self._keys()))
 
     def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = _unseen) -> RunRecord:
@@ -159,7 +160,7 @@ class RemoteDeployer(Deployer):
     ) -> ServiceRecord:
         refuse_while_loading()
         name, sizing = deployment.online.name, deployment.sizing
-        body = packed(deployment.app, deployment.source) | {"workflow": name}
+        body = packed(deployment.app, self._server, deployment.source) | {"workflow": name}
         if sizing is not None:
             body["sizing"] = sizing.model_dump(mode="json", exclude_none=True)
         if deployment.port is not None:
@@ -275,7 +276,7 @@ def _written(line: bytes) -> tuple[str, bytes]:
     return found["who"], base64.b64decode(found["text"])
 
 
-def _new_run(request: RunRequest) -> dict[str, Any]:
+def _new_run(request: RunRequest, server: ServerClient) -> dict[str, Any]:
     """Return what a new run is asked for with, its parameters set on this side: here functions are at hand, and tell
     which parameters they have, and of which types."""
     chosen = request.chosen
@@ -283,4 +284,4 @@ def _new_run(request: RunRequest) -> dict[str, Any]:
         if node.target is not None and node.target.call is not None:
             check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
     about = {"workflow": chosen.name, "parameters": dict(request.parameters)}
-    return packed(request.application.with_workflow(chosen), request.source) | about
+    return packed(request.application.with_workflow(chosen), server, request.source) | about

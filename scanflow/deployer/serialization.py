@@ -1,32 +1,34 @@
-"""An application on its way to a server: what is sent of it, and what cannot be sent. Pure."""
+"""An application on its way to a server."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.files import dump_json
 from scanflow.app.steps import defaults_of
 from scanflow.app.workflow import Workflow
-from scanflow.errors import UsageError
+from scanflow.deployer.functions import with_functions_kept
+
+if TYPE_CHECKING:
+    from scanflow.transport import ServerClient
 
 
-def packed(app: Application | None, source: Path | None = None) -> dict[str, Any]:
+def packed(app: Application | None, server: ServerClient, source: Path | None = None) -> dict[str, Any]:
     """Return the part of a request that says which application is meant; nothing for None.
 
-    Functions travel by the names of their files, which the server loads them from; ``source`` is the file that the
-    application itself came from.
+    Functions travel by the names of their files, which steps load them from; those that no file holds are kept on the
+    server by value first. ``source`` is the file that the application itself came from.
 
     Raises:
-        UsageError: one of its steps is a function that no file of its own holds.
+        InvalidError: one of its functions cannot be sent.
     """
     if app is None:
         return {}
-    for workflow in app.workflows:
-        _check_functions(workflow)
+    app = with_functions_kept(app, server)
     # A relative folder is this process' business: the server has a working folder of its own.
     absolute = app.replace(
         app_dir=str(Path(app.app_dir).absolute()), workflows=tuple(_with_defaults(one) for one in app.workflows)
@@ -46,13 +48,3 @@ def _with_defaults(workflow: Workflow) -> Workflow:
         more = {} if call is None else {k: v for k, v in defaults_of(call).items() if k not in node.parameters}
         nodes.append(node.replace(parameters={**node.parameters, **more}) if more else node)
     return workflow.replace(nodes=tuple(nodes))
-
-
-def _check_functions(workflow: Workflow) -> None:
-    for node in workflow.steps:
-        if node.target is not None and node.target.partition(":")[0] == "__main__":
-            raise UsageError(
-                f"The step {node.name!r} is a function of the running program or notebook, and a server cannot load it "
-                "from there. Put it into a file of its own, such as steps.py, and import it; or work inside this "
-                "process: Client()."
-            )

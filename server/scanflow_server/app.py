@@ -24,7 +24,18 @@ from scanflow_server.label_pages import LabelPages
 from scanflow_server.limits import BodyLimit
 from scanflow_server.metrics import Counted, Meters
 from scanflow_server.problems import Problem, handle_problems
-from scanflow_server.routes import agents, applications, events, intents, labels, runs, services, system, tokens
+from scanflow_server.routes import (
+    agents,
+    applications,
+    events,
+    functions,
+    intents,
+    labels,
+    runs,
+    services,
+    system,
+    tokens,
+)
 
 BASE = "/api/v1"
 OPEN_PATHS = ("/healthz", "/readyz")
@@ -73,7 +84,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     app.state.token_names = TokenNames(context)
     handle_problems(app)
     app.include_router(system.root)
-    things = (runs, services, applications, events, agents, intents, labels, tokens)
+    things = (runs, functions, services, applications, events, agents, intents, labels, tokens)
     for router in (system.api, *(module.router for module in things)):
         app.include_router(router, prefix=BASE)
     app.add_middleware(

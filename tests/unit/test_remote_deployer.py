@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import scanflow as sf
 from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
-from scanflow.deployer import InstanceLogs, RemoteDeployer, RunRequest
+from scanflow.deployer import InstanceLogs, RemoteDeployer, RunRequest, functions
 from scanflow.deployer.service_client import predict
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName
@@ -138,18 +140,58 @@ def test_parameters_of_functions_are_known_here(deployer: RemoteDeployer, standi
         deployer.run(RunRequest(app, parameters={"cuont": 5}, source=source))
 
 
-def test_a_function_of_the_running_program_is_refused(deployer: RemoteDeployer, standin: StandIn) -> None:
-    def load() -> int:
-        return 1
+def programs_own(function: Callable[..., Any]) -> sf.Application:
+    """An application whose only step is a function that the running program defines itself."""
+    function.__module__ = "__main__"
+    return sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[sf.step(function).bind()])])
 
-    load.__module__ = "__main__"
-    app = sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[sf.step(load).bind()])])
-    for ask in (deployer.run, deployer.plan):
-        with pytest.raises(UsageError, match=r"step 'load' is a function of the running program .* Client\(\)"):
-            ask(RunRequest(app))
-    with pytest.raises(UsageError, match="a file of its own"):
-        deployer.run(RunRequest(app, run="@latest"))
+
+def test_a_function_of_the_running_program_is_kept_on_the_server_once_and_named_by_what_that_says(
+    deployer: RemoteDeployer, standin: StandIn
+) -> None:
+    def load(count: int = 3) -> int:
+        return count
+
+    place = f"{'a' * 64}.pickle"
+    standin.on("POST /functions", httpx.Response(201, json={"name": place}))
+    standin.on("POST /runs/plan", httpx.Response(422, json=problem_of(InvalidError("no"))[1]))
+    app = programs_own(load)
+    twice = app.workflows[0].replace(nodes=(app.workflows[0].nodes[0], app.workflows[0].nodes[0].replace(name="more")))
+    with pytest.raises(InvalidError, match=r"^no$"):
+        deployer.plan(RunRequest(app.replace(workflows=(twice,))))
+    assert [one.url.path for one in standin.asked] == ["/api/v1/functions", "/api/v1/runs/plan"]
+    body = standin.body("POST /functions")
+    assert pickle.loads(base64.b64decode(body.pop("pickled")))(4) == 4
+    assert body == functions.versions()
+    sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"]
+    assert {one["function"].partition(":")[0] for one in sent} == {place}
+    assert sent[0]["parameters"] == {"count": 3}, "what its parameters are is known here"
+
+
+def test_a_function_that_cannot_travel_is_refused_with_what_to_write(
+    deployer: RemoteDeployer, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, table = threading.Lock(), b"x" * 1000
+
+    def locked() -> bool:
+        return lock.locked()
+
+    def large() -> int:
+        return len(table)
+
+    with pytest.raises(InvalidError, match=r"step 'locked' .* cannot be sent by value: .*lock.*%%writefile steps\.py"):
+        deployer.run(RunRequest(programs_own(locked)))
+    monkeypatch.setattr(functions, "MAX_BYTES", 500)
+    with pytest.raises(InvalidError, match=r"step 'large' .* a global variable that it uses is large"):
+        deployer.run(RunRequest(programs_own(large), run="@latest"))
     assert standin.asked == []
+
+
+@pytest.mark.parametrize("name", ["python", "cloudpickle", "scanflow"])
+def test_functions_of_other_versions_are_refused(name: str) -> None:
+    functions.check_versions(functions.versions())
+    with pytest.raises(InvalidError, match=rf"there {name} is 1\.0, here it is .*%%writefile steps\.py"):
+        functions.check_versions(functions.versions() | {name: "1.0"})
 
 
 def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:

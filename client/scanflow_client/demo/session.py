@@ -97,7 +97,7 @@ class DemoSession:
                 served = self.where.deploy(Deployment(self.app, SERVICE, source=self.path), observe=observe)
             if not keep:
                 stack.callback(self._stop_agents)
-            body = packed(self.app, self.path)
+            body = packed(self.app, self.server, self.path)
             for agent in self.app.agents:
                 self.server.put(path_of("agents", self.app.name, agent.name), body)
             self.say(f"From here on, the agents act by themselves: {', '.join(one.name for one in self.app.agents)}")

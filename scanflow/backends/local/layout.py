@@ -14,6 +14,7 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal = path / "journal.db"  # which runs there are
+        self.functions = path / "functions"  # those that were sent by value, by their digests
         self.environments = path / "venvs"  # cached Python environments of steps with requirements
 
     def runs_of(self, app: str, team: str) -> Path:

@@ -113,6 +113,11 @@ class MemoryBatch:
         self.check(RunDefinition(app, workflow))
         return plan_workflow(workflow, machine_cores=self._settings.slots or 1, machine_memory_bytes=sys.maxsize)
 
+    def keep_function(self, pickled: bytes) -> str:
+        raise UnsupportedError(
+            f"The backend 'memory' keeps no functions by value, as this of {len(pickled):,} bytes. Put it into a file."
+        )
+
     def free_name(self) -> RunName:
         name = make_run_name(self._rng)
         while name in self._runs:

@@ -27,3 +27,15 @@ def test_services_are_linked_like_steps() -> None:
     workflow = sf.Workflow(name="serving", type="online", nodes=[before, model], edges=before >> model)
     assert workflow.parents == {"before": (), "cnn": ("before",)}
     assert workflow.steps == ()
+
+
+def test_a_class_itself_is_refused_with_the_line_to_write() -> None:
+    class Model:
+        pass
+
+    Model.__qualname__ = "Model"
+    with pytest.raises(InvalidError, match=r"write implementation='test_service\.py:Model'"):
+        sf.Service(name="cnn", implementation=Model)  # type: ignore[arg-type]
+    Model.__module__ = "__main__"
+    with pytest.raises(InvalidError, match=r"%%writefile model\.py\), and write implementation='model\.py:Model'"):
+        sf.Service(name="cnn", implementation=Model)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shutil
 import time
@@ -17,7 +18,7 @@ from scanflow.backends.local.batch.definition import KeptDefinition, check_suppo
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.journal import Journal, JournalRun
 from scanflow.backends.local.batch.launch import Launcher
-from scanflow.backends.local.batch.pickles import home_key
+from scanflow.backends.local.batch.pickles import home_key, write_signed
 from scanflow.backends.local.batch.values import Outputs
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.log_files import FileLogs
@@ -92,6 +93,14 @@ class LocalBackend:
             if past_folder.functions.is_dir():
                 shutil.copytree(past_folder.functions, folder.functions, dirs_exist_ok=True)
         return inputs
+
+    def keep_function(self, pickled: bytes) -> str:
+        name = f"{hashlib.sha256(pickled).hexdigest()}.pickle"
+        with _disk_errors(self._home.functions):
+            open_home(self._home.path)
+            private_folder(self._home.functions)
+            write_signed(self._home.functions / name, pickled, home_key(self._home.path))
+        return name
 
     def free_name(self) -> RunName:
         with self._journal() as journal:

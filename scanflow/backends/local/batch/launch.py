@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,7 @@ from scanflow.private import private_folder
 from scanflow.processes.shims import Spec, attempt_folder
 
 SEEN_OUTPUTS = 512
+_DIGEST = re.compile(r"[0-9a-f]{64}\.pickle")
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -130,7 +132,7 @@ class Launcher:
                 file=str(file) if file else None,
                 by_value=str(by_value) if by_value else None,
                 # An environment of the step's own has its own packages.
-                path=None if python.requirements is not None else [entry or str(Path.cwd()) for entry in sys.path],
+                path=None if python.requirements is not None else self._path(by_value),
                 parameters=encode(dict(parameters), folder, self.key),
                 key=self.key.hex(),
             ).write(request)
@@ -145,6 +147,11 @@ class Launcher:
         if not node.avoid_services:
             return ()
         return cpus_avoiding(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
+
+    def _path(self, by_value: Path | None) -> list[str]:
+        """Return where a function's modules are looked for. Loading a file adds its folder; by value there is none."""
+        beside = [] if by_value is None else [str(self._files.app_dir)]
+        return [*beside, *(entry or str(Path.cwd()) for entry in sys.path)]
 
     def clean_outputs(self, task: StepName, attempt: int) -> Path:
         """Return a task's output folder, without what an earlier attempt left there."""
@@ -166,6 +173,8 @@ class Launcher:
                 self._files.find(node.mainfile or "", node.name)
             elif (call := node.target.call) is not None:
                 check_parameters(call, node.parameters, who=f"Step {node.name!r}")
+            elif _DIGEST.fullmatch(node.target.partition(":")[0]):
+                self._kept(node.target)
             else:
                 self._files.function_file(node.target, node.name)
             self.python(node)
@@ -175,9 +184,7 @@ class Launcher:
         for node in self._workflow.steps:
             if (file := self._by_value(node.target)) is not None and node.target is not None and node.target.call:
                 private_folder(file.parent)
-                unfinished = file.with_suffix(".part")
-                write_pickle(unfinished, getattr(node.target.call, "function", node.target.call), self.key)
-                unfinished.replace(file)
+                write_pickle(file, getattr(node.target.call, "function", node.target.call), self.key)
 
     def function(self, node: Executor) -> Callable[..., Any]:
         target = node.target
@@ -191,7 +198,10 @@ class Launcher:
         return load_function(str(target), self._files.function_file(target, node.name))
 
     def _by_value(self, target: Target | None) -> Path | None:
+        """Return where a function that no file holds is kept: one of this program with the run, others by digest."""
         module, _, name = (target or "").partition(":")
+        if _DIGEST.fullmatch(module):
+            return self._home.functions / module
         return self._folder.functions / f"{name}.pickle" if module == "__main__" else None
 
     def _kept(self, target: Target) -> Path | None:
@@ -209,6 +219,8 @@ class Launcher:
         file = self._files.function_file(node.target, node.name)
         if file is not None:
             return file, str(node.target)
+        if node.target.call is None and (kept := self._kept(node.target)) is not None:
+            return kept, str(node.target)
         function = self.function(node)
         plain = getattr(function, "function", function)
         own = None if plain.__module__ == "__main__" else getattr(sys.modules.get(plain.__module__), "__file__", None)

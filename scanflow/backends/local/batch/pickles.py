@@ -10,6 +10,7 @@ import hmac
 import os
 import pickle
 import secrets
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,14 @@ def write_pickle(file: Path, value: Any, key: bytes) -> None:
         raise InvalidError(
             f"A {type(value).__name__} cannot be kept: {error}. Write a file and return its path."
         ) from error
-    write_private(file, hmac.digest(key, content, "sha256") + content)
+    write_signed(file, content, key)
+
+
+def write_signed(file: Path, content: bytes, key: bytes) -> None:
+    """Write what was pickled already, signed."""
+    unfinished = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
+    write_private(unfinished, hmac.digest(key, content, "sha256") + content)
+    unfinished.replace(file)
 
 
 def read_pickle(file: Path, key: bytes) -> Any:

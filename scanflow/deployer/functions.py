@@ -1,0 +1,87 @@
+"""Functions that no file holds, a program's or a notebook's own, on their way to a server: by value, signed there.
+
+A server keeps their bytes without loading them; they are loaded where the step runs. See docs/decisions/026.
+"""
+
+from __future__ import annotations
+
+import base64
+import platform
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from scanflow.app.application import Application
+from scanflow.app.executor import Executor, Target
+from scanflow.errors import InvalidError
+
+if TYPE_CHECKING:
+    from scanflow.transport import ServerClient
+
+MAX_BYTES = 16 * 2**20
+_INSTEAD = "put it into a file (in a notebook, begin its cell with: %%writefile steps.py) and import it from there."
+
+
+def versions() -> dict[str, str]:
+    """Return what has to be the same on both sides: bytes of another version may load as something else, or not."""
+    python = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])}"
+    return {"python": python, "cloudpickle": version("cloudpickle"), "scanflow": version("scanflow")}
+
+
+def check_versions(theirs: Mapping[str, str]) -> None:
+    """Refuse functions that were pickled by other versions.
+
+    Raises:
+        InvalidError: says which, and what to do.
+    """
+    for name, own in versions().items():
+        if (other := theirs.get(name)) != own:
+            raise InvalidError(
+                f"A function of a program or notebook cannot come here by value: there {name} is {other}, here it is "
+                f"{own}. Use {own} there, too; or {_INSTEAD}"
+            )
+
+
+def with_functions_kept(app: Application, server: ServerClient) -> Application:
+    """Return the application with its functions that no file holds kept on a server, which loads none of them.
+
+    Raises:
+        InvalidError: one cannot be sent; or the server has other versions of what makes and reads them.
+    """
+    kept: dict[str, str] = {}
+
+    def place_of(target: Target, step: str) -> str:
+        if target not in kept:
+            body = {"pickled": base64.b64encode(_pickled(target.call, step)).decode(), **versions()}
+            kept[target] = server.post("/functions", body)["name"]
+        return kept[target]
+
+    def sent(node: Any) -> Any:
+        target = node.target if isinstance(node, Executor) else None
+        module, _, name = (target or "").partition(":")
+        if target is None or target.call is None or module != "__main__":
+            return node
+        return node.replace(function=Target(f"{place_of(target, node.name)}:{name}", target.call))
+
+    return app.replace(workflows=tuple(one.replace(nodes=tuple(map(sent, one.nodes))) for one in app.workflows))
+
+
+def _pickled(function: Callable[..., Any] | None, step: str) -> bytes:
+    import pickle
+
+    import cloudpickle
+
+    try:
+        content: bytes = cloudpickle.dumps(getattr(function, "function", function))
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidError(
+            f"The step {step!r} is a function of the running program or notebook and cannot be sent by value: {error}. "
+            f"Make that inside the function; or {_INSTEAD}"
+        ) from error
+    if len(content) > MAX_BYTES:
+        raise InvalidError(
+            f"The step {step!r} is a function of the running program or notebook and brings {len(content) / 2**20:.0f} "
+            f"MiB along, of which {MAX_BYTES // 2**20} may be sent: a global variable that it uses is large. Load that "
+            "inside the function, or give it a file's path as a parameter."
+        )
+    return content
