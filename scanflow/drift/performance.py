@@ -8,17 +8,18 @@ of; what it cannot see is a model that is wrong and sure of it (concept drift): 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy import optimize, stats
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 LEAST = 50
 """Labelled points that a calibration needs."""
@@ -48,51 +49,48 @@ class Calibration:
     """So many points it was learnt from."""
 
     @classmethod
-    def of(cls, scores: Any, labels: Any) -> Calibration:
+    def of(cls, scores: Any, right: Any) -> Calibration:
         """Learn from labelled points.
 
         Args:
-            scores: (n, classes), what the model gives each class; the highest is its answer. Or (n,), of a class 1.
-            labels: (n,), the number of the right class.
+            scores: (n, classes), what the model gives each class. Or (n,), of a class 1.
+            right: (n,), whether its answer is right.
 
         Raises:
             InvalidError: too few points, or shapes that do not fit.
         """
-        confidence, answers = _confidence(scores)
-        truth = np.asarray(labels)
-        if truth.shape != answers.shape:
-            raise InvalidError(f"There are {truth.shape} labels for {answers.shape} points. Give one for each.")
-        if len(truth) < LEAST:
-            raise InvalidError(f"There are {len(truth)} labelled points, and a calibration needs {LEAST}. Label more.")
+        import numpy as np
+        from scipy import optimize
+
+        confidence, answers = _confidence(scores), np.asarray(right, np.float64)
+        if answers.shape != confidence.shape:
+            raise InvalidError(f"There are {answers.shape} labels for {confidence.shape} points. Give one for each.")
+        if len(answers) < LEAST:
+            raise InvalidError(
+                f"There are {len(answers)} labelled points, and a calibration needs {LEAST}. Label more."
+            )
         order = np.argsort(confidence, kind="stable")
-        fitted = optimize.isotonic_regression((answers == truth)[order].astype(np.float64))
+        fitted = optimize.isotonic_regression(answers[order])
         # Points of one confidence have one probability.
         levels, first = np.unique(confidence[order], return_index=True)
         counts = np.diff(np.append(first, len(order)))
-        return cls(confidence=levels, right=np.add.reduceat(fitted.x, first) / counts, n=len(truth))
+        return cls(confidence=levels, right=np.add.reduceat(fitted.x, first) / counts, n=len(answers))
 
     def estimate(self, scores: Any) -> Accuracy:
         """Return how many of the answers are expected to be right, without labels; the interval is at 95 %.
 
         It holds what chance does in these points and in those that were learnt from, and no change of the concept.
         """
-        confidence, _ = _confidence(scores)
+        import numpy as np
+
+        confidence = _confidence(scores)
         if not len(confidence):
             raise InvalidError("There are no scores. Wait for predictions.")
         p = np.interp(confidence, self.confidence, self.right)
         value, n = float(p.mean()), len(p)
-        spread = np.sqrt((p * (1 - p)).sum() / n**2 + value * (1 - value) / self.n)
-        half = float(stats.norm.isf(0.025) * spread)
+        spread = math.sqrt(float((p * (1 - p)).sum()) / n**2 + value * (1 - value) / self.n)
+        half = NormalDist().inv_cdf(0.975) * spread
         return Accuracy(value=value, low=max(0.0, value - half), high=min(1.0, value + half), n=n)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what is to be saved."""
-        return {"confidence": self.confidence, "right": self.right, "n": np.asarray(self.n)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Calibration:
-        """Return what :meth:`arrays` gave."""
-        return cls(confidence=arrays["confidence"], right=arrays["right"], n=int(arrays["n"]))
 
 
 def measured(right: int, n: int, level: float = 0.95) -> Accuracy:
@@ -103,14 +101,19 @@ def measured(right: int, n: int, level: float = 0.95) -> Accuracy:
     """
     if not 0 <= right <= n or n == 0:
         raise InvalidError(f"{right} of {n} answers cannot be right. Count labelled points.")
-    interval = stats.binomtest(right, n).proportion_ci(level, method="wilson")
-    return Accuracy(value=right / n, low=float(interval.low), high=float(interval.high), n=n)
+    z, value = NormalDist().inv_cdf(0.5 + level / 2), right / n
+    middle = (value + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(value * (1 - value) / n + z**2 / (4 * n**2))
+    return Accuracy(value=value, low=max(0.0, middle - half), high=min(1.0, middle + half), n=n)
 
 
-def _confidence(scores: Any) -> tuple[Floats, NDArray[np.intp]]:
+def _confidence(scores: Any) -> Floats:
+    import numpy as np
+
     array = np.asarray(scores, np.float64)
     if array.ndim == 1:
-        return np.maximum(array, 1 - array), (array > 0.5).astype(np.intp)
+        return np.maximum(array, 1 - array)
     if array.ndim != 2 or array.shape[1] < 2:
         raise InvalidError(f"Scores of the shape {array.shape} cannot be read. Give (n, classes), or (n,) of class 1.")
-    return array.max(axis=1), array.argmax(axis=1)
+    confidence: Floats = array.max(axis=1)
+    return confidence

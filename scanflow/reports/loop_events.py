@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from scanflow.agent.records import Event
+from scanflow.drift.performance import measured
 from scanflow.drift.promotion import CURRENT
 from scanflow.errors import InvalidError
 from scanflow.reports.records import Answers, Kind, LoopEvent, RequestCounts, Use, Version
@@ -123,12 +124,8 @@ def drifted_columns(event: Event) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict) and "name" in one] if isinstance(found, list) else []
 
 
-def interval_of(right: int, n: int) -> tuple[float, float] | None:
-    """Return where a share of right answers may really be, at 95 %; None: SciPy is not installed."""
-    try:
-        from scanflow.drift.performance import measured
-    except ImportError:
-        return None
+def interval_of(right: int, n: int) -> tuple[float, float]:
+    """Return where a share of right answers may really be, at 95 %."""
     found = measured(right, n)
     return found.low, found.high
 

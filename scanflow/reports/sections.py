@@ -28,7 +28,7 @@ def accuracy(answers: Sequence[Answers], counted: str, marks: Sequence[EventLine
     """Return the share of right answers over time, with its interval, for each version; ``counted``: of which."""
     lines: dict[str, list[Point]] = {}
     for one in answers:
-        low, high = interval_of(one.right, one.n) or (None, None)
+        low, high = interval_of(one.right, one.n)
         words = f"{one.version}: {share(one.right / one.n, one.n, (low, high))}"
         lines.setdefault(one.version, []).append(Point(one.at, one.right / one.n, words, low, high))
     if not lines:

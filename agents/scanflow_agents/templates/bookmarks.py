@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -124,6 +124,12 @@ def oldest(runs: Sequence[Run], most: int, *, least: float, size: Callable[[Run]
     last = time_of(runs[cut])
     before = [run for run in runs if time_of(run) < last]
     return before if len(before) >= enough else [run for run in runs if time_of(run) <= last]
+
+
+def newest_detection(context: Context, runs: Collection[str]) -> str | None:
+    """Return which of some detections was noted last."""
+    notes = noted(context, "checked") if runs else []
+    return next((run for one in notes if (run := one.tags.get(OF_RUN)) in runs), None)
 
 
 def time_of(run: TrackedRun) -> float:

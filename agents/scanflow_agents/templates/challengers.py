@@ -151,9 +151,7 @@ def n_evaluation(context: Context, labels: str | None) -> int:
 
 def _drifted(context: Context, labels: str | None) -> list[str]:
     """Return the columns that the newest of the detections whose points were learnt from says have drifted."""
-    runs = {str(point.get("run")) for point in _points(context, labels)}
-    notes = bookmarks.noted(context, "checked") if runs else []
-    newest = next((run for one in notes if (run := one.tags.get(OF_RUN)) in runs), None)
+    newest = bookmarks.newest_detection(context, {str(point.get("run")) for point in _points(context, labels)})
     try:
         columns = None if newest is None else outputs_of(context, newest).get("columns")
     except NotFoundError:  # deleted meanwhile

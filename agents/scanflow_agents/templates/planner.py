@@ -7,7 +7,8 @@ version is neither in use nor rejected, the executor is asked for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
@@ -27,7 +28,8 @@ from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks, infrastructure, scaling
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions, n_evaluation
-from scanflow_agents.templates.control_plane import control_plane_of
+from scanflow_agents.templates.control_plane import control_plane_of, tell
+from scanflow_agents.templates.live_accuracy import LossOptions, expected, loss_of, realised
 from scanflow_agents.templates.model_registry import (
     OUT_OF_USE,
     PROMOTED,
@@ -47,7 +49,9 @@ from scanflow_agents.templates.options import (
 )
 
 
-class PlannerOptions(Starting, OfModel, PromotionOptions, infrastructure.PlacementOptions, scaling.ScalingOptions):
+class PlannerOptions(
+    Starting, OfModel, PromotionOptions, LossOptions, infrastructure.PlacementOptions, scaling.ScalingOptions
+):
     min_picked: Whole = Field(default=100, ge=1)
     """So many labels to learn from that no model has are worth a retraining (Algorithm 1, line 4)."""
 
@@ -110,6 +114,15 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None
     least = options.min_picked
     seen: dict[str, frozenset[str]] = {}
     asked = [-math.inf]
+    told: set[tuple[int, int]] = set()
+
+    def tell_accuracy(context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
+        now = realised(points)
+        if now is None or (champion.version, now.n) in told:
+            return
+        told.add((champion.version, now.n))
+        about = {"version": champion.version, "expected": expected(champion)}
+        tell(context, "accuracy.measured", f"model/{model.name}", **about, **asdict(now))
 
     @sensor(sf.every(seconds=options.interval_s))
     def count_number_of_pickeddata(context: Context) -> dict[str, Any]:
@@ -127,8 +140,16 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None
             "busy": busy,
             "champion": None if champion is None else address_of(model.name, champion.version),
             "batch": None,
+            "costs": None,
         }
+        unseen = [one for one in given if one["id"] not in learnt]
+        if champion is not None:
+            tell_accuracy(context, champion, unseen)
         if len(new) >= least and busy is None and champion is not None:
+            if options.retrain_when != "drift":
+                found["costs"] = loss_of(context, options, champion, unseen)
+                if not found["costs"]["too_much"]:
+                    return found
             now = context.clock()
             if 0 <= now - asked[0] < options.again_after_s:  # what was refused is refused again for a while
                 return found | {"busy": "it was asked for already"}

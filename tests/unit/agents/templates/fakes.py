@@ -311,8 +311,8 @@ class World:
         assert self.champion() == version
         return intent
 
-    def given(self, ids: Sequence[str], *, purpose: str = "train", run: str = "r") -> None:
-        known: dict[str, Any] = {"run": run, "purpose": purpose, "data": {}, "guess": 1, "score": 0.5}
+    def given(self, ids: Sequence[str], *, purpose: str = "train", run: str = "r", guess: int = 1) -> None:
+        known: dict[str, Any] = {"run": run, "purpose": purpose, "data": {}, "guess": guess, "score": 0.5}
         self.control_plane.want_labels("mnist", [{"id": id, **known} for id in ids])
         for id in ids:
             self.control_plane.give_label("mnist", id, 7, by="ada")
