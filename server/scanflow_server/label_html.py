@@ -31,7 +31,7 @@ td { overflow-wrap: anywhere } th { font-weight: 500; overflow-wrap: anywhere; m
 input, button, nav a, nav span { font: inherit; padding: .5rem .75rem; min-height: 1.5rem; box-sizing: content-box }
 :focus-visible { outline: 3px solid Highlight; outline-offset: 2px }
 .wrong { border-left: 4px solid; padding-left: .75rem }
-small, .quiet { color: GrayText } summary { padding: .5rem 0 }
+small, .quiet { opacity: .8 } summary { padding: .5rem 0 }
 """
 
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -92,13 +93,14 @@ class LabelPages:
     async def _picture(self, request: Request) -> Response:
         await self._caller(request)
 
-        def find() -> bytes | None:
+        def find() -> Label:
             with self._context.store.read() as connection:
-                return kept.picture(connection, *_key(dict(request.query_params)))
+                return kept.show(connection, *_key(dict(request.query_params)))
 
-        if (found := await run_in_threadpool(find)) is None:
-            raise NotFoundError("There is no such picture. See what is to be labelled: scanflow labels")
-        return Response(found, headers=html.HEADERS, media_type="image/png")
+        found = (await run_in_threadpool(find)).picture
+        if found is None:
+            raise NotFoundError("It has no picture.")
+        return Response(b64decode(found), headers=html.HEADERS, media_type="image/png")
 
     async def _label(self, request: Request) -> Response:
         caller, given = await self._caller(request), await _form(request)
@@ -125,7 +127,6 @@ class LabelPages:
             else:
                 return html.nothing(caller)
             together = kept.picked_with(connection, known)
-            has_picture = kept.picture(connection, known.app, known.team, known.id) is not None
         at = next((at for at, one in enumerate(together) if one.id == known.id), 0)
         before, after = together[at - 1] if at else None, together[at + 1] if at + 1 < len(together) else None
         return html.sample(
@@ -137,7 +138,7 @@ class LabelPages:
             left=left,
             before=None if before is None else _address(before),
             after=None if after is None else _address(after),
-            picture=_address(known, "/picture") if has_picture else None,
+            picture=None if known.picture is None else _address(known, "/picture"),
             choices=_choices(together),
         )
 

@@ -61,7 +61,8 @@ def _line(event: Event, url: str) -> str:
             picked = data.get("picked")
             return found + (f"; {picked} samples wait for labels: {url}/labels" if picked else "")
         case "run.failed":
-            return f"The run {name} of {data.get('workflow')} failed: {data.get('error')} See: scanflow show {name}"
+            why = str(data.get("error") or "it does not say why").rstrip(".")
+            return f"The run {name} of {data.get('workflow')} failed: {why}. See: scanflow show {name}"
         case "model.promoted":
             before = f", instead of version {data['before']}" if data.get("before") is not None else ""
             return f"Version {data.get('version')} of {name} is in use{before}"

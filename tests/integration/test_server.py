@@ -200,6 +200,8 @@ def test_a_failed_run_is_told_to_have_failed_and_resumed_with_what_its_file_says
     assert record["state"] == "failed"
     assert "ValueError: told to fail" in record["tasks"][-1]["failure"]["cause"]
     noted(server, name, "run.failed")
+    (told_of,) = server.api.get("/events", params={"type": "run.failed"}).json()
+    assert told_of["data"]["error"] == f"{record['tasks'][-1]['task']}: ValueError: told to fail"
     (tmp_path / "app.py").write_text(APP + "\nraise RuntimeError('half written')\n")
     server.api.post(f"/runs/{name}/resume")
     told = server.run_events(name)

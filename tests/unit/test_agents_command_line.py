@@ -314,7 +314,9 @@ def test_what_people_disagree_on_is_listed_with_who_said_what(run: Run) -> None:
         ["a", "mnist", "1", "ada", "7"],
         ["a", "mnist", "1", "bob", "1"],
     ]
-    assert server.asked == [("GET /labels", {"details": "true", "disputed": "true", "limit": "100"}, None)]
+    run(server, "labels", "--labelled", "-n", "5")
+    asked = {"details": "true", "state": "given", "limit": "100"}
+    assert [query for _, query, _ in server.asked] == [{**asked, "disputed": "true"}, {**asked, "limit": "5"}]
 
 
 def test_labels_are_given_one_by_one_or_from_a_file_all_at_once(run: Run, tmp_path: Path) -> None:

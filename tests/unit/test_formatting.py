@@ -240,8 +240,9 @@ def test_the_label_queue_and_what_people_disagree_on() -> None:
         *labels.labels_screen([sample], limit=1, page=page),
         *labels.labels_screen([{**sample, "data": {"shape": [28, 28]}}, row], limit=9, page=page),
         *labels.labels_screen([row], limit=9, page=page),
-        *labels.disagreements_screen([{**row, "label": "x", "disputed": True, "votes": votes}]),
-        *labels.disagreements_screen([]),
+        *labels.votes_screen([{**row, "label": "x", "disputed": True, "votes": votes}], disputed=True),
+        *labels.votes_screen([], disputed=True),
+        *labels.votes_screen([], disputed=False),
     ]
     assert_snapshot("labels", drawn(*screens))
 

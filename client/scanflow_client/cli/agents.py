@@ -115,9 +115,8 @@ def labels(
     export: Annotated[
         Path | None, Option("--export", metavar="FILE.csv", help="Write all that waits into a file to fill in.")
     ] = None,
-    disagreements: Annotated[
-        bool, Option("--disagreements", help="List what people gave several labels, and who gave which.")
-    ] = False,
+    labelled: Annotated[bool, Option("--labelled", help="List what has a label, and who gave which.")] = False,
+    disagreements: Annotated[bool, Option("--disagreements", help="List what people gave several labels.")] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
@@ -128,8 +127,8 @@ def labels(
     gives = bool(give) or from_ is not None
     if replace and not gives:
         raise InvalidError("--replace needs labels: scanflow labels --give ID=LABEL --replace")
-    if gives + (export is not None) + disagreements > 1:
-        raise InvalidError("Giving labels, --export and --disagreements exclude each other. Keep one.")
+    if gives + (export is not None) + labelled + disagreements > 1:
+        raise InvalidError("Giving labels, --export, --labelled and --disagreements exclude each other. Keep one.")
     given, unlabelled = label_files.read(from_) if from_ is not None else ([], 0)
     given += [_label(word) for word in give or ()]
     where = client()
@@ -141,9 +140,10 @@ def labels(
         some = label_files.write(export, where.labels(app=application, team=team, limit=None))
         after = f"Fill in its column 'label', then: scanflow labels --from {export}"
         respond(some, as_json, lambda: [f"{export}: {counted(some, 'sample')}. {after}"])
-    elif disagreements:
-        found = where.labels(app=application, team=team, state=None, disputed=True, limit=limit)
-        respond(found, as_json, lambda: screens.disagreements_screen(found))
+    elif labelled or disagreements:
+        among = True if disagreements else None
+        found = where.labels(app=application, team=team, state="given", disputed=among, limit=limit)
+        respond(found, as_json, lambda: screens.votes_screen(found, disputed=disagreements))
     else:
         found = where.labels(app=application, team=team, limit=limit)
         page = f"{where.server.url}/labels"

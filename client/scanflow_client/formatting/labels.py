@@ -39,14 +39,21 @@ def labels_screen(labels: Sequence[Mapping[str, Any]], *, limit: int, page: str)
     return [Table(heads, rows), *(more if len(labels) == limit else []), after]
 
 
-def disagreements_screen(labels: Sequence[Mapping[str, Any]]) -> Screen:
+def votes_screen(labels: Sequence[Mapping[str, Any]], *, disputed: bool) -> Screen:
+    """Return who gave which label when, and which is in use; ``disputed``: only what people disagree on was listed."""
     if not labels:
-        return ["Nobody disagrees on a label."]
+        return ["Nobody disagrees on a label." if disputed else "No sample has a label."]
     rows = [
-        (str(one["id"]), str(one["app"]), as_json(one["label"]), str(vote["by"]), as_json(vote["label"]), when)
+        (
+            str(one["id"]),
+            str(one["app"]),
+            as_json(one["label"]),
+            str(vote["by"]),
+            as_json(vote["label"]),
+            clock(vote["at"]),
+        )
         for one in labels
         for vote in one["votes"]
-        for when in [clock(vote["at"])]
     ]
     return [
         Table(("id", "application", "in use", "labelled by", "label", "when"), rows),

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from scanflow.wire import read_token
 from scanflow_server.context import ServerContext
 from scanflow_server.notices import TYPES, body_of, is_news
 from scanflow_server.store import applications, events, intents, notified
+from scanflow_server.store.applications import ApplicationRow
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,9 @@ class _Target:
     """What ``file:`` is relative to."""
 
     key: str
+    since: float
+    """When somebody asked that it be told."""
+
     seen: int = -1
     """Up to which event there is nothing more to tell; -1: not looked up yet."""
 
@@ -74,7 +78,7 @@ class NotificationsController:
         self._known = {one: known for one, known in self._known.items() if one in revisions}
         for row in rows:
             if row is not None:
-                self._known[row.name, row.team] = row.revision, targets_of(row.name, row.team, row.document)
+                self._known[row.name, row.team] = row.revision, targets_of(row)
         for target in [target for _, targets in self._known.values() for target in targets]:
             if target.seen < newest and self._clock() >= target.due and not self._context.ending.is_set():
                 self._tell(target, newest)
@@ -84,8 +88,9 @@ class NotificationsController:
             with self._context.store.write() as connection:
                 known = notified.position(connection, target.key)
                 if known is None:  # what happened before somebody asked to be told is no news
-                    notified.put_position(connection, target.key, newest)
-                target.seen = newest if known is None else known
+                    known = events.newest_before(connection, target.since)
+                    notified.put_position(connection, target.key, known)
+                target.seen = known
         with self._context.store.read() as connection:
             found = events.after(connection, target.seen, type=target.types, app=target.app, limit=_AT_ONCE)
             actions = {event.id: _action(connection, event) for event in found}
@@ -129,14 +134,14 @@ class NotificationsController:
             events.tell(connection, "notification.failed", subject, at=at, app=target.app, data=data)
 
 
-def targets_of(app: str, team: str, document: Mapping[str, Any]) -> list[_Target]:
-    """Return where to tell of an application, as its document says; each has a name that stays while it is the same."""
+def targets_of(row: ApplicationRow) -> list[_Target]:
+    """Return where to tell of an application; each has a key that stays while the webhook is the same."""
     found = []
-    for one in document.get("notify") or ():
+    for one in row.document.get("notify") or ():
         webhook = Webhook.model_validate(one)
         mark = json.dumps([webhook.url, sorted(webhook.on)])
-        key = f"{app}/{team}/{hashlib.sha256(mark.encode()).hexdigest()[:32]}"
-        found.append(_Target(app, webhook, Path(str(document.get("app_dir", "."))), key))
+        key = f"{row.name}/{row.team}/{hashlib.sha256(mark.encode()).hexdigest()[:32]}"
+        found.append(_Target(row.name, webhook, Path(str(row.document.get("app_dir", "."))), key, row.updated))
     return found
 
 

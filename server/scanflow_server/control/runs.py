@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from scanflow_server.store import events, runs
 from scanflow_server.store.runs import WantedRun
 
 _log = logging.getLogger(__name__)
+_LONGEST = 500
 
 
 class RunsController:
@@ -102,13 +104,22 @@ class RunsController:
             "drive": run.drive,
             "action": run.asked.action,
             "seconds": record.get("seconds"),
-            "error": problem["detail"] if problem else record.get("error"),
+            "error": problem["detail"] if problem else record.get("error") or first_failure(record),
         }
         with self._context.store.write() as connection:
             if runs.settle(connection, run.name, run.drive, outcome=outcome, problem=problem):
                 at = self._context.clock()
                 events.tell(connection, f"run.{outcome}", f"run/{run.name}", at=at, app=run.app, data=data)
         self._processes.forget(job)
+
+
+def first_failure(record: Mapping[str, Any]) -> str | None:
+    """Return which task of a run failed first, and why in its last line."""
+    for task in record.get("tasks") or ():
+        if failure := task.get("failure"):
+            cause = str(failure.get("cause") or "").strip().rpartition("\n")[2]
+            return f"{task['task']}: {cause or failure['summary']}"[:_LONGEST]
+    return None
 
 
 def ensure_entered(context: ServerContext, run: WantedRun) -> None:

@@ -107,7 +107,8 @@ def labels(
     offset: Annotated[int, Query(ge=0, le=_FURTHEST)] = 0,
 ) -> list[Label]:
     """List what is wanted, the most critical first, or what was given, the last given first; beyond the first
-    ``offset`` of those. ``disputed``: people gave it several labels. ``details``: with its row, and all labels given.
+    ``offset`` of those. ``disputed``: people gave it several labels. ``details``: with its row
+    or picture, and all labels that anybody gave.
 
     Who asks for given labels a part after the other gets all of them: one given meanwhile moves the others on, so that
     some come twice and none is left out.

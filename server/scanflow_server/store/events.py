@@ -51,6 +51,11 @@ def newest(connection: Connection) -> int:
     return int(connection.execute(select(func.max(events.c.id))).scalar_one() or 0)
 
 
+def newest_before(connection: Connection, at: float) -> int:
+    """Return the number of the newest event from before that time; 0: there is none."""
+    return int(connection.execute(select(func.max(events.c.id)).where(events.c.at < at)).scalar_one() or 0)
+
+
 def newest_event(connection: Connection) -> Event | None:
     row = connection.execute(select(events).order_by(events.c.id.desc()).limit(1)).mappings().first()
     return None if row is None else Event.model_validate(dict(row))

@@ -28,6 +28,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_PICTURE = 200_000
 _MOST_VALUES = 1000
 _MOST_TOGETHER = 10_000
+_IDS = 500
 
 
 def _png(text: str) -> str:
@@ -81,7 +82,6 @@ class Label(Row):
     run: str = ""
     purpose: Literal["train", "evaluate"] = "train"
     data: dict[str, JSON] = Field(default_factory=dict)
-    row: dict[str, JSON] | None = None
     guess: JSON = None
     score: float | None = None
     app: str
@@ -98,11 +98,16 @@ class Label(Row):
     """Since when that label is in use."""
 
     disputed: bool = False
+    row: dict[str, JSON] | None = None
+    """This and the next two are left out where they are not asked for."""
+
+    picture: str | None = None
     votes: list[Vote] | None = None
-    """All labels that anybody gave, the oldest first, where they are asked for."""
+    """All labels that anybody gave, the oldest first."""
 
 
-_BRIEF = [column for column in labels.c if column.name not in {"number", "row", "picture"}]
+_ALL = [column for column in labels.c if column.name != "number"]
+_BRIEF = [column for column in _ALL if column.name not in {"row", "picture"}]
 CRITICAL = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
 
 
@@ -112,8 +117,8 @@ def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float,
         known = _get(connection, app, team, item.id)
         if known is None:
             known = Label(**item.model_dump(exclude={"row", "picture"}), app=app, team=team, asked=at)
-            values = known.model_dump(mode="json", exclude={"votes"})
-            connection.execute(insert(labels).values(values | {"row": item.row, "picture": item.picture}))
+            values = known.model_dump(mode="json", exclude={"votes"}) | item.model_dump(include={"row", "picture"})
+            connection.execute(insert(labels).values(values))
         found.append(known)
     return found
 
@@ -130,9 +135,9 @@ def listed(
     offset: int = 0,
 ) -> list[Label]:
     """Return the most critical first; of equals, those asked for first. Of given ones alone, return the last given
-    first: they are never forgotten, and new ones are not to be cut off. ``details``: with their rows and votes."""
+    first: they are never forgotten, and new ones are not to be cut off. ``details``: with rows, pictures and votes."""
     newest = (labels.c.given.desc(), labels.c.number.desc())
-    query = select(*_BRIEF, *([labels.c.row] if details else []))
+    query = select(*(_ALL if details else _BRIEF))
     query = query.order_by(*(newest if state == "given" else CRITICAL)).limit(limit).offset(offset)
     for column, value in ((labels.c.app, app), (labels.c.state, state), (labels.c.disputed, disputed)):
         if value is not None:
@@ -140,12 +145,15 @@ def listed(
     if team is not None:
         query = query.where(labels.c.team.in_((team, "")))
     found = Label.all(connection, query)
-    return [one.model_copy(update={"votes": votes(connection, one)}) for one in found] if details else found
+    if not details:
+        return found
+    given = _votes_of(connection, [one.id for one in found if one.state == "given"])
+    return [one.model_copy(update={"votes": given[one.app, one.team, one.id]}) for one in found]
 
 
 def show(connection: Connection, app: str, team: str, id: str) -> Label:
-    """Return one with its row and its votes; NotFoundError: there is none."""
-    known = Label.first(connection, select(*_BRIEF, labels.c.row).where(_is(app, team, id)))
+    """Return one with all that is known of it; NotFoundError: there is none."""
+    known = Label.first(connection, select(*_ALL).where(_is(app, team, id)))
     if known is None:
         raise _unknown(id)
     return known.model_copy(update={"votes": votes(connection, known)})
@@ -163,9 +171,18 @@ def waiting(connection: Connection) -> int:
 
 def votes(connection: Connection, of: Label) -> list[Vote]:
     """Return all labels that anybody gave it, the oldest first."""
-    its = and_(votes_table.c.app == of.app, votes_table.c.team == of.team, votes_table.c.id == of.id)
-    columns = votes_table.c.by, votes_table.c.label, votes_table.c.at
-    return Vote.all(connection, select(*columns).where(its).order_by(votes_table.c.number))
+    return _votes_of(connection, [of.id])[of.app, of.team, of.id]
+
+
+def _votes_of(connection: Connection, ids: Sequence[str]) -> defaultdict[tuple[str, str, str], list[Vote]]:
+    found: defaultdict[tuple[str, str, str], list[Vote]] = defaultdict(list)
+    for start in range(0, len(ids), _IDS):  # a database takes so many values at once, and not many more
+        query = (
+            select(votes_table).where(votes_table.c.id.in_(ids[start : start + _IDS])).order_by(votes_table.c.number)
+        )
+        for row in connection.execute(query).mappings():
+            found[row["app"], row["team"], row["id"]].append(Vote.model_validate(dict(row)))
+    return found
 
 
 def in_use(given: Sequence[Vote]) -> tuple[Vote, bool]:
@@ -220,11 +237,6 @@ def give(
         changes |= {"label": use.label, "given": at}
     connection.execute(update(labels).where(_is(known.app, known.team, id)).values(changes))
     return known, known.model_copy(update=changes), own
-
-
-def picture(connection: Connection, app: str, team: str, id: str) -> bytes | None:
-    text = connection.execute(select(labels.c.picture).where(_is(app, team, id))).scalar_one_or_none()
-    return None if text is None else base64.b64decode(text)
 
 
 def _is(app: str, team: str, id: str) -> ColumnElement[bool]:

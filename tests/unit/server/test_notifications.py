@@ -91,15 +91,17 @@ class Sent:
         return [one["text"] for one in self.bodies]
 
 
-def wants(context: ServerContext, *webhooks: dict[str, Any], name: str = "mnist") -> None:
-    document = {"name": name, "notify": webhooks, "app_dir": str(context.settings.home)}
+def wants(context: ServerContext, *webhooks: dict[str, Any], at: float = NOW) -> None:
+    document = {"name": "mnist", "notify": webhooks, "app_dir": str(context.settings.home)}
     with context.store.write() as connection:
-        applications.put(connection, name=name, team="data", document=document, source=None, at=NOW)
+        applications.put(connection, name="mnist", team="data", document=document, source=None, at=at)
 
 
-def happens(context: ServerContext, type: str, subject: str = "run/tall-fox", app: str = "mnist", **data: Any) -> Event:
+def happens(
+    context: ServerContext, type: str, subject: str = "run/tall-fox", app: str = "mnist", at: float = NOW, **data: Any
+) -> Event:
     with context.store.write() as connection:
-        return events.append(connection, [Event(at=NOW, type=type, app=app, subject=subject, data=data)])[0]
+        return events.append(connection, [Event(at=at, type=type, app=app, subject=subject, data=data)])[0]
 
 
 def failures(context: ServerContext) -> list[str]:
@@ -119,15 +121,23 @@ def notifying(context: ServerContext) -> Callable[..., tuple[NotificationsContro
 
 
 def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: ServerContext, notifying: Any) -> None:
+    happens(context, "run.failed", at=NOW - 1, workflow="training", error="before anybody asked")
     wants(context, {"url": "https://hooks.example/1"})
-    happens(context, "run.failed", workflow="training", error="before anybody asked")
+    happens(context, "run.failed", "run/first", workflow="training", error="at once")
     controller, sent, _ = notifying()
     controller.tick()
+    assert sent.texts == ["[mnist] The run first of training failed: at once. See: scanflow show first"]
+    sent.bodies.clear()
     sample = Sample(id="s", agent="executor", sensor="x", at=NOW, cause="c", value={"evidence": EVIDENCE})
     with context.store.write() as connection:
         waiting = stored("a1", "pending", "approve", agent="executor", sample=sample)
         intents.add(connection, waiting)
-    asked = {"agent": "executor", "primitive": "upgrade_workflow", "reason": "It needs approval.", "id": "a1"}
+    asked: dict[str, Any] = {
+        "agent": "executor",
+        "primitive": "upgrade_workflow",
+        "reason": "It needs approval.",
+        "id": "a1",
+    }
     happens(context, "intent", "service/serve", verdict="act", **asked)
     happens(context, "intent", "service/serve", verdict="approve", **asked)
     happens(context, "run.succeeded")
@@ -170,9 +180,9 @@ def test_a_webhook_is_told_of_what_it_asks_for(context: ServerContext, notifying
         "https://a.example": "drift.found",
         "https://b.example": "run.failed",
     }
-    wants(context, {"url": "https://c.example"})
+    wants(context, {"url": "https://c.example"}, at=NOW + 1)
     controller.tick()
-    happens(context, "run.failed")
+    happens(context, "run.failed", at=NOW + 1)
     controller.tick()
     assert [one["url"] for one in sent.bodies[2:]] == ["https://c.example"], "as the application says now"
 
@@ -302,4 +312,4 @@ def _begun(context: ServerContext) -> bool:
     with context.store.read() as connection:
         row = applications.get(connection, "mnist")
         assert row is not None
-        return notified.position(connection, targets_of("mnist", "data", row.document)[0].key) is not None
+        return notified.position(connection, targets_of(row)[0].key) is not None

@@ -185,11 +185,12 @@ def test_a_point_keeps_its_purpose_and_its_values_and_a_list_leaves_out_what_is_
     row: dict[str, Any] = {"latitude": 1.5, "city": "Vic", "rooms": None}
     items = [{"id": "r", "purpose": "evaluate", "row": row}, {"id": "p", "picture": picture}]
     api.post("/labels", json={"app": "mnist", "items": items})
-    assert [(one["purpose"], one["row"], one["votes"]) for one in api.get("/labels").json()] == [
-        ("evaluate", None, None),
-        ("train", None, None),
+    assert [(one["purpose"], one["row"], one["picture"], one["votes"]) for one in api.get("/labels").json()] == [
+        ("evaluate", None, None, None),
+        ("train", None, None, None),
     ]
-    assert [one["row"] for one in api.get("/labels", params={"details": "true"}).json()] == [row, None]
+    detailed = api.get("/labels", params={"details": "true"}).json()
+    assert [(one["row"], one["picture"], one["votes"]) for one in detailed] == [(row, None, []), (None, picture, [])]
     for wrong in ({"purpose": "both"}, {"picture": "no"}, {"picture": base64.b64encode(b"GIF89a").decode()}):
         assert api.post("/labels", json={"app": "mnist", "items": [{"id": "w", **wrong}]}).status_code == 422
 
