@@ -104,16 +104,15 @@ class LabelPages:
 
     async def _label(self, request: Request) -> Response:
         caller, given = await self._caller(request), await _form(request)
-        answer = LabelBody(label=_value(given), app=given.get("app"), team=given.get("team"), replace=True)
-        id = given.get("id", "")
-        check_text([id, answer.label])
+        label = check_text(_value(given))
 
         def give() -> str:
             at = self._context.clock()
             with self._context.store.write() as connection:
                 known = kept.show(connection, *_key(given))
-                give_one(connection, id, answer.label, answer, caller, at=at)
-                return _address(_next_wanted(kept.picked_with(connection, known), id))
+                how = LabelBody(label=label, app=known.app, team=known.team, replace=True)
+                give_one(connection, known.id, label, how, caller, at=at)
+                return _address(_next_wanted(kept.picked_with(connection, known), known.id))
 
         return RedirectResponse(await run_in_threadpool(give), 303, headers=html.HEADERS)
 

@@ -171,7 +171,10 @@ def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api,
     for label in ("", "null"):
         refused = ada.post("/labels", data={**by_text, "label": label})
         assert (refused.status_code, "no label" in refused.text) == (422, True)
-    assert ada.post("/labels", data={"app": "mnist", "team": "", "id": "none", "label": "1"}).status_code == 404
+    for app in ("mnist", "x" * 500):
+        assert ada.post("/labels", data={"app": app, "team": "", "id": "none", "label": "1"}).status_code == 404
+    assert ada.get("/labels", params={"app": "\0", "id": "r/1"}).status_code == 422
+    assert ada.post("/labels", data={**by_text, "label": '"\\ud800"'}).status_code == 422
     last = ada.post("/labels", data={"app": "mnist", "team": "", "id": "r/0", "label": "cat"})
     assert "No sample waits for a label." in last.text
 
