@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scanflow.transport import ServerClient
     from scanflow_client.agent_client import AgentStatus
     from scanflow_client.replay import Replay
+    from scanflow_client.report import Report
 
 SEARCHED = 10_000  # of the newest events
 
@@ -269,6 +270,17 @@ class ControlClient:
     def _followed(self, past: list[Event], newest: int, **how: Any) -> Iterator[Event]:
         yield from past
         yield from self.events_after(max([newest, *(one.id for one in past)]), **how)
+
+    def report(self, app: str | None = None) -> Report:
+        """Write a page on what an application's agents did and what became of it, below the home folder.
+
+        ``app`` None: the only one that has agents.
+        """
+        from scanflow.settings import Settings
+        from scanflow_client.report import Report, write_report
+
+        home = Settings.from_environment().home.expanduser().absolute()
+        return Report(write_report(self.server, app, home / "reports"))
 
     # The server itself
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,21 @@ from scanflow.transport import ServerClient, path_of
 
 _AT_ONCE = 1000
 _MOST_LABELS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an application's agents did, as a page in a file."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame of its own, which runs no scripts."""
+        page, style = escape(self.path.read_text(encoding="utf-8")), "width:100%;height:40em;border:0"
+        return f'<iframe sandbox title="{escape(self.path.stem)}" style="{style}" srcdoc="{page}"></iframe>'
 
 
 def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:

@@ -46,5 +46,8 @@ class RunHandle:
     def __await__(self) -> Generator[Any, None, RunRecord]:
         return asyncio.to_thread(self.wait).__await__()
 
+    def _repr_html_(self) -> str:
+        return self.show()._repr_html_()
+
     def __repr__(self) -> str:
         return f"<run {self.name}: {self.show().state}>"

@@ -13,6 +13,7 @@ from scanflow.app.model import Model, Whole, as_tuple, first_doubled, short
 from scanflow.app.webhook import Webhook
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.html_table import html_table
 from scanflow.names import MAX_NAME, check_name, environment_name
 
 
@@ -73,6 +74,12 @@ class Application(Model):
                         f"which is no node of its workflows.{did_you_mean(unknown[0], nodes)}"
                     )
         return self
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, ...]]
+        rows = [(one.type, one.name, ", ".join(node.name for node in one.nodes)) for one in self.workflows]
+        rows += [("agent", one.name, ", ".join(filter(None, [one.template, *one.modules]))) for one in self.agents]
+        return html_table(f"Application {self.name} of team {self.team}", ("kind", "name", "made of"), rows)
 
     def _check_online(self, who: str) -> None:
         """Check what names online workflows of the application: backups, and what steps keep off."""

@@ -16,6 +16,7 @@ from scanflow.app.resources import Affinity, Resources
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
+from scanflow.html_table import html_table
 from scanflow.names import check_locator, check_name
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
@@ -75,6 +76,11 @@ class Service(Linkable):
 
     batching: Batching | None = None
     """Answer requests that wait together, in one call. Unset: each in a call of its own."""
+
+    def _repr_html_(self) -> str:
+        size = str(self.instances) if self.scaling is None else f"{self.scaling.min} to {self.scaling.max}"
+        row = (self.role, self.implementation or self.model, size)
+        return html_table(f"Service {self.name}", ("role", "runs", "instances"), [row])
 
     @field_validator("role", mode="before")
     @classmethod

@@ -7,7 +7,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from scanflow.app.quantities import format_duration
 from scanflow.failures import Failure
+from scanflow.html_table import html_table
 from scanflow.names import RunName, StepName
 
 RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
@@ -76,6 +78,21 @@ class RunRecord(Record):
     def folder(self) -> str:
         """Where its outputs and logs are, on a backend that keeps them in a folder; else nothing."""
         return str((self.model_extra or {}).get("folder", ""))
+
+    def _repr_html_(self) -> str:
+        took = "" if self.seconds is None else f" in {format_duration(self.seconds)}"
+        rows = [
+            (
+                one.task,
+                one.state,
+                one.attempts,
+                None if one.seconds is None else format_duration(one.seconds),
+                None if one.failure is None else one.failure.cause or one.failure.summary,
+            )
+            for one in sorted(self.tasks, key=lambda one: one.state != "failed")
+        ]
+        title = f"Run {self.name} of {self.app}:{self.workflow}, {self.state}{took}"
+        return html_table(title, ("task", "state", "attempts", "took", "failure"), rows, *filter(None, [self.error]))
 
 
 class RunStarted(Record):

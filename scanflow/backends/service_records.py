@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.records import Record
+from scanflow.html_table import html_table
 
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
 """``waiting``: it ended and will be started again after a pause; ``failed``: it will not."""
@@ -201,6 +202,23 @@ class ServiceRecord(Record):
     def current(self) -> RevisionRecord | None:
         """The stable version, beside which there may be a canary."""
         return next((one for one in self.revisions if one.role == "current"), None)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                one.role,
+                ", ".join(one.models.values()) or one.id,
+                "copies" if one.shadow else f"{one.weight:.0%}",
+                one.requests,
+                one.errors,
+                None if one.p95_s is None else f"{one.p95_s * 1000:.3g} ms",
+            )
+            for one in self.revisions
+        ]
+        ready = sum(one.state == "ready" for one in self.instances)
+        columns = ("revision", "models", "share", "requests", "errors", "p95")
+        notes = [f"{ready} of {self.shape.instances} instances ready", *filter(None, [self.error])]
+        return html_table(f"Service {self.name}, {self.state} at {self.url}", columns, rows, *notes)
 
 
 class Progress(Record):

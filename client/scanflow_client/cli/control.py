@@ -80,10 +80,8 @@ def events(
     if report:
         if follow or type is not None:
             raise UsageError("A report is of all events so far. Leave out --follow and --type.")
-        from scanflow_client.report import write_report
-
-        path = write_report(where.server, app, settings().home.expanduser().absolute() / "reports")
-        respond({"report": str(path)}, as_json, lambda: [f"Written: {path}"])
+        written = where.report(app)
+        respond({"report": str(written)}, as_json, lambda: [f"Written: {written}"])
         return
     if follow:
         for one in where.events(type=type, app=app, limit=limit, follow=True):
