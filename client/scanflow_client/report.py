@@ -16,7 +16,7 @@ from scanflow.reports.page import loop_report
 from scanflow.transport import ServerClient, path_of
 
 _AT_ONCE = 1000
-_MOST_LABELS = 10_000
+_MOST_LABELS, _MOST_DETAILED = 10_000, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ def loop_events_so_far(server: ServerClient, *, after: int = 0) -> list[Event]:
 
 
 def labels_so_far(server: ServerClient, app: str) -> list[dict[str, Any]]:
-    """Return the application's label queue, the labelled points with what they look like."""
-    listed: list[dict[str, Any]] = []
+    """Return the labelled points of an application, and some that wait; the newest of both with what they are."""
+    listed = server.get(path_of("labels"), app=app, state="given", limit=_MOST_LABELS)
     for state in ("given", "wanted"):
-        listed += server.get(path_of("labels"), app=app, state=state, details="true", limit=_MOST_LABELS)
-    return listed
+        listed += server.get(path_of("labels"), app=app, state=state, details="true", limit=_MOST_DETAILED)
+    return list({(one.get("team"), one["id"]): one for one in listed}.values())
 
 
 def report_page(app: str, told: Sequence[Event], labels: Sequence[Mapping[str, Any]] = (), **known: Any) -> str:

@@ -145,6 +145,14 @@ def moment(at: float, form: str = "%H:%M:%S") -> str:
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 
+LONG = "%Y-%m-%d %H:%M:%S"
+
+
+def dated(begin: float, end: float) -> str:
+    """Return the form of a time between two: with its date where they are of several days."""
+    return "%H:%M:%S" if moment(begin, "%d%m%Y") == moment(end, "%d%m%Y") else "%m-%d %H:%M:%S"
+
+
 def time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> str:
     """Return an axis with round times of day in UTC below it."""
     most = max((right - left) / 90, 1)

@@ -92,10 +92,6 @@ def answers_of(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) -> 
     """Return how many guesses were right in each drifted window, by the labelled points that were drawn for evaluation.
 
     Those were drawn at random from the window; what was picked to learn from is what the model is least sure of.
-
-    Args:
-        events: in the order told.
-        labels: of the label queue, with ``run``, ``purpose``, ``guess`` and ``label``.
     """
     rights: dict[str, list[bool]] = {}
     for one in labels:

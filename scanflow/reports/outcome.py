@@ -11,35 +11,22 @@ from scanflow.drift.promotion import sentence
 from scanflow.reports.loop_events import drifted_columns
 
 
-@dataclass(frozen=True, slots=True)
-class DriftStep:
-    """Something that followed on a drift, with its figures and the run that it was found out in."""
-
-    at: float
-    what: str
-    figures: str
-    run: str = ""
-
-
 @dataclass(slots=True)
 class DriftOutcome:
     """A drift and what followed on it, until another was found after a model had learnt from this one."""
 
     at: float
     verdict: str = "Nothing was labelled yet."
-    steps: list[DriftStep] = field(default_factory=list)
+    steps: list[tuple[float, str, str, str]] = field(default_factory=list)
+    """When, what followed, with which figures, and the run that it was found out in."""
+
     columns: frozenset[str] = frozenset()
     promoted: str = ""
     looks: int = 0
 
 
 def outcomes_of(events: Iterable[Event], labels: Sequence[Mapping[str, Any]] = ()) -> list[DriftOutcome]:
-    """Return what became of each drift.
-
-    Args:
-        events: in the order told.
-        labels: what was given of the label queue; without it, what labellers told of is counted.
-    """
+    """Return what became of each drift; without the queue's given labels, what labellers told of is counted."""
     found: list[DriftOutcome] = []
     for event in events:
         data, run = event.data, str(event.data.get("run") or "")
@@ -50,7 +37,7 @@ def outcomes_of(events: Iterable[Event], labels: Sequence[Mapping[str, Any]] = (
         elif not found:
             continue
         elif event.type == "labels.given" and not labels:
-            _add(found[-1], event.at, "labelled", f"{_number(data.get('count')):,} by {data.get('by')}")
+            found[-1].steps.append((event.at, "labelled", f"{data.get('count')} points, by {data.get('by')}", ""))
             found[-1].verdict = "It was labelled; no model has learnt from it yet."
         elif event.type == "drift.none":
             _gone(found[-1], event, run)
@@ -58,28 +45,29 @@ def outcomes_of(events: Iterable[Event], labels: Sequence[Mapping[str, Any]] = (
             _judged(found[-1], data, event.at, run)
         elif event.type == "model.promoted":
             found[-1].promoted = f"V{data.get('version')}"
-            _add(found[-1], event.at, "promoted", f"{found[-1].promoted} is the champion")
+            found[-1].steps.append((event.at, "promoted", f"{found[-1].promoted} is the champion", ""))
             found[-1].verdict = f"{found[-1].promoted} learnt from it and was promoted; data was not checked since."
         elif event.type == "model.rejected":
             found[-1].promoted = ""
-            _add(found[-1], event.at, "taken back", f"V{data.get('version')}: {data.get('why')}")
+            found[-1].steps.append((event.at, "taken back", f"V{data.get('version')}: {data.get('why')}", ""))
             found[-1].verdict = f"V{data.get('version')} was taken back: {data.get('why')}."
     for one in found:
-        one.steps.sort(key=lambda step: step.at)
+        one.steps.sort(key=lambda step: step[0])
     return found
 
 
 def detection_text(event: Event) -> str:
     """Return a detection's figures: outliers, the test's p-value, and the columns that drifted most."""
-    data = event.data
-    looked, outliers, p = data.get("predictions"), data.get("anomalies"), data.get("p_value")
-    parts = [] if outliers is None else [f"{_number(outliers):,}{_of(looked)} predictions are outliers"]
-    parts += [f"p {p:.3g}"] if isinstance(p, int | float) else []
     columns = drifted_columns(event)
-    worst = ", ".join(f"{one['name']}{_effect(one)}" for one in columns[:3])
+    worst = ", ".join(f"{one['name']}{_figure(one.get('effect'), ' (effect {:.2f})')}" for one in columns[:3])
     rest = f" and {len(columns) - 3} more" if len(columns) > 3 else ""
-    parts += [f"columns: {worst}{rest}"] if worst else []
-    return "; ".join(parts) or "no figures were told"
+    outliers = _figure(event.data.get("anomalies"), "{:,}") + _figure(event.data.get("predictions"), " of {:,}")
+    parts = (
+        f"{outliers} predictions are outliers" if outliers else "",
+        _figure(event.data.get("p_value"), "p {:.3g}"),
+        f"columns: {worst}{rest}" if worst else "",
+    )
+    return "; ".join(filter(None, parts)) or "no figures were told"
 
 
 def judged(data: Mapping[str, Any]) -> str:
@@ -88,7 +76,7 @@ def judged(data: Mapping[str, Any]) -> str:
     said = sentence(evidence) if isinstance(evidence, Mapping) else ""
     if said:
         return said
-    old, new = (_share(data.get(name)) for name in ("champion_metric", "challenger_metric"))
+    old, new = (_figure(data.get(name), "{:.1%}") for name in ("champion_metric", "challenger_metric"))
     verdict = "better" if data.get("better") else "not better"
     return f"V{data.get('version')} {new}, the champion {old} on the same samples, how many was not told: {verdict}"
 
@@ -100,19 +88,18 @@ def _found(found: list[DriftOutcome], event: Event, run: str) -> None:
         same = ", ".join(sorted(columns & last.columns))
         more = f", in {same} as before" if same else ", in other columns" if columns and last.columns else ""
         last.verdict = f"{last.promoted} learnt from it and was promoted, and drift was found again{more}."
-        _add(last, event.at, "found again", detection_text(event), run)
+        last.steps.append((event.at, "found again", detection_text(event), run))
     if not found or found[-1].promoted:
         found.append(DriftOutcome(event.at, columns=columns))
-    _add(found[-1], event.at, "found", detection_text(event), run)
+    found[-1].steps.append((event.at, "found", detection_text(event), run))
 
 
 def _gone(last: DriftOutcome, event: Event, run: str) -> None:
     last.looks += 1
-    looked = event.data.get("predictions")
-    of = f" in {looked:,} predictions" if isinstance(looked, int) else ""
-    last.steps = [one for one in last.steps if one.what != "checked again"]
+    of = _figure(event.data.get("predictions"), " in {:,} predictions")
+    last.steps = [one for one in last.steps if one[1] != "checked again"]
     times = f"{last.looks} times, the last time " if last.looks > 1 else ""
-    _add(last, event.at, "checked again", f"{times}no drift{of}", run)
+    last.steps.append((event.at, "checked again", f"{times}no drift{of}", run))
     how = f"{last.promoted} learnt from it, was promoted, and" if last.promoted else "no model was promoted, and"
     last.verdict = f"It is gone: {how} no drift was found since{of}."
 
@@ -121,14 +108,15 @@ def _labelled(last: DriftOutcome, labels: Sequence[Mapping[str, Any]], at: float
     by = ", ".join(sorted({str(one.get("by") or "somebody") for one in labels}))
     evaluation = sum(one.get("purpose") == "evaluate" for one in labels)
     given = max((float(one["given"]) for one in labels if one.get("given")), default=at)
-    _add(last, given, "labelled", f"{len(labels):,} points, {evaluation:,} of them for evaluation, by {by}")
+    figures = f"{len(labels):,} points, {evaluation:,} of them for evaluation, by {by}"
+    last.steps.append((given, "labelled", figures, ""))
     last.verdict = "It was labelled; no model has learnt from it yet."
 
 
 def _judged(last: DriftOutcome, data: Mapping[str, Any], at: float, run: str) -> None:
     said, evidence = judged(data), data.get("evidence")
     verdict = evidence.get("verdict") if isinstance(evidence, Mapping) else None
-    _add(last, at, "retrained", said, run)
+    last.steps.append((at, "retrained", said, run))
     version = f"V{data.get('version')}"
     if verdict == "wait" and isinstance(evidence, Mapping):
         last.verdict = f"{version} learnt from it and waits: {evidence.get('reason')}."
@@ -139,22 +127,5 @@ def _judged(last: DriftOutcome, data: Mapping[str, Any], at: float, run: str) ->
         last.verdict = f"{version} learnt from it and was rejected: {reason}."
 
 
-def _add(last: DriftOutcome, at: float, what: str, figures: str, run: str = "") -> None:
-    last.steps.append(DriftStep(at, what, figures, run))
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _of(looked: Any) -> str:
-    return f" of {looked:,}" if isinstance(looked, int) else ""
-
-
-def _effect(column: Mapping[str, Any]) -> str:
-    effect = column.get("effect")
-    return f" (effect {effect:.2f})" if isinstance(effect, int | float) else ""
-
-
-def _share(value: Any) -> str:
-    return f"{value:.1%}" if isinstance(value, int | float) else "?"
+def _figure(value: Any, form: str) -> str:
+    return form.format(value) if isinstance(value, int | float) else ""

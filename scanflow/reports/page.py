@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
 from scanflow.reports import sections
-from scanflow.reports.drawing import moment
-from scanflow.reports.model_history import model_history
+from scanflow.reports.drawing import LONG, dated, moment
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.records import Answers, LoopEvent, RequestCounts, Version
 from scanflow.reports.timeline import timeline
@@ -20,8 +18,8 @@ LANES = (
     "and not found (grey)."
 )
 POINTS = (
-    "Line: the version in use. Filled points were promoted, hollow ones never were; the ring marks the champion. Each "
-    "figure is of the version's first comparison; bars: where it may really be, at 95 %."
+    "Green: versions that were promoted, in the order in which they were in use; grey: that never were. Each figure is "
+    "of the version's first comparison; bars: where it may really be, at 95 %."
 )
 
 
@@ -33,30 +31,22 @@ STYLE = """
 body { margin: 0 auto; max-width: 1040px; padding: 24px 20px 60px; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 28px; line-height: 1.2; margin: 16px 0 4px; }
-h2 { font-size: 19px; margin: 40px 0 4px; }
-h3 { font-size: 16px; margin: 20px 0 4px; }
-p { margin: 4px 0 12px; color: var(--soft); }
-p.verdict { color: var(--ink); font-weight: 600; }
-figure { margin: 12px 0; }
-svg { display: block; width: 100%; height: auto; }
+h2 { font-size: 19px; margin: 40px 0 4px; } h3 { font-size: 16px; margin: 20px 0 4px; }
+p { margin: 4px 0 12px; color: var(--soft); } p.verdict { color: var(--ink); font-weight: 600; }
+figure { margin: 12px 0; } svg { display: block; width: 100%; height: auto; }
 code { font-size: 13px; overflow-wrap: anywhere; }
-dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px 24px; margin: 20px 0; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 12px 20px; margin: 20px 0; }
 dt { color: var(--soft); font-size: 14px; }
-dd { margin: 0; font-size: 24px; font-variant-numeric: tabular-nums; }
+dd { margin: 0; font-size: 22px; font-variant-numeric: tabular-nums; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td:first-child { white-space: nowrap; }
-summary { cursor: pointer; }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(290px, 1fr)); gap: 12px 28px; }
 .thumbs { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 12px; font-size: 13px; }
 .thumbs img { width: 84px; height: 84px; object-fit: contain; image-rendering: pixelated; background: #888; }
-svg.dot { display: inline; width: 10px; }
-.narrow { display: none; }
+svg.dot { display: inline; width: 10px; } .narrow { display: none; }
 @media (max-width: 640px) {
-  .wide { display: none; }
-  .narrow { display: block; }
-  body { padding: 12px 14px 40px; }
-  h1 { font-size: 24px; }
+  .wide { display: none; } .narrow { display: block; } body { padding: 12px 14px 40px; } h1 { font-size: 24px; }
   tr { display: block; padding: 8px 0; border-bottom: 1px solid var(--line); }
   td, td:first-child { display: block; border: 0; padding: 0; white-space: normal; }
   td[data-head]:not(:empty)::before { content: attr(data-head) ": "; color: var(--soft); }
@@ -81,22 +71,13 @@ def loop_report(
 ) -> str:
     """Return the page. It has no scripts and asks for nothing from elsewhere; what was not told, it says so.
 
-    Args:
-        title: Its heading.
-        events: What the agents did.
-        versions: Of the model, as they were compared.
-        asked: What the service was asked.
-        answers: How many of its answers were right; ``counted`` says of which that is known.
-        counted: A sentence.
-        columns: That drifted, as ``drift.found`` has them.
-        picked: Points of a drift, as the label queue has them.
-        outcomes: What became of each drift.
-        facts: Figures to show first, by what they are; without them, what can be counted is.
-        lead: A sentence below the heading.
+    ``counted`` is a sentence on whose ``answers`` are known; ``columns`` are as ``drift.found`` has them, ``picked`` as
+    the label queue has them. ``facts`` are shown first; without them, what can be counted is. ``lead`` is a sentence.
     """
     shown = dict(facts) if facts is not None else totals(events, versions)
     times = [one.at for part in (events, answers, asked) for one in part]
     span = (min(times), max(times)) if times else (0.0, 0.0)
+    when = f"From {moment(span[0], LONG)} to {moment(span[1], LONG)}. All times are UTC."
     marks = sections.lines_of_events(events)
     return f"""<!doctype html>
 <html lang="en">
@@ -108,7 +89,7 @@ def loop_report(
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p>{escape(f"{period(*span)} {lead}".strip() if times else "Nothing has happened yet.")}</p>
+<p>{escape(f"{when} {lead}".strip() if times else "Nothing has happened yet.")}</p>
 <dl>
 {"".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>{chr(10)}" for name, value in shown.items())}</dl>
 <h2>Accuracy of what was served</h2>
@@ -121,7 +102,7 @@ def loop_report(
 {sections.requests(asked, marks, span)}
 <h2>Versions of the model</h2>
 {sections.served(asked, answers, versions)}
-{_plot(POINTS, model_history, versions) if versions else "<p>No version was compared with another yet.</p>"}
+{_plot(POINTS, sections.history, versions) if versions else "<p>No version was compared with another yet.</p>"}
 <h2>What the agents did</h2>
 {_plot(LANES, timeline, events) if events else "<p>Nothing has happened yet.</p>"}
 {table(events)}
@@ -149,34 +130,26 @@ def totals(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[str
     return facts
 
 
-def period(begin: float, end: float) -> str:
-    first, last = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") for at in (begin, end))
-    same_day = first[:10] == last[:10]
-    return f"From {first} to {last[11:] if same_day else last}. All times are UTC."
-
-
 def table(events: Sequence[LoopEvent]) -> str:
     rows = sorted(events, key=lambda event: event.at)
     if not rows:
         return ""
     left_out = len(rows) - MOST_ROWS
     note = f"<p>The first {left_out:,} events are not listed.</p>\n" if left_out > 0 else ""
-    dated = "%m-%d " if rows[-1].at - rows[0].at >= 86_400 else ""
-    body = [(moment(one.at, form=f"{dated}%H:%M:%S"), one.agent, one.text, one.detail) for one in rows[-MOST_ROWS:]]
+    form = dated(rows[0].at, rows[-1].at)
+    body = [(moment(one.at, form), one.agent, one.text, one.detail) for one in rows[-MOST_ROWS:]]
     listed = sections.table(("time", "agent", "what", "more"), body)
     return f"<details><summary>All {len(rows):,} events</summary>\n{note}{listed}</details>"
 
 
 def became(one: DriftOutcome) -> str:
+    form = dated(one.at, one.steps[-1][0])
     steps = [
-        (moment(step.at), step.what, step.figures, f"scanflow show {step.run}" if step.run else "")
-        for step in one.steps
+        (moment(at, form), what, figures, f"scanflow show {run}" if run else "") for at, what, figures, run in one.steps
     ]
     listed = sections.table(("time", "what", "figures", "more"), steps)
-    found = datetime.fromtimestamp(one.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f'<h3>Found at {found}</h3>\n{listed}\n<p class="verdict">{escape(one.verdict)}</p>\n'
+    return f'<h3>Found at {moment(one.at, LONG)}</h3>\n{listed}\n<p class="verdict">{escape(one.verdict)}</p>\n'
 
 
 def _plot(words: str, draw: Callable[..., str], drawn: Sequence[Any]) -> str:
-    """Return a plot twice: for a wide page, and for a phone's."""
     return f"<p>{words}</p>\n{sections.both(lambda width: draw(drawn, width=width))}"

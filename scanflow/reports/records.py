@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
@@ -24,15 +24,13 @@ class LoopEvent(BaseModel):
     detail: str = ""  # A sentence for the table below the plots
 
 
-class Answers(BaseModel):
-    """How many of a version's answers were right at a time, of those that the right answer is known of."""
+class Answers(NamedTuple):
+    """How many of a version's answers were right at a time, of those that the right answer is known of: 1 or more."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    at: float = Field(allow_inf_nan=False)
+    at: float
     version: str  # V2; or the revision of a service without registered models
     right: int
-    n: int = Field(ge=1)
+    n: int
 
 
 class RequestCounts(BaseModel):

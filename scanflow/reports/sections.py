@@ -29,7 +29,7 @@ def accuracy(answers: Sequence[Answers], counted: str, marks: Sequence[EventLine
     lines: dict[str, list[Point]] = {}
     for one in answers:
         low, high = interval_of(one.right, one.n)
-        words = f"{one.version}: {share(one.right / one.n, one.n, (low, high))}"
+        words = f"{svg.moment(one.at)} {one.version}: {share(one.right / one.n, one.n, (low, high))}"
         lines.setdefault(one.version, []).append(Point(one.at, one.right / one.n, words, low, high))
     if not lines:
         return missing(NO_ANSWERS)
@@ -41,7 +41,6 @@ def accuracy(answers: Sequence[Answers], counted: str, marks: Sequence[EventLine
 
 
 def columns(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return the distributions of the columns that drifted most."""
     if not found:
         return missing("No detection named columns.")
     drawn = "".join(f"<figure>{draw_column(one)}</figure>" for one in found[:MOST_COLUMNS])
@@ -68,7 +67,7 @@ def samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, An
         shown = table(
             [*names, "prediction"], [[*(_value(one["row"].get(name)) for name in names), _said(one)] for one in rows]
         )
-    told = f"{len(pictures or rows)} of {len(labels):,} of the newest drift, the most critical first."
+    told = f"{len(pictures or rows)} points of the newest drift, the most critical first."
     return f"<p>{told}</p>{shown}"
 
 
@@ -83,11 +82,11 @@ def requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: S
     for (version, _), near in groupby(in_pieces, lambda one: (one.version, int((one.at - span[0]) / width))):
         some = list(near)
         at, count, failed = some[-1].at, sum(one.requests for one in some), sum(one.errors for one in some)
-        rate = count / max(at - some[0].since, 1e-3)
-        rates.setdefault(version, []).append(Point(at, rate, f"{rate:.3g} a second"))
-        errors.setdefault(version, []).append(Point(at, failed, f"{failed:,} of {count:,} failed"))
+        rate, when = count / max(at - some[0].since, 1e-3), svg.moment(at)
+        rates.setdefault(version, []).append(Point(at, rate, f"{when} {rate:.3g} a second"))
+        errors.setdefault(version, []).append(Point(at, failed, f"{when} {failed:,} of {count:,} failed"))
         p95 = [1000 * one.p95_s for one in some if one.p95_s is not None]
-        slow.setdefault(version, []).extend(Point(at, one, f"{one:.3g} ms") for one in p95[-1:])
+        slow.setdefault(version, []).extend(Point(at, one, f"{when} {one:.3g} ms") for one in p95[-1:])
     drawn = [
         f"<figure><figcaption>{name}</figcaption>"
         f"{chart(name, lines, marks, span=span, form='{:,.6g}', limits=(0.0, None))}</figure>"
@@ -99,7 +98,6 @@ def requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: S
 
 
 def served(asked: Sequence[RequestCounts], answers: Sequence[Answers], versions: Sequence[Version]) -> str:
-    """Return every version that served or was compared, with its figures."""
     compared, rows = {f"V{one.version}": one for one in versions}, []
     names = {*compared, *(one.version for one in asked), *(one.version for one in answers)}
     for name in sorted(names, key=lambda name: (len(name), name)):
@@ -109,13 +107,46 @@ def served(asked: Sequence[RequestCounts], answers: Sequence[Answers], versions:
         told = ("", "", "")
         if mine:
             count, failed = sum(each.requests for each in mine), sum(each.errors for each in mine)
-            times = f"{svg.moment(mine[0].since)} to {svg.moment(mine[-1].at)}"
+            form = svg.dated(mine[0].since, mine[-1].at)
+            times = f"{svg.moment(mine[0].since, form)} to {svg.moment(mine[-1].at, form)}"
             told = (times, f"{count:,}", f"{failed:,}")
         live = share(right / n, n, interval_of(right, n)) if n else ""
         judged = share(one.accuracy, one.n, one.interval) if one else ""
         rows.append((name + (" champion" if one and one.champion else ""), *told, live, judged))
     heads = ("version", "served", "requests", "failed", "live accuracy", "accuracy when compared")
     return table(heads, rows) if rows else ""
+
+
+def history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> str:
+    """Return the accuracy of each version when it was first compared, and a line through those in use (Fig. 5.11)."""
+    known = sorted(versions, key=lambda one: one.version)
+    points = {
+        one.version: Point(
+            at, one.accuracy, f"V{one.version}: {share(one.accuracy, one.n, one.interval)}", *(one.interval or ())
+        )
+        for at, one in enumerate(known)
+    }
+    marks = [
+        EventLine(
+            points[one.version].at,
+            f"{one.accuracy:.1%}" + (f", n {one.n:,}" if one.n else "") + (" champion" if one.champion else ""),
+            "green" if one.promoted else "soft",
+        )
+        for one in sorted(known, key=lambda one: not one.promoted)  # who chooses first where there is little room
+    ]
+    used = sorted((use.began, one.version) for one in known for use in one.uses)
+    lines = [[points[number] for _, number in used]]
+    lines += [[points[one.version]] for one in known if not one.promoted]
+    return chart(
+        "Accuracy of the model's versions",
+        {str(at): line for at, line in enumerate(lines)},
+        marks,
+        span=(-0.5, len(known) - 0.5),
+        form="{:.0%}",
+        names=[f"V{one.version}" for one in known],
+        colours=["green", *("soft" for _ in known)],
+        width=width,
+    )
 
 
 def lines_of_events(events: Sequence[LoopEvent]) -> list[EventLine]:
@@ -129,7 +160,6 @@ def lines_of_events(events: Sequence[LoopEvent]) -> list[EventLine]:
 
 
 def both(draw: Callable[[float], str]) -> str:
-    """Return a plot twice: for a wide page, and for a phone's."""
     return f'<figure class="wide">{draw(svg.WIDTH)}</figure>\n<figure class="narrow">{draw(svg.NARROW)}</figure>'
 
 
@@ -146,23 +176,19 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def missing(words: str) -> str:
-    """Return why a part is not there."""
     return f"<p>{escape(words)}</p>"
 
 
 def key(lines: Iterable[str]) -> str:
-    """Return which colour is whose."""
     return ", ".join(f"{dot(LINES[at % len(LINES)])} {escape(name)}" for at, name in enumerate(lines))
 
 
 def dot(colour: str) -> str:
-    """Return a spot of a colour, for a text."""
     spot = svg.element("circle", cx=5, cy=5, r=5, **svg.paint(colour))
     return f'<svg class="dot" viewBox="0 0 10 10"><style>{svg.STYLE}</style>{spot}</svg>'
 
 
 def share(value: float, n: int | None, interval: tuple[float | None, float | None] | None) -> str:
-    """Return a share with where it may really be and of how many it is."""
     low, high = interval or (None, None)
     between = "" if low is None or high is None else f" ({low:.1%} to {high:.1%})"
     return f"{value:.1%}{between}, n {'not told' if n is None else f'{n:,}'}"

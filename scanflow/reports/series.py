@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from scanflow.reports import drawing as svg
 
-LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 56.0, 14.0, 40.0, 150.0, 32.0
-ROW_PX = 16.0
+LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 56.0, 14.0, 56.0, 150.0, 32.0
+ROWS, ROW_PX = 3, 16.0
 LINES = ("blue", "green", "violet", "amber")
 """The colours of the first, second … thing; then again."""
 
 
 class Point(NamedTuple):
-    """A figure at a time; ``low`` and ``high``: where it may really be."""
+    """A figure at a time, and what is said when it is pointed at; ``low`` and ``high``: where it may really be."""
 
     at: float
     value: float
@@ -40,18 +40,14 @@ def chart(
     span: tuple[float, float],
     form: str,
     limits: tuple[float | None, float | None] = (None, None),
+    names: Sequence[str] = (),
+    colours: Sequence[str] = LINES,
     width: float = svg.NARROW,
 ) -> str:
-    """Return the plot as SVG.
+    """Return the plot of things that have a point each at least, in order, as SVG.
 
-    Args:
-        name: What it shows, for who cannot see it.
-        lines: Points of each thing, in the order of time; one point at least.
-        marks: What happened.
-        span: From when until when.
-        form: Of a value at the axis: ``{:.0%}``.
-        limits: The ends of the axis; None: the least and the greatest figure, rounded.
-        width: In pixels of a font of 12.
+    ``span`` are the ends of the axis of time, in seconds since the epoch; or of one along which ``names`` are 0, 1, 2 …
+    ``form`` writes a value at the other axis, ``{:.0%}``; where an end of its ``limits`` is None, the figures say it.
     """
     begin, end = span[0], max(span[1], span[0] + 1)
     ends = [end for points in lines.values() for one in points for end in (one.value, one.low, one.high)]
@@ -59,10 +55,10 @@ def chart(
     low = min(known) if limits[0] is None else limits[0]
     high = max(known) if limits[1] is None else limits[1]
     if high <= low:  # all figures are one
-        low, high = (low - 0.1, high) if limits[0] is None else (low, low + 1)
-    step = svg.nice_step(high - low, 4)
+        low, high = (low - 0.1, high) if limits[0] is None and low > 0.1 else (low, low + 1)
+    step = max(svg.nice_step(high - low, 4), 0.01 if "%" in form else 0.0)  # else two ticks would read alike
     low = step * math.floor(low / step + 1e-9) if limits[0] is None else low
-    high = step * math.ceil(high / step - 1e-9) if limits[1] is None else high
+    high = max(low + step, step * math.ceil(high / step - 1e-9) if limits[1] is None else high)
     right, foot = width - RIGHT, TOP + HEIGHT
 
     def x_of(at: float) -> float:
@@ -76,7 +72,7 @@ def chart(
         parts.append(svg.line(LEFT, y_of(tick), right, y_of(tick), "line"))
         parts.append(svg.text(form.format(tick), LEFT - 8, y_of(tick) + 4, "soft", anchor="end"))
     places = svg.place(
-        [(x_of(one.at), svg.text_width(one.words)) for one in marks], left=LEFT, right=right, rows=2, gap=4
+        [(x_of(one.at), svg.text_width(one.words)) for one in marks], left=LEFT, right=right, rows=ROWS, gap=4
     )
     for mark, label in zip(marks, places, strict=True):
         x, top = x_of(mark.at), TOP - 8 - (label.row * ROW_PX if label else 0)
@@ -84,10 +80,13 @@ def chart(
         if label:
             parts.append(svg.text(mark.words, label.middle, top, mark.colour))
     for at, points in enumerate(lines.values()):
-        parts.append(_line([(x_of(one.at), y_of(one.value)) for one in points], LINES[at % len(LINES)]))
+        parts.append(_line([(x_of(one.at), y_of(one.value)) for one in points], colours[at % len(colours)]))
         for one in points:
-            parts += _point(one, x_of(one.at), y_of, LINES[at % len(LINES)])
-    parts.append(svg.time_axis(begin, end, left=LEFT, right=right, y=foot))
+            parts += _point(one, x_of(one.at), y_of, colours[at % len(colours)])
+    if not names:
+        parts.append(svg.time_axis(begin, end, left=LEFT, right=right, y=foot))
+    spans = svg.place([(x_of(at), svg.text_width(one)) for at, one in enumerate(names)], left=0, right=width, rows=1)
+    parts += [svg.text(one, place.middle, foot + 20, "soft") for one, place in zip(names, spans, strict=True) if place]
     return svg.whole(foot + BOTTOM, name, *parts, width=width)
 
 
@@ -100,5 +99,5 @@ def _point(one: Point, x: float, y_of: Callable[[float], float], colour: str) ->
     span = []
     if one.low is not None and one.high is not None:
         span = [svg.line(x, y_of(one.low), x, y_of(one.high), colour, width=5, opacity=0.4)]
-    title = svg.element("title", svg.safe(f"{svg.moment(one.at)} {one.words}"))
+    title = svg.element("title", svg.safe(one.words))
     return [*span, svg.element("circle", title, cx=x, cy=y_of(one.value), r=3.5, **svg.paint(colour))]

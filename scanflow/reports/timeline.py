@@ -11,7 +11,6 @@ from scanflow.reports.records import Kind, LoopEvent
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 12.0, 32.0
 ROW_PX, MARKER_PX, MOST_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0
-MOST_LETTERS = 66
 MERGE_PX = 14.0  # events of one kind in one lane that are closer than this to the first of them are drawn as one
 MERGE_PREDICTIONS_PX = 72.0  # the same for predictions: what counts is how many there were until somebody looked
 ORDER = ("tracker", "checker", "planner", "executor")
@@ -107,7 +106,7 @@ def labels_of(markers: Sequence[Marker], width: float) -> list[svg.PlacedLabel |
 
 
 def shortened(words: str, width: float) -> str:
-    most = min(MOST_LETTERS, int((width - LEFT) / svg.text_width("x")))
+    most = min(66, int((width - LEFT) / svg.text_width("x")))
     return words if len(words) <= most else words[: most - 1] + "…"
 
 

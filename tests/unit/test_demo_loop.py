@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,7 +82,8 @@ def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> N
         "  requests  210 sent, 1 failed",
         "  report    /tmp/x.html",
     ]
-    page = report_of(sf.Application(name="mnist"), loop())
+    server: Any = SimpleNamespace(get=lambda *_, **__: [])  # without labels
+    page = report_of(server, sf.Application(name="mnist"), loop())
     assert all(figure in page for figure in ("60.6%", "90.0%", "80 s", "The loop of mnist"))
     told = loop().as_json()
     assert (told["failed"], told["accuracy"]["models:/m/2"]) == (1, {"clean": None, "drifted": 0.9})
@@ -155,7 +157,9 @@ class Told:
             yield type("Message", (), {"data": one.model_copy(update={"id": 8 + number}).model_dump_json()})
 
 
-def closing(tmp_path: Path, *events: Event, timeout_s: float = 30.0) -> tuple[LoopOutcome, list[str]]:
+def closing(
+    tmp_path: Path, *events: Event, timeout_s: float | None = 30.0, startup_s: float = 0.0
+) -> tuple[LoopOutcome, list[str]]:
     program = tmp_path / "echo.py"
     program.write_text(ECHO)
     heard: list[str] = []
@@ -169,6 +173,7 @@ def closing(tmp_path: Path, *events: Event, timeout_s: float = 30.0) -> tuple[Lo
             tell=lambda one: heard.append(one.type),
             look=lambda _phase, _responses: None,
             timeout_s=timeout_s,
+            startup_s=startup_s,
             tail_s=0.0,
         )
     return found, heard
@@ -187,6 +192,38 @@ def test_a_failed_run_or_its_time_ends_the_loop(tmp_path: Path) -> None:
         closing(tmp_path, event("run.failed", subject="run/calm-otter-1", error="no memory"))
     with pytest.raises(UnavailableError, match=r"scanflow up.*scanflow why.*scanflow events"):
         closing(tmp_path, event("drift.none"), timeout_s=0.1)
+
+
+def test_a_slow_machine_gets_longer_and_the_message_says_what_was_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scanflow_client.demo.loop.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("scanflow_client.demo.loop.TIMEOUT_TIMES", 10.0)
+    told = r"within 1 s, and start-up took 0 s\. The last \d s it was sending drifted digits, until there are enough"
+    with pytest.raises(UnavailableError, match=told):
+        closing(tmp_path, event("drift.none"), startup_s=0.08, timeout_s=None)
+    program = tmp_path / "slow.py"
+    program.write_text("import sys; sys.stdin.read()")
+    monkeypatch.setattr("scanflow_client.demo.traffic.READY_S", 0.1)
+    with pytest.raises(InternalError, match=r"did not read its digits within 1 s \(start-up: 0 s\)"):
+        TrafficProgram(program, log=tmp_path / "log", startup_s=0.3)
+
+
+def test_the_report_has_the_share_of_right_answers_over_time_by_version() -> None:
+    def until(at: float, one: int, other: int) -> tuple[float, tuple[Responses, ...]]:
+        rows = {"r1": one, "r2": other}
+        return at, tuple(
+            Responses(kind="drifted", revision=id, right=n // 2, wrong=n - n // 2, failed=1) for id, n in rows.items()
+        )
+
+    history = (until(1.0, 30, 0), until(2.0, 60, 0), until(3.0, 80, 40), until(4.0, 80, 50))
+    found = loop(history=history, models={"r1": "models:/m/1", "r2": "models:/m/2"}).answers()
+    assert [(one.at, one.version, one.right, one.n) for one in found] == [
+        (2.0, "V1", 30, 60),
+        (3.0, "V2", 20, 40),
+        (4.0, "V1", 10, 20),
+        (4.0, "V2", 5, 10),
+    ]
 
 
 # What it needs

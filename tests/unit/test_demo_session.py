@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,7 @@ class Where:
     def __init__(self, *services: Any, failing: Exception | None = None) -> None:
         self.there, self.failing = list(services), failing
         self.asked: list[str] = []
+        self.running: list[Any] = []
 
     def services(self) -> list[Any]:
         return self.there
@@ -45,6 +48,17 @@ class Where:
     def delete(self, _name: str) -> None:
         self.asked.append("delete")
         self.there = []
+
+    def runs(self, *, limit: int) -> list[Any]:
+        assert limit
+        return self.running
+
+    def stop(self, name: str) -> None:
+        self.asked.append(f"stop {name}")
+
+    def wait(self, name: str, *, timeout_s: float) -> None:
+        assert timeout_s
+        self.asked.append(f"wait {name}")
 
 
 class Plane:
@@ -99,6 +113,52 @@ def test_what_the_demo_made_is_ended_by_it(close: Callable[..., object]) -> None
     assert (where.asked, set(there.agents)) == (["deploy"], {"tracker", "checker"})
 
 
+def run_record(name: str, state: str = "running", *, team: str = "datascience", created: float | None = None) -> Any:
+    at = time.time() + 60 if created is None else created
+    return SimpleNamespace(name=name, app="mnist", team=team, state=state, created=at)
+
+
+def test_runs_that_the_agents_began_are_stopped_and_no_others(close: Callable[..., object]) -> None:
+    where, there = Where(), Plane()
+    where.running = [
+        run_record("own-run-1"),
+        run_record("own-run-2", "succeeded"),
+        run_record("older-run-3", created=1.0),
+        run_record("their-run-4", team="ops"),
+    ]
+    close(where, there)
+    assert where.asked == ["deploy", "stop own-run-1", "wait own-run-1", "delete"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_control_plane_and_another_one_meanwhile_does_not_cut_that_short(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    raised, said, there = Raised(monkeypatch, fresh=True), list[str](), Plane()
+    server: Any = there
+    monkeypatch.setattr(raised, "end", lambda: signal.raise_signal(number))
+    with (
+        pytest.raises(KeyboardInterrupt),
+        session.temporary_control_plane(Settings(), lambda: server, said.append, keep=False),
+    ):
+        signal.raise_signal(number)
+    assert raised.ended == 1
+    assert said[-1] == "Ending what the demo started ..."
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_control_plane_that_does_not_come_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = Raised(monkeypatch, fresh=True)
+
+    def interrupted(_: Settings) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(control_plane, "up", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        up_and_down(Plane())
+    assert raised.ended == 1
+
+
 @pytest.mark.parametrize(
     ("services", "agents", "told"),
     [
@@ -138,11 +198,15 @@ class Raised:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fresh: bool) -> None:
         self.ended = 0
         up = SimpleNamespace(server=fresh, up=SimpleNamespace(server=SimpleNamespace(url="http://127.0.0.1:9")))
+        monkeypatch.setattr(control_plane, "look", lambda _: {"up": not fresh})
         monkeypatch.setattr(control_plane, "up", lambda _: up)
         monkeypatch.setattr(control_plane, "down", self._down)
 
+    def end(self) -> None: ...
+
     def _down(self, _: Settings) -> control_plane.DownResult:
         self.ended += 1
+        self.end()
         return control_plane.DownResult(
             stopped=[], left=["The agent 'tracker' of mnist still runs."], running=["tracker of mnist"]
         )

@@ -49,7 +49,7 @@ def demo(
         home = own.home.expanduser().absolute()
         written = (report or home / "reports" / f"{record.name}.html").expanduser().absolute()
         written.parent.mkdir(parents=True, exist_ok=True)
-        written.write_text(report_of(application, loop), encoding="utf-8")
+        written.write_text(report_of(session.server, application, loop), encoding="utf-8")
         if as_json:
             print_json({"run": record, "loop": loop.as_json(), "report": str(written)})
         else:

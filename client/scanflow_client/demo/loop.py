@@ -19,12 +19,14 @@ from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
 from scanflow.reports.loop_events import loop_events, versions_of
-from scanflow.reports.page import loop_report
+from scanflow.reports.records import Answers
 from scanflow.transport import ServerClient, path_of
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import percent
+from scanflow_client.report import labels_so_far, report_page
 
-TIMEOUT_S = 600.0  # the longest that a promotion may take
+TIMEOUT_S, TIMEOUT_TIMES = 600.0, 15.0  # the longest that a promotion may take: so long, or so often the start-up
+LEAST_ANSWERS = 40  # of which the report draws the share of right ones
 TAIL_S = 4.0  # how long traffic goes on after it, so that the new champion can be compared with the old one
 _POLL_S = 0.25
 
@@ -89,6 +91,9 @@ class LoopOutcome:
     seconds: float
     """From the first prediction to the promotion."""
 
+    history: tuple[tuple[float, tuple[Responses, ...]], ...] = ()
+    """The responses up to a time, again and again."""
+
     @property
     def failed(self) -> int:
         return sum(one.failed for one in self.responses)
@@ -102,6 +107,21 @@ class LoopOutcome:
         rows = [one for one in self.responses if one.kind == kind and self.models.get(one.revision) == model]
         right, count = sum(one.right for one in rows), sum(one.right + one.wrong for one in rows)
         return right / count if count else None
+
+    def answers(self) -> list[Answers]:
+        """Return how many digits each version read right, over time."""
+        found, before = list[Answers](), dict[str, tuple[int, int]]()
+        for at, responses in self.history:
+            last = at == self.history[-1][0]
+            for revision in dict.fromkeys(one.revision for one in responses if one.revision in self.models):
+                mine = [one for one in responses if one.revision == revision]
+                right, count = sum(one.right for one in mine), sum(one.right + one.wrong for one in mine)
+                old_right, old_count = before.get(revision, (0, 0))
+                if count - old_count >= (1 if last else LEAST_ANSWERS):
+                    before[revision] = right, count
+                    version = f"V{self.models[revision].rpartition('/')[2]}"
+                    found.append(Answers(at=at, version=version, right=right - old_right, n=count - old_count))
+        return found
 
     @property
     def order(self) -> list[str]:
@@ -133,19 +153,23 @@ def run_loop(
     models: Callable[[], dict[str, str]],
     tell: Callable[[Event], None],
     look: Callable[[Phase, Sequence[Responses]], None],
-    timeout_s: float = TIMEOUT_S,
+    startup_s: float = 0.0,
+    timeout_s: float | None = None,
     tail_s: float = TAIL_S,
 ) -> LoopOutcome:
     """Send digits until the agents, who report to ``server``, have promoted a better model, and ``tail_s`` longer.
 
     ``models`` returns the model of each revision; ``tell`` is called with each event, ``look`` a few times a second.
+    ``startup_s`` is how long the demo took until now: a slow machine gets longer. ``timeout_s`` None: as that says.
     """
+    limit_s = max(TIMEOUT_S, TIMEOUT_TIMES * startup_s) if timeout_s is None else timeout_s
     began, phase, known = time.time(), Phase.CLEAN, models()
+    since = began
     events: list[Event] = []
     traffic.send(phase.order)
     promoted: float | None = None
     newest = int(server.get(path_of("status"))["counts"].get("events", 0))
-    for event in _events(server, app.name, newest, until=began + timeout_s):
+    for event in _events(server, app.name, newest, until=began + limit_s):
         look(phase, traffic.responses)
         if event is not None:
             events.append(event)
@@ -155,7 +179,7 @@ def run_loop(
                     f"The run {name} that an agent started failed: {error}. See: scanflow logs {name}"
                 )
             if (now := phase_after(phase, event)) != phase:
-                phase = now
+                phase, since = now, time.time()
                 traffic.send(phase.order)
             tell(event)
             known |= models() if event.type in {"service.changed", "action.succeeded", "model.promoted"} else {}
@@ -165,12 +189,17 @@ def run_loop(
                 break
     if promoted is None:
         raise UnavailableError(
-            f"No better model was promoted within {timeout_s:.0f} s. If the demo has stopped the control plane, start "
-            "it again: scanflow up; then see what the agents did: scanflow why; and what they saw: scanflow events"
+            f"No better model was promoted within {limit_s:.0f} s, and start-up took {startup_s:.0f} s. The last "
+            f"{time.time() - since:.0f} s it was {phase.activity}. If the demo has stopped the control plane, start it "
+            "again: scanflow up; then see what the agents did: scanflow why; and what they saw: scanflow events"
         )
     traffic.stop()
     return LoopOutcome(
-        events=tuple(events), responses=traffic.responses, models=known | models(), seconds=promoted - began
+        events=tuple(events),
+        responses=traffic.responses,
+        models=known | models(),
+        seconds=promoted - began,
+        history=tuple(traffic.history),
     )
 
 
@@ -187,7 +216,7 @@ def loop_lines(loop: LoopOutcome, report: Path) -> list[str]:
     ]
 
 
-def report_of(app: Application, loop: LoopOutcome) -> str:
+def report_of(server: ServerClient, app: Application, loop: LoopOutcome) -> str:
     """Return the report as a page."""
     facts = {
         "predictions": f"{loop.sent:,}",
@@ -196,8 +225,8 @@ def report_of(app: Application, loop: LoopOutcome) -> str:
         "drifted, after": percent(loop.accuracy("drifted", loop.order[-1])),
         "until promoted": f"{loop.seconds:.0f} s",
     }
-    events = loop_events(loop.events, app=app.name)
-    return loop_report(title=f"The loop of {app.name}", events=events, versions=versions_of(loop.events), facts=facts)
+    labels, counted = labels_so_far(server, app.name), "Of all digits that were sent: the demo knows what they are."
+    return report_page(app.name, loop.events, labels, facts=facts, answers=loop.answers(), counted=counted)
 
 
 def _events(server: ServerClient, app: str, last: int, *, until: float) -> Iterator[Event | None]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,7 +23,7 @@ from scanflow.transport import ServerClient, path_of
 from scanflow_client import control_plane
 from scanflow_client.demo import loop
 from scanflow_client.demo.application import traffic_program
-from scanflow_client.demo.traffic import Responses, TrafficProgram
+from scanflow_client.demo.traffic import END_S, Responses, TrafficProgram
 from scanflow_client.progress import Output, changes_on, output_on
 
 SERVICE = "serve"
@@ -37,18 +38,44 @@ def temporary_control_plane(
     if settings.url is not None:  # it is not on this machine, or not ours to start
         yield
         return
-    raised = control_plane.up(settings)
-    stops = raised.server and not keep
-    say(f"The control plane is up: {raised.up.server.url}" + ("" if raised.server else " (it was before)"))
-    try:
+    was_up = control_plane.look(settings)["up"]
+    with _signals_end_it(say), ExitStack() as stack:
+        if not was_up and not keep:
+            stack.callback(_end_control_plane, settings)
+        raised = control_plane.up(settings)
+        stops = raised.server and not keep
+        say(f"The control plane is up: {raised.up.server.url}" + ("" if raised.server else " (it was before)"))
         if stops and (others := wanted_agents(server())):
-            stops = False
+            stack.pop_all()
             names = ", ".join(f"{one['name']} of {one['app']}" for one in others)
             say(f"It stays up, as {names} should run on it. Stop all: scanflow down")
         yield
+
+
+def _end_control_plane(settings: Settings) -> None:
+    if (done := control_plane.down(settings)).running:
+        print("\n".join(done.left), file=sys.stderr)
+
+
+@contextmanager
+def _signals_end_it(say: Callable[[str], None]) -> Iterator[None]:
+    """Have what is done inside end on SIGTERM and on a closed terminal as on Ctrl-C, and once only: what was started is
+    ended then, whatever comes meanwhile."""
+    caught: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        caught.append(number)
+        if len(caught) == 1:
+            say("Ending what the demo started ...")
+            raise KeyboardInterrupt
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.signal(one, end) for one in signals}
+    try:
+        yield
     finally:
-        if stops and (done := control_plane.down(settings)).running:
-            print("\n".join(done.left), file=sys.stderr)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def wanted_agents(server: ServerClient) -> list[dict[str, Any]]:
@@ -66,6 +93,7 @@ class DemoSession:
     app: Application
     path: Path
     say: Callable[[str], None]
+    began: float = field(default_factory=time.time)
 
     def check_free(self) -> None:
         """Refuse to start where the demo's service or its agents exist already, whoever owns them."""
@@ -96,6 +124,7 @@ class DemoSession:
             with changes_on(stream) as observe:
                 served = self.where.deploy(Deployment(self.app, SERVICE, source=self.path), observe=observe)
             if not keep:
+                stack.callback(self._stop_runs)
                 stack.callback(self._stop_agents)
             body = packed(self.app, self.server, self.path)
             for agent in self.app.agents:
@@ -103,10 +132,17 @@ class DemoSession:
             self.say(f"From here on, the agents act by themselves: {', '.join(one.name for one in self.app.agents)}")
             program, arguments = traffic_program(self.path, served, drifted)
             log = Path(served.folder) / "demo-traffic.log"
-            traffic = stack.enter_context(TrafficProgram(program, *arguments, log=log))
+            startup_s = time.time() - self.began
+            traffic = stack.enter_context(TrafficProgram(program, *arguments, log=log, startup_s=startup_s))
             screen = DemoScreen(stack.enter_context(output_on(stream)))
             return loop.run_loop(
-                self.server, self.app, traffic, models=self._models, tell=screen.show, look=screen.look
+                self.server,
+                self.app,
+                traffic,
+                models=self._models,
+                tell=screen.show,
+                look=screen.look,
+                startup_s=startup_s,
             )
 
     def _has(self, agent: str) -> bool:
@@ -125,6 +161,13 @@ class DemoSession:
     def _delete_service(self) -> None:
         if any(self._owns(one.app, one.team) for one in self._services()):
             self.where.delete(SERVICE)
+
+    def _stop_runs(self) -> None:
+        """Stop what the agents began and the demo did not wait for."""
+        for one in self.where.runs(limit=100):
+            if one.state == "running" and self._owns(one.app, one.team) and one.created >= self.began:
+                self.where.stop(one.name)
+                self.where.wait(one.name, timeout_s=END_S)
 
     def _stop_agents(self) -> None:
         """Stop the demo's agents, except those that belong to another team by now."""

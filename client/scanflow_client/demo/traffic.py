@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Self
 
 from scanflow.errors import InternalError
 
-READY_S = 60.0
+READY_S, READY_TIMES = 60.0, 2.0  # the longest that it may take to be ready: so long, or so often the start-up
 END_S = 30.0
 _SHOWN = 2000
 
@@ -36,11 +37,17 @@ class Responses:
 class TrafficProgram:
     """A running traffic program; a context that stops it."""
 
-    def __init__(self, program: Path, *arguments: str, log: Path) -> None:
-        """Start it, and return when it is ready to send; its standard error goes to ``log``."""
+    def __init__(self, program: Path, *arguments: str, log: Path, startup_s: float = 0.0) -> None:
+        """Start it, and return when it is ready to send; its standard error goes to ``log``.
+
+        ``startup_s``: how long the demo took until now. It waits longer where that was long.
+        """
         self._log = log
         self._ready, self._begun = threading.Event(), False
         self.responses: tuple[Responses, ...] = ()
+        self.history: list[tuple[float, tuple[Responses, ...]]] = []
+        """The responses up to a time, about once a second."""
+
         command = [sys.executable, str(program), *arguments]
         pipe = subprocess.PIPE
         with log.open("wb") as errors:
@@ -50,11 +57,16 @@ class TrafficProgram:
         self._orders, self._counts = self._process.stdin, self._process.stdout
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._ready.wait(READY_S)
+        limit_s = max(READY_S, READY_TIMES * startup_s)
+        try:
+            ready = self._ready.wait(limit_s)
+        except BaseException:
+            self._kill()
+            raise
         if not self._begun:
-            self._process.kill()
-            self.stop()
-            raise InternalError(f"The traffic program could not be started. {self._log_text()}")
+            self._kill()
+            why = "exited" if ready else f"did not read its digits within {limit_s:.0f} s (start-up: {startup_s:.0f} s)"
+            raise InternalError(f"The traffic program {why}. {self._log_text()}")
 
     def send(self, order: str) -> None:
         """Change what it sends: ``drifted 4``."""
@@ -76,6 +88,10 @@ class TrafficProgram:
         self._reader.join(END_S)
         self._counts.close()
 
+    def _kill(self) -> None:
+        self._process.kill()
+        self.stop()
+
     def __enter__(self) -> Self:
         return self
 
@@ -87,6 +103,7 @@ class TrafficProgram:
             found = json.loads(line)
             if "sent" in found:
                 self.responses = tuple(Responses(**row) for row in found["sent"])
+                self.history.append((time.time(), self.responses))
             self._begun = True
             self._ready.set()
         self._ready.set()  # it has exited

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.reports.drawing import COLOURS, place, ticks
-from scanflow.reports.model_history import model_history
 from scanflow.reports.page import loop_report
 from scanflow.reports.records import Kind, LoopEvent, Use, Version
+from scanflow.reports.sections import history
 from scanflow.reports.timeline import markers_of, timeline
 
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def use(began: float, ended: float | None = None) -> Use:
     return Use(began=BEGIN + began, ended=None if ended is None else BEGIN + ended)
 
 
-DRAWINGS = {"timeline.svg": timeline(loop()), "model_history.svg": model_history(versions())}
+DRAWINGS = {"timeline.svg": timeline(loop()), "model_history.svg": history(versions())}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -118,7 +118,7 @@ EVENTS = st.lists(
 )
 
 
-def history(accuracies: list[float], changes: list[tuple[int, float]]) -> list[Version]:
+def made(accuracies: list[float], changes: list[tuple[int, float]]) -> list[Version]:
     """Return versions made a second apart; ``changes``: which is put to use next, and when."""
     known = sorted(((version % len(accuracies), at) for version, at in changes), key=lambda one: one[1])
     ends: list[float | None] = [at for _, at in known[1:]]
@@ -132,7 +132,7 @@ def history(accuracies: list[float], changes: list[tuple[int, float]]) -> list[V
 
 
 VERSIONS = st.builds(
-    history,
+    made,
     st.lists(st.floats(0, 1), min_size=1, max_size=60),
     st.lists(st.tuples(st.integers(0, 59), st.floats(0, 90)), max_size=20),
 )
@@ -145,81 +145,32 @@ def test_whatever_happened_can_be_drawn_and_no_labels_overlap(events: list[LoopE
 
 @given(VERSIONS)
 def test_whatever_versions_there_are_can_be_drawn_and_no_labels_overlap(many: list[Version]) -> None:
-    svg = model_history(many)
+    svg = history(many)
 
     assert overlaps(svg) == []
     width, height = (float(size) for size in ET.fromstring(svg).get("viewBox", "").split()[2:])
     assert all(start >= 0 and end <= width and 0 < y < height for start, end, y, _ in texts(svg))
 
 
-def in_use_line(svg: str) -> list[list[tuple[float, float]]]:
-    """Return the corners of the line through the versions that were in use, a list for each part of it."""
-    paths = [path.get("d", "") for path in ET.fromstring(svg).iter(f"{SVG}path")]
-    parts: list[list[tuple[float, float]]] = []
-    for letter, x, y in re.findall(r"([MHV])(-?[\d.]+)(?: (-?[\d.]+))?", " ".join(paths)):
-        if letter == "M":
-            parts.append([(float(x), float(y))])
-        else:
-            last = parts[-1][-1]
-            parts[-1].append((float(x), last[1]) if letter == "H" else (last[0], float(x)))
-    return parts
-
-
-def points_of(svg: str) -> dict[int, tuple[float, float]]:
-    """Return where each version's point is."""
-    found = {}
-    for circle in ET.fromstring(svg).iter(f"{SVG}circle"):
-        title = circle.findtext(f"{SVG}title")
-        if title is not None:
-            number = int(title.split(":")[0].removeprefix("version "))
-            found[number] = (float(circle.get("cx", "")), float(circle.get("cy", "")))
-    return found
-
-
-def ringed(svg: str) -> list[tuple[float, float]]:
-    circles = ET.fromstring(svg).iter(f"{SVG}circle")
-    return [(float(one.get("cx", "")), float(one.get("cy", ""))) for one in circles if one.get("r") == "10"]
-
-
-@given(VERSIONS)
-def test_the_line_goes_on_in_time_and_ends_at_what_is_in_use_now(many: list[Version]) -> None:
-    svg = model_history(many)
-    parts, points = in_use_line(svg), points_of(svg)
-
-    corners = [corner for part in parts for corner in part]
-    assert all(one[0] <= two[0] for one, two in pairwise(corners))
-    assert [one.version for one in many if one.champion] == [
-        number for number, place in points.items() if place in ringed(svg)
-    ]
-    for one in many:
-        if one.champion:
-            assert corners[-1] == (920.0, points[one.version][1])
-
-
-def test_a_champion_taken_back_after_a_while_has_no_line_to_the_end() -> None:
+def test_versions_in_use_are_joined_in_the_order_of_their_use_and_others_are_not() -> None:
     first = Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10), use(30)))
-    second = Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),))
+    second = Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),), n=60, interval=(0.85, 0.97))
     third = Version(version=3, at=BEGIN + 30, accuracy=0.89)
-    svg = model_history([first, second])
+    svg = ET.fromstring(history([third, first, second]))
 
-    points, [line] = points_of(svg), in_use_line(svg)
-    assert line[:3] == [points[1], (points[2][0], points[1][1]), points[2]]
-    assert points[2][0] < line[3][0] < 920
-    assert line[3:] == [(line[3][0], points[2][1]), (line[3][0], points[1][1]), (920.0, points[1][1])]
-    assert ringed(svg) == [points[1]]
-
-    svg = model_history([first, second, third])
-    points, [line] = points_of(svg), in_use_line(svg)
-    assert points[2][0] < line[-2][0] < points[3][0]  # between the versions it happened between
-    assert line[-1] == (920.0, points[1][1])
-
-
-def test_where_nothing_is_in_use_any_more_the_line_ends_and_nothing_has_a_ring() -> None:
-    svg = model_history([Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10),))])
-
-    [line] = in_use_line(svg)
-    assert points_of(svg)[1][0] < line[-1][0] < 920
-    assert ringed(svg) == []
+    points = {
+        (one.findtext(f"{SVG}title") or "")[:2]: f"{one.get('cx')} {one.get('cy')}" for one in svg.iter(f"{SVG}circle")
+    }
+    [path] = [one for one in svg.iter(f"{SVG}path") if "L" in one.get("d", "")]
+    assert path.get("d") == f"M{points['V1']}L{points['V2']}L{points['V1']}"
+    assert {words for *_, words in texts(history([third, first, second]))} >= {
+        "90.0% champion",
+        "93.0%, n 60",
+        "89.0%",
+        "V1",
+        "V2",
+        "V3",
+    }
 
 
 def guides_of(svg: str) -> list[tuple[str, float]]:

@@ -1,0 +1,80 @@
+"""The demo, interrupted at any moment or failing on the way: it leaves no process behind. With real processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.conftest import COMMAND
+
+pytestmark = [
+    pytest.mark.endurance,
+    pytest.mark.skipif(
+        find_spec("tensorflow") is None or find_spec("mlflow") is None, reason="tensorflow or mlflow is not installed"
+    ),
+]
+
+LIMIT_S = 580
+
+
+def left_of(home: Path) -> list[Sequence[str]]:
+    """Return the command lines of what runs in this home."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SCANFLOW_HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.cmdline())
+        except psutil.Error:  # it has gone, or is another user's
+            continue
+    return [one for one in found if "pytest" not in " ".join(one)]
+
+
+def demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, "demo", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "number"),
+    [
+        pytest.param("The control plane is up", signal.SIGINT, id="while it trains"),
+        pytest.param("the agents act by themselves", signal.SIGTERM, id="while the agents are started"),
+        pytest.param("runs detector", signal.SIGINT, id="while an agent's run goes on"),
+    ],
+)
+def test_it_is_interrupted(home: Path, tmp_path: Path, after: str, number: signal.Signals) -> None:
+    running = demo(tmp_path)
+    assert running.stdout is not None
+    lines = []
+    for line in running.stdout:
+        lines.append(line)
+        if after in line:
+            running.send_signal(number)
+            break
+    rest, _ = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 130, "".join(lines) + rest
+    assert "Ending what the demo started" in rest
+    assert left_of(home) == []
+
+
+def test_it_fails_on_the_way(home: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "bad.npz", y=np.zeros(3), x=np.zeros((2, 2)))
+    running = demo(tmp_path, "--drifted", "bad.npz")
+    out, _ = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 1, out
+    assert "The traffic program exited" in out
+    assert "needs labels y (n,)" in out
+    assert left_of(home) == []
