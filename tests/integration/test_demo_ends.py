@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,28 +18,31 @@ from tests.conftest import COMMAND
 
 pytestmark = [
     pytest.mark.endurance,
+    pytest.mark.timeout(900),  # it trains first, on a machine that may be busy
     pytest.mark.skipif(
         find_spec("tensorflow") is None or find_spec("mlflow") is None, reason="tensorflow or mlflow is not installed"
     ),
 ]
 
-LIMIT_S = 580
+LIMIT_S = 800
 
 
-def left_of(home: Path) -> list[Sequence[str]]:
+def left_of(home: Path) -> list[list[str]]:
     """Return the command lines of what runs in this home."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("SCANFLOW_HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+            mine = process.environ().get("SCANFLOW_HOME") == str(home) or str(home) in " ".join(process.cmdline())
+            if mine and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.cmdline())
         except psutil.Error:  # it has gone, or is another user's
             continue
-    return [one for one in found if "pytest" not in " ".join(one)]
+    return found
 
 
-def demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    running = subprocess.Popen(
         [*COMMAND, "demo", *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -45,6 +50,12 @@ def demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+    try:
+        yield running
+    finally:
+        if running.poll() is None:  # the test has failed
+            running.terminate()
+            running.communicate(timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +67,15 @@ def demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     ],
 )
 def test_it_is_interrupted(home: Path, tmp_path: Path, after: str, number: signal.Signals) -> None:
-    running = demo(tmp_path)
-    assert running.stdout is not None
     lines = []
-    for line in running.stdout:
-        lines.append(line)
-        if after in line:
-            running.send_signal(number)
-            break
-    rest, _ = running.communicate(timeout=LIMIT_S)
+    with demo(tmp_path) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            lines.append(line)
+            if after in line:
+                running.send_signal(number)
+                break
+        rest, _ = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 130, "".join(lines) + rest
     assert "Ending what the demo started" in rest
     assert left_of(home) == []
@@ -72,8 +83,8 @@ def test_it_is_interrupted(home: Path, tmp_path: Path, after: str, number: signa
 
 def test_it_fails_on_the_way(home: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "bad.npz", y=np.zeros(3), x=np.zeros((2, 2)))
-    running = demo(tmp_path, "--drifted", "bad.npz")
-    out, _ = running.communicate(timeout=LIMIT_S)
+    with demo(tmp_path, "--drifted", "bad.npz") as running:
+        out, _ = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 1, out
     assert "The traffic program exited" in out
     assert "needs labels y (n,)" in out
