@@ -6,7 +6,7 @@ that evaluates it and trains nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -103,7 +103,7 @@ class Challengers:
         except InvalidError as error:
             version = outputs.get("version")
             nothing: dict[str, Any] = {"champion": None, "gain": None, "n": 0, "needed": 0, "slices": []}
-            about = {"run": run, "version": version if isinstance(version, int) else None, "labels": None}
+            about = {"run": run, "version": version if isinstance(version, int) else None}
             return {"verdict": "wait", "reason": f"The run {run} cannot be judged by. {error}", **about, **nothing}
 
     def _decided(self, context: Context, run: str, found: TrainingOutputs, look: int) -> dict[str, Any]:
@@ -116,14 +116,15 @@ class Challengers:
             level=options.level,
             look=look,
         )
+        points = _points(context, found.labels)
         return decision.evidence(
             level=options.level,
             champion=found.champion_version,
             version=found.version,
             run=run,
             look=look,
-            labels=found.labels,
-            drifted=_drifted(context, found.labels),
+            n_labelled=sum(purpose_of(point) == "evaluate" for point in points),
+            drifted=_drifted(context, points),
         )
 
     def _tell(self, context: Context, evidence: dict[str, Any]) -> None:
@@ -144,14 +145,9 @@ class Challengers:
             self._model.tag(context, version.version, {PROMOTION: rejection(str(evidence["reason"]))})
 
 
-def n_evaluation(context: Context, labels: str | None) -> int:
-    """Return how many points for evaluation a batch of labels has."""
-    return sum(purpose_of(point) == "evaluate" for point in _points(context, labels))
-
-
-def _drifted(context: Context, labels: str | None) -> list[str]:
-    """Return the columns that the newest of the detections whose points were learnt from says have drifted."""
-    newest = bookmarks.newest_detection(context, {str(point.get("run")) for point in _points(context, labels)})
+def _drifted(context: Context, points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns that the newest of the points' detections says have drifted."""
+    newest = bookmarks.newest_detection(context, {str(point.get("run")) for point in points})
     try:
         columns = None if newest is None else outputs_of(context, newest).get("columns")
     except NotFoundError:  # deleted meanwhile

@@ -27,7 +27,7 @@ from scanflow.drift.contract import purpose_of
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks, infrastructure, scaling
-from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions, n_evaluation
+from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
 from scanflow_agents.templates.control_plane import control_plane_of, tell
 from scanflow_agents.templates.live_accuracy import LossOptions, expected, loss_of, realised
 from scanflow_agents.templates.model_registry import (
@@ -189,14 +189,14 @@ def _declare_change(
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
     def retraining_ended(context: Context) -> dict[str, Any]:
-        """Challengers the newest challenger beside the champion, by their answers to the same points."""
+        """Decide on the newest challenger, by its and the champion's answers to the same points."""
         evidence = challengers.newest(context)
         if evidence is None:
             return {"verdict": None, "stands": "nothing was retrained yet", "batch": None}
         found, now = _compared(context, model, evidence), context.clock()
         if found["stands"] is None and found["verdict"] == "promote" and again_so_soon("use", found["version"], now):
             return {**found, "stands": "it was asked for already"}
-        if found["stands"] is None and found["verdict"] == "wait" and evaluates:
+        if found["stands"] is None and found["verdict"] == "wait" and evidence["needed"] and evaluates:
             more = _more_to_evaluate(context, options, evidence)
             if more and not again_so_soon("evaluate", found["version"], now):
                 found["batch"] = bookmarks.save_labels(context, more)
@@ -284,8 +284,8 @@ def _compared(context: Context, model: RegisteredModel, evidence: dict[str, Any]
 def _more_to_evaluate(context: Context, options: PlannerOptions, evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return all labels, once there are as many more points for evaluation as a challenger waits for."""
     given = control_plane_of(context).labels(context.app, state="given", team=context.team)
-    more = sum(purpose_of(one) == "evaluate" for one in given) - n_evaluation(context, evidence["labels"])
-    if not 0 < evidence["needed"] <= more:
+    more = sum(purpose_of(one) == "evaluate" for one in given) - evidence["n_labelled"]
+    if more < evidence["needed"]:
         return []
     patience_s = 60 + 2 * options.interval_s
     return [] if bookmarks.at_work(context, options.training_workflow, "learnt", patience_s=patience_s) else given

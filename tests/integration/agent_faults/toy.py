@@ -91,6 +91,7 @@ def detect(run_ids: list[str], detector: str) -> None:
         tracker().log_run(APP, TEAM, name="detect", metrics=metrics, tags=tags, artifacts=Path(folder))
     for name, value in dict(drifted=drifted, n_picked=len(picked), n_anomalies=len(strange), run_ids=run_ids).items():
         sf.output(name, value)
+    sf.output("p_value", 1e-9 if drifted else 0.5)
 
 
 @sf.step
@@ -111,8 +112,11 @@ def train(labels: str, model_uri: str, kind: str) -> None:
         saved = models.save(models.Poison() if kind == "poisoned" else challenger, Path(folder) / "challenger")
         tags = {{"scanflow.run": os.environ["SCANFLOW_RUN"]}}
         version = tracker().register_model(MODEL, saved, app=APP, team=TEAM, tags=tags).version
-    for name, model in (("champion", champion), ("challenger", challenger)):
-        sf.output(name + "_accuracy", float((model.predict(x) == y).mean()))
+    old, new = (model.predict(x) == y for model in (champion, challenger))
+    counts = {{"n": len(y), "champion_right": int(old.sum()), "challenger_right": int(new.sum())}}
+    sf.output("slices", [{{"name": "current", **counts, "gained": int((new & ~old).sum())}}])
+    for name, right in (("champion", old), ("challenger", new)):
+        sf.output(name + "_accuracy", float(right.mean()))
     for name, value in dict(version=version, labels=labels, champion_version=before).items():
         sf.output(name, value)
 
@@ -148,7 +152,13 @@ def _x(one, context, arrays_of):
 _QUICK: dict[str, dict[str, Any]] = {
     "tracker": {"interval_s": 0.5, "min_predictions": 1000},
     "checker": {"interval_s": 0.5, "cool_down_s": 0, "labeller": "labeller.py:truth"},
-    "planner": {"interval_s": 0.5, "cool_down_s": 0, "min_picked": 20, "training_parameters": {"kind": "better"}},
+    "planner": {
+        "interval_s": 0.5,
+        "cool_down_s": 0,
+        "min_picked": 20,
+        "min_n": 10,
+        "training_parameters": {"kind": "better"},
+    },
     "executor": {"interval_s": 0.5, "guard_s": 1, "settle_s": 0.5},
 }
 
