@@ -13,23 +13,24 @@ from typing import Any
 from scanflow.agent.records import JSON
 from scanflow_server.store.labels import Label
 
-MOST_CHOICES = 24
+MOST_CHOICES = 12
 _MOST_TEXT = 500
 
 _STYLE = """
-:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif }
-body { margin: 0 auto; max-width: 44rem; padding: 0 1rem 3rem }
-header, nav, .choices { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center }
+:root { color-scheme: light dark; font: 1rem/1.4 system-ui, sans-serif }
+body { margin: 0 auto; max-width: 44rem; padding: 0 1rem 1rem }
+header, nav, .choices, .field { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center }
 header form, nav a:last-child, nav span:last-child { margin-left: auto }
-h1 { font-size: 1.25rem; margin: .75rem 0 } h2 { font-size: 1rem; overflow-wrap: anywhere; margin: .75rem 0 .25rem }
-progress { width: 100% }
+h1 { font-size: 1.25rem; margin: .5rem 0 } h2 { font-size: 1rem; overflow-wrap: anywhere; margin: .5rem 0 .25rem }
+p { margin: .25rem 0 } progress { width: 100% }
 img { display: block; width: min(100%, 20rem); image-rendering: pixelated; border: 1px solid GrayText; margin: .5rem 0 }
-table { border-collapse: collapse; width: 100% }
+table { border-collapse: collapse; width: 100%; table-layout: fixed }
 th, td { text-align: left; vertical-align: top; padding: .25rem .5rem .25rem 0; border-bottom: 1px solid GrayText }
-td { overflow-wrap: anywhere } th { font-weight: 500; overflow-wrap: anywhere; max-width: 12rem }
-.field { display: flex; gap: .5rem; margin: .25rem 0 .75rem } input { flex: 1; min-width: 0 }
+th, td { overflow-wrap: anywhere; font-weight: 400 } th[scope] { width: 40%; opacity: .8 }
+.answer { position: sticky; bottom: 0; background: Canvas; padding: .5rem 0; max-height: 45vh; overflow: auto }
+.field { flex-wrap: nowrap; padding: .25rem } input { flex: 1; min-width: 0 }
 input, button, nav a, nav span { font: inherit; padding: .5rem .75rem; min-height: 1.5rem; box-sizing: content-box }
-:focus-visible { outline: 3px solid Highlight; outline-offset: 2px }
+:focus-visible { outline: 3px solid Highlight; outline-offset: 1px }
 .wrong { border-left: 4px solid; padding-left: .75rem }
 small, .quiet { opacity: .8 } summary { padding: .5rem 0 }
 """
@@ -102,10 +103,10 @@ def sample(
 {_link(after, "Next →", "n")}</nav>
 <h2>{escape(one.id)}</h2><p class="quiet">{escape(one.app)} · {what}{run}</p>
 {_seen(one, picture)}
-<form method="post" action="/labels">{hidden}<label for="label">Label</label>
+<div class="answer"><form method="post" action="/labels">{hidden}<label for="label">Label</label>
 <div class="field"><input id="label" name="label" required autofocus autocomplete="off" maxlength="1000">
-<button>Label</button></div></form>
-{chosen}{own}{_others(one)}
+<button>Label</button></div></form>{chosen}</div>
+{own}{_others(one)}
 <details><summary>What the model takes it for</summary><p>{_text(one.guess)}</p></details>
 </main>"""
     )

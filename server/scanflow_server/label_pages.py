@@ -13,7 +13,7 @@ import secrets
 import time
 from base64 import b64decode
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.applications import Starlette
@@ -239,10 +239,11 @@ def _next_wanted(together: Sequence[Label], id: str) -> Label | None:
 
 
 def _choices(together: Sequence[Label]) -> list[JSON]:
-    """Return the labels that were given or guessed until now, to choose from."""
-    found: dict[str, Any] = {}
+    """Return the labels that were given or guessed until now, to choose from. One alone would tell the guess: none."""
+    found: dict[str, JSON] = {}
     for one in together:
         for label in (one.label, one.guess):
             if label is not None:
                 found.setdefault(json.dumps(label, sort_keys=True), label)
-    return [found[text] for text in sorted(found, key=lambda text: (len(text), text))][: html.MOST_CHOICES]
+    texts = sorted(found, key=lambda text: (len(text), text))[: html.MOST_CHOICES]
+    return [found[text] for text in texts] if len(texts) > 1 else []
