@@ -65,6 +65,10 @@ class Samples:
     def take(self, at: Any) -> Samples:
         return Samples(x=self.x[at], y=self.y[at])
 
+    def scored(self, model: Any) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = model.predict_proba(self.x.reshape(len(self.y), -1))
+        return found
+
     def __add__(self, other: Samples) -> Samples:
         return Samples(x=np.concatenate([self.x, other.x]), y=np.concatenate([self.y, other.y]))
 
@@ -116,7 +120,7 @@ class Digits:
         evaluated = self.evaluated.drifted(drift, self.generator)
         drawn = self.generator.permutation(len(evaluated.y))[: round(budget * share)]
         learnt = self.learnt.drifted(drift, self.generator)
-        sure = champion.predict_proba(learnt.x.reshape(len(learnt.y), -1)).max(axis=1)
+        sure = learnt.scored(champion).max(axis=1)
         return learnt.take(np.argsort(sure)[: budget - len(drawn)]), evaluated.take(drawn)
 
     def pair(self, kind: str, drift: str, budget: int, share: float) -> Pair:
