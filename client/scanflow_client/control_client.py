@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -173,13 +173,14 @@ class ControlClient:
         team: str | None = None,
         state: Literal["wanted", "given"] | None = "wanted",
         disputed: bool | None = None,
+        details: bool = True,
         limit: int | None = 100,
     ) -> list[dict[str, Any]]:
         """Return the samples that agents want labelled, the most critical first, or those that have a label.
 
-        ``disputed``: people gave it several labels. ``limit`` None: all.
+        ``disputed``: people gave it several labels. ``details``: with rows, pictures and votes. ``limit`` None: all.
         """
-        query = {"app": app, "team": team, "details": True, "disputed": disputed, "state": state}
+        query = {"app": app, "team": team, "details": details, "disputed": disputed, "state": state}
         found: dict[tuple[str, ...], dict[str, Any]] = {}
         while True:
             size, before = limit or SEARCHED, len(found)
@@ -215,13 +216,18 @@ class ControlClient:
 
     @overload
     def events(
-        self, *, type: str | None = ..., app: str | None = ..., limit: int = ..., follow: Literal[False] = ...
+        self,
+        *,
+        type: str | Sequence[str] | None = ...,
+        app: str | None = ...,
+        limit: int = ...,
+        follow: Literal[False] = ...,
     ) -> list[Event]: ...
     @overload
     def events(
         self,
         *,
-        type: str | None = ...,
+        type: str | Sequence[str] | None = ...,
         app: str | None = ...,
         limit: int = ...,
         follow: Literal[True],
@@ -230,7 +236,7 @@ class ControlClient:
     def events(
         self,
         *,
-        type: str | None = None,
+        type: str | Sequence[str] | None = None,
         app: str | None = None,
         limit: int = 50,
         follow: bool = False,
@@ -239,7 +245,7 @@ class ControlClient:
         """Return the newest events, the oldest of them first; with ``follow``, yield them and go on as they happen.
 
         Args:
-            type: Only these: ``run.failed``, or ``run.*`` for all that begin so.
+            type: Only of this type, or one of these: ``run.failed``, or ``run.*`` for all that begin so.
             app: Only of this application.
             limit: How many of the past at most.
             follow: Go on as they happen.
@@ -247,9 +253,8 @@ class ControlClient:
         """
         # The server lists from an event on; the last of a type are somewhere in the last of all.
         newest = self.newest_event()
-        after = max(0, newest - SEARCHED)
-        listed = self.server.get(transport.path_of("events"), after=after, type=type, app=app, limit=SEARCHED)
-        past = [Event.model_validate(one) for one in listed[max(0, len(listed) - limit) :]]
+        listed = self.events_so_far(max(0, newest - SEARCHED), type=type, app=app)
+        past = listed[max(0, len(listed) - limit) :]
         if not follow:
             return past
         return self._followed(past, newest, type=type, app=app, timeout_s=timeout_s)
@@ -259,8 +264,25 @@ class ControlClient:
         found = self.server.get(transport.path_of("events", "newest"))
         return 0 if found is None else int(found["id"])
 
+    def events_so_far(
+        self, after: int = 0, *, type: str | Sequence[str] | None = None, app: str | None = None
+    ) -> list[Event]:
+        """Return all events after one, by its number, as far as the server keeps them; in the order told."""
+        found: list[Event] = []
+        while True:
+            listed = self.server.get(transport.path_of("events"), after=after, type=type, app=app, limit=SEARCHED)
+            found += map(Event.model_validate, listed)
+            if len(listed) < SEARCHED:
+                return found
+            after = found[-1].id
+
     def events_after(
-        self, number: int, *, type: str | None = None, app: str | None = None, timeout_s: float | None = None
+        self,
+        number: int,
+        *,
+        type: str | Sequence[str] | None = None,
+        app: str | None = None,
+        timeout_s: float | None = None,
     ) -> Iterator[Event]:
         """Yield the events after one, by its number, as they happen."""
         path = transport.path_of("events")
@@ -280,7 +302,7 @@ class ControlClient:
         from scanflow_client.report import Report, write_report
 
         home = Settings.from_environment().home.expanduser().absolute()
-        return Report(write_report(self.server, app, home / "reports"))
+        return Report(write_report(self, app, home / "reports"))
 
     # The server itself
 

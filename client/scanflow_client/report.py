@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError, UnavailableError, UsageError, did_you_mean
 from scanflow.reports.loop_events import TYPES, answers_of, drifted_columns, loop_events, request_counts, versions_of
 from scanflow.reports.outcome import outcomes_of
 from scanflow.reports.page import loop_report
-from scanflow.transport import ServerClient, path_of
 
-_AT_ONCE = 1000
+if TYPE_CHECKING:
+    from scanflow_client.control_client import ControlClient
+
 _MOST_LABELS, _MOST_DETAILED = 10_000, 200
 
 
@@ -34,12 +35,12 @@ class Report:
         return f'<iframe sandbox title="{escape(self.path.stem)}" style="{style}" srcdoc="{page}"></iframe>'
 
 
-def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
+def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
     """Write what an application's agents did, as far as the server keeps it, and return the file.
 
     ``app`` None: the only application that has agents.
     """
-    told = loop_events_so_far(server)
+    told = client.events_so_far(type=TYPES)
     apps = sorted({event.app for event in told})
     if not apps:
         raise NotFoundError("No agent has told of anything yet. See which are at work: scanflow agents")
@@ -49,7 +50,7 @@ def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
     if name not in apps:
         raise NotFoundError(f"No agent of {name!r} has told of anything yet.{did_you_mean(name, apps)}")
     path = folder / f"{name}.html"
-    page = report_page(name, [event for event in told if event.app == name], labels_so_far(server, name))
+    page = report_page(name, [event for event in told if event.app == name], labels_so_far(client, name))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
@@ -58,22 +59,11 @@ def write_report(server: ServerClient, app: str | None, folder: Path) -> Path:
     return path
 
 
-def loop_events_so_far(server: ServerClient, *, after: int = 0) -> list[Event]:
-    """Return the events that belong to the story of any loop, in the order told."""
-    found: list[Event] = []
-    page = _AT_ONCE
-    while page == _AT_ONCE:
-        listed = server.get(path_of("events"), after=after, type=TYPES, limit=_AT_ONCE)
-        found += map(Event.model_validate, listed)
-        page, after = len(listed), found[-1].id if listed else after
-    return found
-
-
-def labels_so_far(server: ServerClient, app: str) -> list[dict[str, Any]]:
+def labels_so_far(client: ControlClient, app: str) -> list[dict[str, Any]]:
     """Return the labelled points of an application, and some that wait; the newest of both with what they are."""
-    listed = server.get(path_of("labels"), app=app, state="given", limit=_MOST_LABELS)
-    for state in ("given", "wanted"):
-        listed += server.get(path_of("labels"), app=app, state=state, details="true", limit=_MOST_DETAILED)
+    listed = client.labels(app=app, state="given", details=False, limit=_MOST_LABELS)
+    listed += client.labels(app=app, state="given", limit=_MOST_DETAILED)
+    listed += client.labels(app=app, limit=_MOST_DETAILED)
     return list({(one.get("team"), one["id"]): one for one in listed}.values())
 
 

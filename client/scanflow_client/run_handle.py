@@ -50,4 +50,4 @@ class RunHandle:
         return self.show()._repr_html_()
 
     def __repr__(self) -> str:
-        return f"<run {self.name}: {self.show().state}>"
+        return f"<run {self.name}>"

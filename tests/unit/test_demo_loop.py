@@ -12,6 +12,7 @@ import pytest
 import scanflow as sf
 from scanflow.agent.records import Event
 from scanflow.errors import InternalError, NotFoundError, StepFailedError, UnavailableError
+from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.application import load_demo, traffic_program
 from scanflow_client.demo.loop import LoopOutcome, Phase, loop_lines, phase_after, report_of, run_loop
 from scanflow_client.demo.session import DemoScreen
@@ -83,7 +84,8 @@ def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> N
         "  report    /tmp/x.html",
     ]
     server: Any = SimpleNamespace(get=lambda *_, **__: [])  # without labels
-    page = report_of(server, sf.Application(name="mnist"), loop())
+    client = ControlClient(lambda: server)
+    page = report_of(client, sf.Application(name="mnist"), loop())
     assert all(figure in page for figure in ("60.6%", "90.0%", "80 s", "The loop of mnist"))
     told = loop().as_json()
     assert (told["failed"], told["accuracy"]["models:/m/2"]) == (1, {"clean": None, "drifted": 0.9})
@@ -148,11 +150,11 @@ class Told:
         self._events = events
 
     def get(self, path: str) -> dict[str, Any]:
-        assert path == "/status"
-        return {"counts": {"events": 7}}
+        assert path == "/events/newest"
+        return {"id": 7}
 
-    def events(self, path: str, *, after: str, app: str) -> Any:
-        assert (path, after, app) == ("/events", "7", "mnist")
+    def events(self, path: str, **asked: str | None) -> Any:
+        assert (path, asked) == ("/events", {"after": "7", "app": "mnist", "type": None, "timeout_s": None})
         for number, one in enumerate(self._events):
             yield type("Message", (), {"data": one.model_copy(update={"id": 8 + number}).model_dump_json()})
 
@@ -166,7 +168,7 @@ def closing(
     server: Any = Told(*events)
     with TrafficProgram(program, log=tmp_path / "log") as traffic:
         found = run_loop(
-            server,
+            ControlClient(lambda: server),
             sf.Application(name="mnist"),
             traffic,
             models=lambda: {"r1": "models:/m/1"},

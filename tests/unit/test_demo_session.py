@@ -16,6 +16,7 @@ import scanflow as sf
 from scanflow.errors import AlreadyRunningError, InvalidError, ServiceFailedError
 from scanflow.settings import Settings
 from scanflow_client import control_plane
+from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import session
 
 APP = sf.Application(
@@ -70,18 +71,24 @@ class Plane:
     def get(self, path: str) -> list[dict[str, Any]]:
         assert path == "/agents"
         ghost = {"app": "mnist", "name": "old", "team": "default", "state": "silent", "pid": None}
-        found = [{"app": "mnist", "name": name, "team": team, "state": "running"} for name, team in self.agents.items()]
-        return [ghost, *found]
+        return [ghost, *map(self.view, self.agents)]
 
-    def put(self, path: str, _body: object) -> None:
+    def view(self, name: str) -> dict[str, Any]:
+        return {"app": "mnist", "name": name, "team": self.agents[name], "state": "running"}
+
+    def put(self, path: str, _body: object) -> dict[str, Any]:
         name = path.rpartition("/")[2]
         if name == self.late:
             self.agents[name] = "ops"
             raise AlreadyRunningError("The team 'ops' has an agent mnist/checker.")
         self.agents[name] = "datascience"
+        return self.view(name)
 
-    def delete(self, path: str) -> None:
-        del self.agents[path.rpartition("/")[2]]
+    def delete(self, path: str) -> dict[str, Any]:
+        name = path.rpartition("/")[2]
+        stopped = self.view(name)
+        del self.agents[name]
+        return stopped
 
 
 @pytest.fixture
@@ -98,7 +105,7 @@ def close(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
     def run(where: Where, there: Plane, *, keep: bool = False) -> object:
         deployer: Any = where
         server: Any = there
-        demo = session.DemoSession(deployer, server, APP, Path("loop.py"), say=said.append)
+        demo = session.DemoSession(deployer, ControlClient(lambda: server), APP, Path("loop.py"), say=said.append)
         return demo.close_the_loop(None, keep=keep, stream=None)
 
     return run
@@ -139,7 +146,7 @@ def test_a_signal_ends_the_control_plane_and_another_one_meanwhile_does_not_cut_
     monkeypatch.setattr(raised, "end", lambda: signal.raise_signal(number))
     with (
         pytest.raises(KeyboardInterrupt),
-        session.temporary_control_plane(Settings(), lambda: server, said.append, keep=False),
+        session.temporary_control_plane(Settings(), ControlClient(lambda: server), said.append, keep=False),
     ):
         signal.raise_signal(number)
     assert raised.ended == 1
@@ -215,7 +222,7 @@ class Raised:
 def up_and_down(there: Plane) -> list[str]:
     said: list[str] = []
     server: Any = there
-    with session.temporary_control_plane(Settings(), lambda: server, said.append, keep=False):
+    with session.temporary_control_plane(Settings(), ControlClient(lambda: server), said.append, keep=False):
         pass
     return said
 

@@ -14,9 +14,11 @@ import pytest
 from scanflow.agent.records import Event
 from scanflow.drift.promotion import Slice, decide
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.reports.loop_events import answers_of
+from scanflow.reports.loop_events import TYPES, answers_of
 from scanflow.transport import ServerClient
-from scanflow_client.report import loop_events_so_far, report_page, write_report
+from scanflow_client import control_client
+from scanflow_client.control_client import ControlClient
+from scanflow_client.report import report_page, write_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -30,7 +32,7 @@ def judged(id: int, model: str = "digits", *, app: str = "shop", version: int = 
     return told(id, "model.judged", app=app, subject=f"model/{model}", version=version, run="a-b-1", **figures)
 
 
-def keeps(*events: Event) -> ServerClient:
+def keeps(*events: Event) -> ControlClient:
     """A server that lists these events as the real one does: after a number, of some types, so many at once."""
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -40,7 +42,7 @@ def keeps(*events: Event) -> ServerClient:
         found = [one for one in events if one.id > int(asked["after"]) and one.type in asked.get_list("type")]
         return httpx.Response(200, json=[one.model_dump(mode="json") for one in found[: int(asked["limit"])]])
 
-    return ServerClient("http://server", transport=httpx.MockTransport(handle))
+    return ControlClient(lambda: ServerClient("http://server", transport=httpx.MockTransport(handle)))
 
 
 def test_the_only_application_s_story_is_written(tmp_path: Path) -> None:
@@ -53,9 +55,10 @@ def test_the_only_application_s_story_is_written(tmp_path: Path) -> None:
     assert "V2 0.900 &gt; 0.800: better" in page
 
 
-def test_a_story_longer_than_one_answer_is_wholly_read() -> None:
+def test_a_story_longer_than_one_answer_is_wholly_read(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [told(id, "drift.none", predictions=id) for id in range(1, 2501)]
-    assert loop_events_so_far(keeps(*events, judged(2501))) == [*events, judged(2501)]
+    monkeypatch.setattr(control_client, "SEARCHED", 1000)
+    assert keeps(*events, judged(2501)).events_so_far(type=TYPES) == [*events, judged(2501)]
 
 
 def test_of_several_applications_one_is_to_be_named(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def app(tmp_path: Path) -> sf.Application:
 def test_a_run_is_begun_looked_at_and_waited_for(home: Path, app: sf.Application, tmp_path: Path) -> None:
     client = sf.Client(progress=False)
     run = client.run(app, wait=False)
-    assert repr(run) == f"<run {run.name}: running>"
+    assert (repr(run), run.show().state) == (f"<run {run.name}>", "running")
+    assert "at the gate" not in run._repr_html_()
+    assert f"Run {run.name} of gated:w, running" in run._repr_html_()
     until(lambda: run.show().tasks[0].state == "running" and run.logs("gate"), "its step is at the gate")
     assert run.logs("gate") == "at the gate\n"
     with pytest.raises(UnavailableError, match=rf"'{run.name}' goes on after 0\.01 s"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from scanflow_client.cli.options import JsonOption, ParameterOption, deployer, parse_parameters, server, settings
+from scanflow_client.cli.options import JsonOption, ParameterOption, client, deployer, parse_parameters, settings
 from scanflow_client.cli.output import print_json, progress_stream, say
 
 
@@ -39,9 +39,9 @@ def demo(
     application, path, parameters, corrupted = load_demo(data, drifted)
     parameters |= parse_parameters(parameter)
     report_progress(f"The demo is an application like yours: {path}")
-    own = settings()
-    with temporary_control_plane(own, server, report_progress, keep=keep):
-        session = DemoSession(deployer(), server(), application, path, say=report_progress)
+    own, where = settings(), client()
+    with temporary_control_plane(own, where, report_progress, keep=keep):
+        session = DemoSession(deployer(), where, application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
         request = RunRequest(application, "mnist-wf", parameters=parameters, source=path)
         record = watch(session.where, request, as_json, last=False)
@@ -49,7 +49,7 @@ def demo(
         home = own.home.expanduser().absolute()
         written = (report or home / "reports" / f"{record.name}.html").expanduser().absolute()
         written.parent.mkdir(parents=True, exist_ok=True)
-        written.write_text(report_of(session.server, application, loop), encoding="utf-8")
+        written.write_text(report_of(where, application, loop), encoding="utf-8")
         if as_json:
             print_json({"run": record, "loop": loop.as_json(), "report": str(written)})
         else:

@@ -20,7 +20,7 @@ from scanflow.app.application import Application
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
 from scanflow.reports.loop_events import loop_events, versions_of
 from scanflow.reports.records import Answers
-from scanflow.transport import ServerClient, path_of
+from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import percent
 from scanflow_client.report import labels_so_far, report_page
@@ -146,7 +146,7 @@ class LoopOutcome:
 
 
 def run_loop(
-    server: ServerClient,
+    client: ControlClient,
     app: Application,
     traffic: TrafficProgram,
     *,
@@ -157,7 +157,7 @@ def run_loop(
     timeout_s: float | None = None,
     tail_s: float = TAIL_S,
 ) -> LoopOutcome:
-    """Send digits until the agents, who report to ``server``, have promoted a better model, and ``tail_s`` longer.
+    """Send digits until the agents, who report to the server, have promoted a better model, and ``tail_s`` longer.
 
     ``models`` returns the model of each revision; ``tell`` is called with each event, ``look`` a few times a second.
     ``startup_s`` is how long the demo took until now: a slow machine gets longer. ``timeout_s`` None: as that says.
@@ -168,8 +168,7 @@ def run_loop(
     events: list[Event] = []
     traffic.send(phase.order)
     promoted: float | None = None
-    newest = int(server.get(path_of("status"))["counts"].get("events", 0))
-    for event in _events(server, app.name, newest, until=began + limit_s):
+    for event in _events(client, app.name, client.newest_event(), until=began + limit_s):
         look(phase, traffic.responses)
         if event is not None:
             events.append(event)
@@ -216,7 +215,7 @@ def loop_lines(loop: LoopOutcome, report: Path) -> list[str]:
     ]
 
 
-def report_of(server: ServerClient, app: Application, loop: LoopOutcome) -> str:
+def report_of(client: ControlClient, app: Application, loop: LoopOutcome) -> str:
     """Return the report as a page."""
     facts = {
         "predictions": f"{loop.sent:,}",
@@ -225,18 +224,18 @@ def report_of(server: ServerClient, app: Application, loop: LoopOutcome) -> str:
         "drifted, after": percent(loop.accuracy("drifted", loop.order[-1])),
         "until promoted": f"{loop.seconds:.0f} s",
     }
-    labels, counted = labels_so_far(server, app.name), "Of all digits that were sent: the demo knows what they are."
+    labels, counted = labels_so_far(client, app.name), "Of all digits that were sent: the demo knows what they are."
     return report_page(app.name, loop.events, labels, facts=facts, answers=loop.answers(), counted=counted)
 
 
-def _events(server: ServerClient, app: str, last: int, *, until: float) -> Iterator[Event | None]:
+def _events(client: ControlClient, app: str, last: int, *, until: float) -> Iterator[Event | None]:
     """Yield the application's events as they come, and None a few times a second; end at a time."""
     waiting: queue.Queue[Event | ScanflowError] = queue.Queue()
 
     def listen() -> None:
         try:
-            for message in server.events(path_of("events"), after=str(last), app=app):
-                waiting.put(Event.model_validate_json(message.data))
+            for event in client.events_after(last, app=app):
+                waiting.put(event)
         except ScanflowError as error:
             waiting.put(error)
 

@@ -15,12 +15,12 @@ from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.backends.service_change import Deployment
 from scanflow.deployer import Deployer
-from scanflow.deployer.serialization import packed
 from scanflow.errors import InvalidError
 from scanflow.reports.loop_events import loop_event
 from scanflow.settings import Settings
-from scanflow.transport import ServerClient, path_of
 from scanflow_client import control_plane
+from scanflow_client.agent_client import AgentStatus
+from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import loop
 from scanflow_client.demo.application import traffic_program
 from scanflow_client.demo.traffic import END_S, Responses, TrafficProgram
@@ -32,7 +32,7 @@ _STYLES = {"detection": "red", "promotion": "green", "revert": "yellow", "gate":
 
 @contextmanager
 def temporary_control_plane(
-    settings: Settings, server: Callable[[], ServerClient], say: Callable[[str], None], *, keep: bool
+    settings: Settings, client: ControlClient, say: Callable[[str], None], *, keep: bool
 ) -> Iterator[None]:
     """Have the control plane up inside; stop it afterwards if this started it and nothing else runs on it."""
     if settings.url is not None:  # it is not on this machine, or not ours to start
@@ -45,9 +45,9 @@ def temporary_control_plane(
         raised = control_plane.up(settings)
         stops = raised.server and not keep
         say(f"The control plane is up: {raised.up.server.url}" + ("" if raised.server else " (it was before)"))
-        if stops and (others := wanted_agents(server())):
+        if stops and (others := wanted_agents(client)):
             stack.pop_all()
-            names = ", ".join(f"{one['name']} of {one['app']}" for one in others)
+            names = ", ".join(f"{one.name} of {one.app}" for one in others)
             say(f"It stays up, as {names} should run on it. Stop all: scanflow down")
         yield
 
@@ -78,10 +78,10 @@ def _signals_end_it(say: Callable[[str], None]) -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def wanted_agents(server: ServerClient) -> list[dict[str, Any]]:
+def wanted_agents(client: ControlClient) -> list[AgentStatus]:
     """Return the agents that should run, without those that ran elsewhere and are no longer heard of."""
-    listed = [one for one in server.get(path_of("agents")) if one["state"] not in {"stopped", "stopping"}]
-    return [one for one in listed if one["state"] != "silent" or one.get("pid") is not None]
+    listed = [one for one in client.agents(sensors=False) if one.state not in {"stopped", "stopping"}]
+    return [one for one in listed if one.state != "silent" or one.pid is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class DemoSession:
     """The demo's service and agents: what was there before must not be changed or stopped."""
 
     where: Deployer
-    server: ServerClient
+    client: ControlClient
     app: Application
     path: Path
     say: Callable[[str], None]
@@ -97,11 +97,11 @@ class DemoSession:
 
     def check_free(self) -> None:
         """Refuse to start where the demo's service or its agents exist already, whoever owns them."""
-        agents = [one for one in wanted_agents(self.server) if self._has(one["name"]) and one["app"] == self.app.name]
+        agents = [one for one in wanted_agents(self.client) if self._has(one.name) and one.app == self.app.name]
         taken, removal = [], []
         if agents:
-            listed = ", ".join(one["name"] for one in agents)
-            taken.append(f"the agents {listed} of {self.app.name} of team {agents[0]['team']!r}")
+            listed = ", ".join(one.name for one in agents)
+            taken.append(f"the agents {listed} of {self.app.name} of team {agents[0].team!r}")
             removal.append(f"scanflow agents {self.app.name} --stop")
         for found in self._services():
             taken.append(f"the service {SERVICE!r} of the application {found.app!r} of team {found.team!r}")
@@ -126,9 +126,7 @@ class DemoSession:
             if not keep:
                 stack.callback(self._stop_runs)
                 stack.callback(self._stop_agents)
-            body = packed(self.app, self.server, self.path)
-            for agent in self.app.agents:
-                self.server.put(path_of("agents", self.app.name, agent.name), body)
+            self.client.start_agents(self.app, source=self.path)
             self.say(f"From here on, the agents act by themselves: {', '.join(one.name for one in self.app.agents)}")
             program, arguments = traffic_program(self.path, served, drifted)
             log = Path(served.folder) / "demo-traffic.log"
@@ -136,7 +134,7 @@ class DemoSession:
             traffic = stack.enter_context(TrafficProgram(program, *arguments, log=log, startup_s=startup_s))
             screen = DemoScreen(stack.enter_context(output_on(stream)))
             return loop.run_loop(
-                self.server,
+                self.client,
                 self.app,
                 traffic,
                 models=self._models,
@@ -171,9 +169,9 @@ class DemoSession:
 
     def _stop_agents(self) -> None:
         """Stop the demo's agents, except those that belong to another team by now."""
-        for one in wanted_agents(self.server):
-            if self._owns(one["app"], one["team"]) and self._has(one["name"]):
-                self.server.delete(path_of("agents", self.app.name, one["name"]))
+        for one in wanted_agents(self.client):
+            if self._owns(one.app, one.team) and self._has(one.name):
+                self.client.stop_agents(one.full_name)
 
 
 class DemoScreen:
