@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scanflow import drift
     from scanflow.agent.records import Guard
     from scanflow.agent.strategy import Strategy
     from scanflow.app.agents import Agent, Sensor
@@ -54,12 +55,14 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 __all__ = [
     "Affinity", "Agent", "Application", "Batching", "Client", "Condition", "Dependency", "Executor", "Guard",
     "MPIWorkload", "Ref", "Resources", "Retry", "Scaling", "ScanflowError", "Sensor", "Service", "Serving", "Strategy",
-    "Tracker", "Webhook", "Workflow", "all_of", "any_of", "at", "cron", "every", "item", "on_call", "on_event",
+    "Tracker", "Webhook", "Workflow", "all_of", "any_of", "at", "cron", "drift", "every", "item", "on_call", "on_event",
     "output", "output_dir", "step",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name == "drift":
+        return importlib.import_module("scanflow.drift")
     if name not in _HOME:
         raise AttributeError(f"module 'scanflow' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"scanflow.{_HOME[name]}"), name)

@@ -1,4 +1,4 @@
-"""The detectors on the digits of MNIST and MNIST-C, and the tutorial's steps that detect and retrain, run as scripts.
+"""The detectors on the digits of MNIST and MNIST-C, and the tutorial's workflows that detect and retrain.
 
 The file's test pictures are other people's digits than its training pictures, and every detector sees that. So here the
 reference and the pictures without drift are both drawn from the test pictures, at random.
@@ -7,7 +7,6 @@ reference and the pictures without drift are both drawn from the test pictures, 
 from __future__ import annotations
 
 import json
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scanflow.drift.contract import outputs_of_training
 from scanflow.drift.detectors import catalogue
 from scanflow.drift.detectors.port import Fitted
 from scanflow.errors import InvalidError, NotFoundError
-from tests.integration.tutorial_steps import DATA, Steps
+from tests.integration.tutorial_steps import DATA, TUTORIALS, Project, Steps
 
 KINDS = ("shot_noise", "rotate", "fog", "stripe", "motion_blur", "translate", "canny_edges")
 
@@ -118,152 +118,72 @@ class TestAutoencoder:
                 fitted.score(batch)
 
 
-# The tutorial's steps
-
-
-class Loop(Steps):
-    def save(self, **arrays: Any) -> None:
-        for name, array in arrays.items():
-            np.save(self.folder / f"{name}.npy", array)
-
-    def path(self, name: str) -> str:
-        return str(self.folder / f"{name}.npy")
-
-    def run(self, script: str, step: str, **parameters: object) -> str:
-        return self.finish(self.start(script, step, **parameters))
-
-    def detect(self, step: str, new: str, **parameters: object) -> subprocess.Popen[str]:
-        paths = {"reference_path": self.path("x_test"), "new_path": self.path(new)}
-        return self.start("detect.py", step, **{**paths, **parameters})
-
-
 @pytest.fixture(scope="module")
-def steps(digits: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Loop:
-    made = Loop(tmp_path_factory.mktemp("loop"), tracked=True)
-    new = np.concatenate([digits[kind][at::14] for at, kind in enumerate(KINDS)])
-    later = np.concatenate([digits[kind][at + 7 :: 14] for at, kind in enumerate(KINDS)])
-    made.save(
-        x_train=digits["x_train"],
-        y_train=digits["y_train"],
-        x_test=digits["reference"],
-        y_test=digits["reference_y"],
-        new=new,
-        new_y=np.concatenate([digits["y"][at::14] for at in range(7)]),
-        later=later,
-        later_y=np.concatenate([digits["y"][at + 7 :: 14] for at in range(7)]),
+def project(digits: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The tutorial with a champion that has learnt for two epochs, and what it was trained on."""
+    made = Project(tmp_path_factory.mktemp("loop"), TUTORIALS / "mnist" / "loop.py")
+    paths = {}
+    names = {"x_train": "x_train", "y_train": "y_train", "x_test": "reference", "y_test": "reference_y"}
+    for name, key in names.items():
+        paths[f"{name}_path"] = str(made.folder / f"{name}.npy")
+        np.save(paths[f"{name}_path"], digits[key])
+    step = Steps(made.folder, environment=made.environment)
+    step.finish(step.start("steps/modeling.py", "modeling", epochs=2, **paths))
+    model = step.output("modeling", "model_uri")
+    train = {name: digits[name] for name in ("x_train", "y_train")}
+    known = {"x_clean": digits["reference"], "y_clean": digits["reference_y"], "x_reference": digits["reference"]}
+    np.savez(made.folder / "dataset.npz", **train, **known)
+    step.finish(
+        step.start(
+            "steps/selectmodel.py",
+            "select",
+            accuracy_cnn1=0.9,
+            model_cnn1=model,
+            accuracy_cnn2=0.0,
+            model_cnn2=model,
+            dataset_path=made.folder / "dataset.npz",
+        )
     )
-    made.run("steps/modeling.py", "modeling", epochs=2, **slices(made))
     return made
-
-
-def slices(steps: Loop) -> dict[str, str]:
-    return {f"{name}_path": steps.path(name) for name in ("x_train", "y_train", "x_test", "y_test")}
-
-
-@pytest.fixture(scope="module")
-def detected(steps: Loop) -> Loop:
-    model = steps.output("modeling", "model_uri")
-    steps.finish(steps.detect("detect", "new", model_uri=model, detector="ks", predicted_in="run-1", picks=100))
-    with np.load(steps.folder / "detect" / "picked.npz") as picked:
-        labels = np.load(steps.path("new_y"))[picked["index"]]
-        np.savez(steps.folder / "labelled.npz", x=picked["x"], y=labels)
-    return steps
 
 
 @needs_data
 @needs_tensorflow
 @needs_mlflow
 class TestSteps:
-    def test_detect_leaves_outliers_points_and_figures(self, detected: Loop) -> None:
-        folder, new = detected.folder / "detect", np.load(detected.path("new"))
-        metrics = json.loads((folder / "metrics.json").read_text())
-
-        assert metrics["n_newdata"] == len(new) == detected.output("detect", "n_newdata")
-        assert metrics["drifted"] == detected.output("detect", "drifted") == 1
-        assert metrics["n_picked"] == 100
-        with np.load(folder / "outliers.npz") as outliers:
-            assert metrics["n_anomalies"] == len(outliers["index"]) > 50
-            assert np.array_equal(outliers["x"], new[outliers["index"]])
-        with np.load(folder / "picked.npz") as picked:
+    def test_corrupted_digits_are_detected_and_learnt_from_and_clean_ones_are_read_as_well(
+        self, project: Project, digits: dict[str, Any]
+    ) -> None:
+        new = np.concatenate([digits[kind][at::7] for at, kind in enumerate(KINDS)])
+        truth = np.concatenate([digits["y"][at::7] for at in range(len(KINDS))])
+        batch = project.predicted({"input:x": new}, "new")
+        found = project.run("detector", "window", run_ids=[batch], detector="table")
+        assert (found["drifted"], found["n_picked"], found["n_evaluation"]) == (1, 200, 60)
+        points = json.loads((project.folder / "window" / "picked.json").read_text())
+        with np.load(project.folder / "window" / "picked.npz") as picked:
             assert np.array_equal(picked["x"], new[picked["index"]])
-            assert len(set(picked["id"].tolist())) == 100
-            assert set(picked["guess"].tolist()) <= set(range(10))
-            wrong = picked["guess"] != np.load(detected.path("new_y"))[picked["index"]]
-            assert wrong.mean() > 0.25  # of all new pictures it misreads less than a fifth
-        points = json.loads((folder / "picked.json").read_text())
-        assert all(point["run"] == "run-1" and 0 <= point["score"] <= 1 for point in points)
-        assert catalogue.load(folder / "detector").score(new).drifted
+            assert picked["x"].dtype == np.uint8
+            wrong = picked["guess"] != truth[picked["index"]]
+            train = picked["purpose"] == "train"
+        assert wrong[train].mean() > wrong[~train].mean() + 0.1, "what is picked is what the champion misreads"
+        assert all(point["run"] == batch and 0 <= point["score"] <= 1 for point in points)
 
-        (run,) = detected.tracked("tags.predicted_in = 'run-1'")
-        assert (run.info.run_name, run.data.metrics["n_picked"]) == ("detect", 100)
-        assert "picked.npz" in {artifact.path for artifact in detected.client.list_artifacts(run.info.run_id)}
+        labels, _ = project.labelled("window", lambda at: int(truth[at]), [])
+        outputs = outputs_of_training(project.run("training", "retrain", labels=labels))
+        assert outputs is not None
+        current, clean = outputs.slices
+        assert (outputs.version, outputs.champion_version, current.n) == (2, 1, 60)
+        assert outputs.challenger_accuracy > outputs.champion_accuracy
+        assert clean.challenger_right > clean.champion_right - 0.01 * clean.n
 
-    def test_retraining_reads_drifted_digits_better_and_clean_ones_as_well(self, detected: Loop) -> None:
-        parameters: dict[str, object] = {
-            "model_uri": detected.output("modeling", "model_uri"),
-            "picked_path": detected.folder / "labelled.npz",
-            "x_drifted_path": detected.path("later"),
-            "y_drifted_path": detected.path("later_y"),
-            **slices(detected),
-        }
-        detected.run("retrain.py", "retrain", **parameters)
-
-        metrics = json.loads((detected.folder / "retrain" / "metrics.json").read_text())
-        assert metrics["challenger_drifted"] > metrics["champion_drifted"] + 0.02
-        assert metrics["challenger_clean"] > metrics["champion_clean"] - 0.005
-        assert metrics["challenger_accuracy"] == detected.output("retrain", "challenger_accuracy")
-        assert metrics["champion_accuracy"] == detected.output("retrain", "champion_accuracy")
-        assert metrics["challenger_accuracy"] > metrics["champion_accuracy"]
-        assert detected.output("retrain", "version") == 1
-
-        # Run once more, as after an interruption: no second version.
-        detected.run("retrain.py", "retrain", epochs=1, **parameters)
-        assert detected.output("retrain", "version") == 1
-
-    def test_without_drifted_pictures_to_judge_by_some_points_are_kept(self, detected: Loop) -> None:
-        log = detected.run(
-            "retrain.py",
-            "kept",
-            model_uri=detected.folder / "retrain" / "model.keras",
-            model_name="",
-            picked_path=detected.folder / "labelled.npz",
-            epochs=1,
-            train_size=500,
-            **slices(detected),
-        )
-
-        assert "challenger" in log
-        assert not (detected.folder / "kept" / ".outputs" / "version").exists()
-
-    def test_clean_digits_give_nothing_to_label(self, steps: Loop, digits: dict[str, Any]) -> None:
-        steps.save(clean=digits["clean"])
-        assert "no drift" in steps.finish(steps.detect("clean", "clean", detector="psi"))
-        assert steps.output("clean", "n_picked") == steps.output("clean", "drifted") == 0
-
-    def test_the_class_prior_compares_what_the_model_says(self, steps: Loop) -> None:
-        new, labels = np.load(steps.path("x_test")), np.load(steps.path("y_test"))
-        steps.save(ones=np.concatenate([new[labels == 1], new[labels != 1][:100]]))
-        model = steps.output("modeling", "model_uri")
-        steps.finish(steps.detect("prior", "ones", detector="prior", model_uri=model))
-        assert steps.output("prior", "drifted") == 1
-
-    @pytest.mark.parametrize(
-        ("parameters", "words"),
-        [
-            ({"new_path": "nothere.npy"}, "Error: nothere.npy cannot be read"),
-            ({"new_path": "y_train.npy", "detector": "ks"}, "Error: The batch's samples have the shape ()"),
-            ({"detector": "kss"}, "invalid choice: 'kss'"),
-            ({"detector": "prior"}, "give the --model_uri"),
-            ({"detector": "ks", "options": '{"speed": 1}'}, "cannot have these options"),
-        ],
-    )
-    def test_what_cannot_be_compared_is_told(self, steps: Loop, parameters: dict[str, str], words: str) -> None:
-        assert words in steps.finish(steps.detect("told", "new", **parameters), fails=True)
-
-    def test_points_without_labels_are_told(self, steps: Loop) -> None:
-        np.savez(steps.folder / "unlabelled.npz", x=np.load(steps.path("new"))[:5])
-        given = {"model_uri": steps.output("modeling", "model_uri"), "picked_path": steps.folder / "unlabelled.npz"}
-
-        log = steps.finish(steps.start("retrain.py", "told", **given, **slices(steps)), fails=True)
-
-        assert "Write the labels of the picked points as y." in log
+    def test_clean_digits_give_nothing_to_label_and_the_class_prior_compares_predictions(
+        self, project: Project, digits: dict[str, Any]
+    ) -> None:
+        clean = project.predicted({"input:x": digits["clean"]}, "clean")
+        quiet = project.run("detector", "quiet", run_ids=[clean], detector="table")
+        assert quiet["n_picked"] == quiet["drifted"] == 0
+        x, y = digits["reference"], digits["reference_y"]
+        ones = project.predicted({"input:x": np.concatenate([x[y == 1], x[y != 1][:100]])}, "ones")
+        assert project.run("detector", "prior", run_ids=[ones], detector="prior")["drifted"] == 1
+        with pytest.raises(InvalidError, match="cannot have these options"):
+            project.run("detector", "told", run_ids=[clean], detector="table", options={"speed": 1})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +14,11 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent.context import Context
+from scanflow.drift.prediction_data import collect
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.loading import load_application
 from scanflow.modules import load_module
-from scanflow_agents.templates import bookmarks
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "tutorials" / "mnist"
 
@@ -45,27 +44,6 @@ def knowledge() -> MemoryKnowledge:
     return MemoryKnowledge()
 
 
-@pytest.fixture
-def run_step(
-    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., dict[str, Any]]:
-    """Run a step's main as a backend does, and return the outputs it left; its files are in the test's folder."""
-
-    def run(name: str, *arguments: str, kept_pictures: dict[str, Any]) -> dict[str, Any]:
-        step, left = tutorial(name), dict[str, Any]()
-        logged(knowledge, tmp_path, "pictures.npz", "pictures", **kept_pictures)
-        monkeypatch.setattr(step.archive, "tracker", lambda: knowledge)
-        for variable, value in {"APP": "mnist", "TEAM": "datascience", "OUTPUT_DIR": str(tmp_path)}.items():
-            monkeypatch.setenv(f"SCANFLOW_{variable}", value)
-        monkeypatch.setattr(sf, "output", left.__setitem__)
-        monkeypatch.setattr(sf, "output_dir", lambda: tmp_path)
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-        step.main()
-        return left
-
-    return run
-
-
 def pictures(count: int, *, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
 
@@ -85,9 +63,9 @@ def keys(x: Any) -> set[bytes]:
 def test_what_is_sent_is_neither_judged_by_nor_compared_with(tutorial: Any, shuffled: bool) -> None:
     found = kept(tutorial("steps/digits"), shuffled=shuffled)
 
-    assert (len(found["x_sent"]), len(found["x_judged"])) == (75, 25)
-    assert not keys(found["x_sent"]) & (keys(found["x_judged"]) | keys(found["x_reference"]) | keys(found["x_train"]))
-    reference = found["x_train"] if shuffled else found["x_judged"]
+    assert (len(found["x_sent"]), len(found["x_clean"])) == (75, 25)
+    assert not keys(found["x_sent"]) & (keys(found["x_clean"]) | keys(found["x_reference"]) | keys(found["x_train"]))
+    reference = found["x_train"] if shuffled else found["x_clean"]
     assert np.array_equal(found["x_reference"], reference)
     assert np.array_equal(pictures(100, seed=1)[found["sent_rows"]], found["x_sent"])
 
@@ -130,12 +108,6 @@ def logged(knowledge: MemoryKnowledge, tmp_path: Path, name: str, kind: str = "f
     return knowledge.log_run("mnist", "datascience", tags={"scanflow.kind": kind}, artifacts=file).run_id
 
 
-def labelled(knowledge: MemoryKnowledge, tmp_path: Path, points: list[dict[str, Any]]) -> str:
-    file = tmp_path / bookmarks.LABELS_FILE
-    file.write_text(json.dumps(points))
-    return knowledge.log_run("mnist", "datascience", name="labels", artifacts=file).run_id
-
-
 def test_the_truth_labels_what_was_picked_and_nothing_else(
     tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path
 ) -> None:
@@ -157,29 +129,14 @@ def test_the_newest_pictures_are_used_and_without_a_training_it_says_so(
     with pytest.raises(NotFoundError, match="Train first"):
         archive.pictures(knowledge, "mnist", "datascience")
     for number in (1, 2):
-        logged(knowledge, tmp_path, "pictures.npz", "pictures", x_sent=pictures(number))
+        logged(knowledge, tmp_path, "dataset.npz", "dataset", x_sent=pictures(number))
     assert len(archive.pictures(knowledge, "mnist", "datascience")["x_sent"]) == 2
-
-
-def test_what_a_model_has_learnt_since_is_half_of_what_it_is_compared_with(
-    tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path
-) -> None:
-    collect = tutorial("collect")
-    drifted = pictures(10, seed=3)
-    batch = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": drifted, "time": np.zeros(10)})
-    labels = labelled(knowledge, tmp_path, [{"id": f"{batch}:{row}", "label": 1} for row in (2, 5)])
-
-    known = pictures(40)
-    assert collect.reference(knowledge, known, "") is known
-    found = collect.reference(knowledge, known, f"runs:/{labels}/{bookmarks.LABELS_FILE}")
-    assert len(found) == 20
-    assert keys(found) & keys(drifted) == keys(drifted)
 
 
 def test_pictures_in_every_form_that_the_service_takes_are_looked_at_together(
     tutorial: Any, knowledge: MemoryKnowledge, tmp_path: Path
 ) -> None:
-    collect, x = tutorial("collect"), pictures(9)
+    prepared, x = tutorial("serving/pictures").prepared, pictures(9)
     mixed = (x[:3].reshape(3, -1) / 255).astype(np.float64)
     mixed[1] *= 255  # one client sends fractions, another whole numbers, both as floats
     forms = [
@@ -193,84 +150,22 @@ def test_pictures_in_every_form_that_the_service_takes_are_looked_at_together(
         ((x[5] / 255).astype(np.float32), x[5:6]),
     ]
     for form, are in forms:
-        assert np.array_equal(collect.prepared(form), are), form.shape
+        assert np.array_equal(prepared(form), are), form.shape
     runs = [logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": form}) for form, _ in forms]
     bad = np.stack([x[0] / 255, np.full((28, 28), np.nan), x[1] / 255])
     runs.append(logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": bad}))
     runs.append(logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": np.zeros((1, 5))}))
 
-    found = collect.collect(knowledge, runs, prepare=collect.prepared)
+    found = collect(knowledge, runs, prepare=prepared)
 
     assert np.array_equal(found.x, np.concatenate([*(are for _, are in forms), x[:2]]))
     assert len(set(found.ids)) == len(found.x)
     assert (found.n_left_out, len(found.left_out)) == (2, 2)
 
 
-def test_the_step_tells_what_it_left_out_and_a_picture_of_no_numbers_is_refused(
-    tutorial: Any, knowledge: MemoryKnowledge, run_step: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": pictures(3)})
-    bad = logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": np.full((1, 28, 28), np.nan)})
-
-    left = run_step("collect", "--run_ids", json.dumps([bad, good]), kept_pictures={"x_reference": pictures(5)})
-
-    assert left == {"n_left_out": 1, "run_ids": [bad, good]}
-    assert bad in capsys.readouterr().out
-    new = np.load(tmp_path / "new.npy")
-    assert (new.shape, new.dtype) == ((3, 28, 28), np.uint8)
+def test_a_picture_of_no_numbers_is_refused(tutorial: Any) -> None:
     with pytest.raises(ValueError, match="from 0 to 1; this is from nan"):
         tutorial("serving/pictures").Pictures().transform_input(np.full((28, 28), np.nan))
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [np.array(["7", "thre", "0"]), np.array([7, 77, 0]), np.array([7, -1, 0]), np.array([7.0, 1.5, 0.0])],
-    ids=["text", "too high", "too low", "between"],
-)
-def test_labels_that_are_no_digits_are_left_out_of_what_is_learnt_from_and_told(
-    tutorial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], labels: Any
-) -> None:
-    left: dict[str, Any] = {}
-    monkeypatch.setattr(sf, "output", left.__setitem__)
-    retrain, x = tutorial("retrain"), pictures(3)
-    np.savez(tmp_path / "picked.npz", x=x, y=labels)
-
-    found = retrain.points(str(tmp_path / "picked.npz"))
-
-    assert np.array_equal(found.x, x[[0, 2]])
-    assert (found.y.tolist(), left) == ([7, 0], {"n_left_out": 1})
-    said = capsys.readouterr().out
-    assert "Left out 1 of 3 points" in said
-    assert repr(labels.tolist()[1]) in said
-    assert "--replace" in said
-
-
-def test_where_no_label_is_a_digit_it_says_so(tutorial: Any, tmp_path: Path) -> None:
-    retrain = tutorial("retrain")
-    np.savez(tmp_path / "picked.npz", x=pictures(2), y=np.array(["one", "two"]))
-    with pytest.raises(SystemExit, match="none of the 2 labels is a whole number from 0 to 9"):
-        retrain.points(str(tmp_path / "picked.npz"))
-    for y in (np.array(["1", "2"]), np.array([1.0, 2.5]), np.array([1, 77])):
-        with pytest.raises(SystemExit, match="labels are whole numbers from 0 to 9; these are"):
-            retrain.fitting("it", pictures(2), y)
-
-
-def test_the_point_whose_label_is_no_digit_is_named(
-    knowledge: MemoryKnowledge, run_step: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = {"tracked": logged(knowledge, tmp_path, "picked.npz", x=pictures(2)), "file": "picked.npz"}
-    labels = labelled(
-        knowledge,
-        tmp_path,
-        [{"id": f"r:{at}", "data": {**data, "at": at}, "label": label} for at, label in enumerate([7, "thre"])],
-    )
-    names = ("x_train", "y_train", "x_judged", "y_judged")
-
-    run_step("gather", "--labels", labels, kept_pictures={name: np.zeros(1) for name in names})
-
-    assert "r:1 is labelled 'thre'" in capsys.readouterr().out
-    with np.load(tmp_path / "picked.npz", allow_pickle=False) as held:
-        assert held["y"].tolist() == ["7", "thre"]
 
 
 def test_the_loop_has_the_agents_of_the_thesis_and_the_workflows_that_they_run() -> None:

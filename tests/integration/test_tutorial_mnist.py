@@ -378,9 +378,9 @@ class TestTraining:
         assert version.tags["scanflow.run"] == "calm-otter-417"
         trained.finish(trained.step("select"))
         assert len(trained.client.search_model_versions("name='mnist_cnn'")) == 1, "nothing is registered twice"
-        kept = trained.tracked("tags.`scanflow.kind` = 'pictures'")[0]
-        assert kept.info.run_name == "pictures"
-        assert [artifact.path for artifact in trained.client.list_artifacts(kept.info.run_id)] == ["pictures.npz"]
+        kept = trained.tracked("tags.`scanflow.kind` = 'dataset'")[0]
+        assert kept.info.run_name == "dataset"
+        assert [artifact.path for artifact in trained.client.list_artifacts(kept.info.run_id)] == ["dataset.npz"]
 
     def test_the_champion_answers_raw_pictures_as_well_as_it_was_tested(self, trained: Runs) -> None:
         program = (

@@ -41,7 +41,7 @@ select = sf.Executor(
         "model_cnn1": cnn1["model_uri"],
         "model_cnn2": cnn2["model_uri"],
         "trained_on": load["source"],
-        "pictures_path": "/workflow/load-data/pictures.npz",  # for those who watch over the model later: see loop.py
+        "dataset_path": "/workflow/load-data/dataset.npz",  # for those who watch over the model later: see loop.py
     },
     resources=sf.Resources(cpu=1, memory="1Gi"),
 )

@@ -1,34 +1,26 @@
-"""What the knowledge base keeps for this tutorial: pictures to learn from and to judge by, and the truth about some."""
+"""What the knowledge base keeps for this tutorial: pictures that are to be sent, and the truth about them."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scanflow.drift.prediction_data import arrays_of
 from scanflow.errors import NotFoundError
-from scanflow.knowledge import KnowledgeBase, open_knowledge
-from scanflow.settings import Settings
-from scanflow_agents.templates.prediction_data import arrays_of
+from scanflow.knowledge import KnowledgeBase
 
-__all__ = ["TRUTH", "digest_of", "keep_truth", "pictures", "tracker", "truth"]
+__all__ = ["TRUTH", "digest_of", "keep_truth", "pictures", "truth"]
 
-PICTURES, TRUTH = "pictures", "truth"
-
-
-def tracker() -> KnowledgeBase:
-    """Return the knowledge base: the one that a step is given, or that of the home folder."""
-    settings = Settings.from_environment()
-    return open_knowledge(settings.home.expanduser(), os.environ.get("MLFLOW_TRACKING_URI") or settings.tracker_uri)
+TRUTH = "truth"
 
 
 def pictures(tracker: KnowledgeBase, app: str, team: str) -> dict[str, Any]:
     """Return the arrays that the newest training kept: see ``in_use`` in ``steps/digits.py``."""
-    found = tracker.search_runs(app, team, f"tags.`scanflow.kind` = '{PICTURES}'", limit=1)
+    found = tracker.search_runs(app, team, "tags.`scanflow.kind` = 'dataset'", limit=1)
     if not found:
         raise NotFoundError(f"Nothing was trained for {app}/{team} yet. Train first: scanflow run app.py")
     return arrays_of(tracker, found[0].run_id)

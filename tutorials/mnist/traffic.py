@@ -26,6 +26,7 @@ import archive
 import corruptions
 import numpy as np
 
+from scanflow.drift.prediction_data import step_tracker
 from scanflow.errors import ScanflowError
 from scanflow.transport import HttpServiceClient
 
@@ -135,12 +136,12 @@ def main() -> None:
     order = Order("clean", 1.0)
     try:
         order.take(f"{arguments.send} {arguments.rate}")
-        tracker = archive.tracker()
+        tracker = step_tracker()
         kept = archive.pictures(tracker, arguments.app, arguments.team)
         if not len(kept["x_sent"]):
             sys.exit("Error: the training kept no pictures to send. Train with more of them.")
         file = str(Path(arguments.drifted_path).expanduser()) if arguments.drifted_path else ""
-        drifted = drifted_pictures(file, kept, len(kept["y_sent"]) + len(kept["y_judged"]))
+        drifted = drifted_pictures(file, kept, len(kept["y_sent"]) + len(kept["y_clean"]))
         clean = kept["x_sent"], kept["y_sent"]
         archive.keep_truth(
             tracker, arguments.app, arguments.team, *map(np.concatenate, zip(clean, drifted, strict=True))

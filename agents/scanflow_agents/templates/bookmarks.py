@@ -19,8 +19,7 @@ from typing import Any, Literal
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.drift.contract import purpose_of
-from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.labels import LABELS_FILE, read_json
 from scanflow.knowledge.records import TrackedRun
 from scanflow_agents.host.sensor_state import AHEAD_S
 from scanflow_agents.templates.control_plane import RECENT, control_plane_of, newest_runs, tracker_of
@@ -33,8 +32,6 @@ OF_LABELS = "scanflow.labels"
 DIGEST = "scanflow.digest"
 PREDICTIONS = f"tags.`{KIND}` = 'predictions'"
 """Which tracked runs are recorded predictions: one for each file that a service wrote."""
-
-LABELS_FILE = "labels.json"
 
 
 def note(
@@ -164,18 +161,3 @@ def learnt_labels(context: Context, run: str) -> str | None:
     """Return the tracked run with the labels that a training run was given, if that is noted."""
     found = noted(context, "learnt", f"tags.`{OF_RUN}` = '{run}'", limit=1)
     return found[0].tags.get(OF_LABELS) if found else None
-
-
-def read_json(tracker: KnowledgeBase, run_id: str, name: str) -> list[dict[str, Any]]:
-    """Return the list that a file of a tracked run holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name) / Path(name).name
-        if not file.is_file():
-            raise NotFoundError(f"The tracked run {run_id!r} has no file {name!r}.")
-        try:
-            found = json.loads(file.read_bytes())
-        except ValueError as error:
-            raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} is no JSON: {error}.") from error
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} holds no list of points.")
-    return found

@@ -23,6 +23,7 @@ from scanflow.app.application import Application
 from scanflow.app.model import Number, Whole
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError
+from scanflow.knowledge.labels import LABELS_FILE
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks, model_changes
 from scanflow_agents.templates.control_plane import acted_on, control_plane_of, tell, tracker_of
@@ -197,7 +198,7 @@ def _promote(context: Context, model: RegisteredModel, version: ModelVersion, ac
     run = version.tags.get(bookmarks.OF_RUN, "")
     if run:
         labels = bookmarks.learnt_labels(context, run)
-        tags[REFERENCE] = f"run/{run}" if labels is None else f"runs:/{labels}/{bookmarks.LABELS_FILE}"
+        tags[REFERENCE] = f"run/{run}" if labels is None else f"runs:/{labels}/{LABELS_FILE}"
     model.tag(context, number, tags)
 
 

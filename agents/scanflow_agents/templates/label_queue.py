@@ -16,6 +16,7 @@ from scanflow.app.model import short
 from scanflow.app.parameters import plain
 from scanflow.drift.contract import purpose_of
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.labels import read_json
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.loading import find_file
 from scanflow.modules import load_function
@@ -41,7 +42,7 @@ def picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]
             f"The detection {run!r} logged no run with the metric 'n_picked' and the tag '{bookmarks.OF_RUN}'. Have "
             f"its step log both, with {PICKED_JSON!r} beside them."
         )
-    points = bookmarks.read_json(tracker, tracked.run_id, PICKED_JSON)
+    points = read_json(tracker, tracked.run_id, PICKED_JSON)
     return tracked.run_id, _with_samples(tracker, tracked.run_id, points)
 
 
@@ -74,8 +75,8 @@ def items_of(points: Sequence[Mapping[str, Any]], *, run: str, tracked: str) -> 
 def _with_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return points with what people need to see of them: ``row``, the values by their columns' names, unless they have
     it; or ``picture``, a small PNG in base64, with the picture's ``shape``."""
+    from scanflow.drift.prediction_data import arrays_of
     from scanflow.drift.thumbnail import thumbnail
-    from scanflow_agents.templates.prediction_data import arrays_of
 
     try:
         arrays = arrays_of(tracker, tracked, name=PICKED_NPZ)

@@ -8,10 +8,12 @@ from those chosen before (greedy k-centre: Sener and Savarese, 2018).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from scanflow.drift.contract import Purpose
 from scanflow.drift.detectors.port import Floats, Indices, Samples, checked
 from scanflow.errors import InvalidError
 
@@ -31,6 +33,12 @@ class CriticalPoint(BaseModel):
 
     score: float
     """How much it is worth to know better, 0 to 1."""
+
+    purpose: Purpose = "train"
+    """What its label is for."""
+
+    row: dict[str, Any] | None = None
+    """Its values by column, where it is of a table."""
 
 
 def uncertainty_of(probabilities: Samples) -> Floats:

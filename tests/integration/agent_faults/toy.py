@@ -77,7 +77,7 @@ def detect(run_ids: list[str], detector: str) -> None:
         sf.output("drifted", False)
         return
     import numpy as np
-    from scanflow_agents.templates.prediction_data import collect
+    from scanflow.drift.prediction_data import collect
 
     new = collect(tracker(), run_ids)
     strange = np.flatnonzero(np.abs(new.x[:, 0]) > 5)
@@ -102,7 +102,7 @@ def train(labels: str, model_uri: str, kind: str) -> None:
     if kind == "failing":
         raise RuntimeError("no such column")
     import models
-    from scanflow_agents.templates.prediction_data import labelled
+    from scanflow.drift.prediction_data import labelled
 
     x, y = labelled(tracker(), labels)
     before = int(model_uri.rpartition("/")[2])
@@ -140,7 +140,7 @@ app = sf.Application(
 
 _LABELLER = """
 def truth(items, context):
-    from scanflow_agents.templates.prediction_data import arrays_of
+    from scanflow.drift.prediction_data import arrays_of
 
     return {one["id"]: int(_x(one, context, arrays_of)[one["data"]["at"]][0] > 10.0) for one in items}
 

@@ -33,3 +33,19 @@ class Pictures:
         if not (x.min() >= 0 and x.max() <= top):  # nor is it where one of them is no number
             raise NotAPictureError(f"{NEEDED}; this is from {x.min():g} to {x.max():g}.")
         return np.rint(x * (255 / top)).astype(np.uint8).reshape(-1, SIDE, SIDE)
+
+
+def prepared(part: Any) -> Any:
+    """Return what a file recorded as pictures (n, 28, 28) from 0 to 255; NaN is what is none.
+
+    The service takes pictures in several forms and records them as they came, one by itself as its rows or 784 points.
+    """
+    if part.shape[1:] in {(), (SIDE,), (SIDE, 1)}:
+        part = part.reshape(-1, SIDE, SIDE)
+    found = np.full((len(part), SIDE, SIDE), np.nan, dtype=np.float32)
+    for at, picture in enumerate(part):
+        try:
+            found[at] = Pictures().transform_input(picture)[0]
+        except NotAPictureError:
+            continue
+    return found

@@ -105,15 +105,15 @@ def in_use(data: Digits) -> dict[str, NDArray[Any]]:
     """Return what is needed once a model is in use, as arrays by name.
 
     The test pictures are parted at random: ``x_sent``, ``y_sent`` and their places ``sent_rows`` are for the service,
-    ``x_judged`` and ``y_judged`` to judge models by. ``x_reference`` is for detectors: as like those sent as can be.
+    ``x_clean`` and ``y_clean`` to evaluate models by. ``x_reference`` is for detectors: as like those sent as can be.
     """
     order = np.random.default_rng(SEED).permutation(len(data.x_test))
     sent, kept = np.split(order, [int(len(order) * SENT_SHARE)])
     return {
         "x_train": data.x_train,
         "y_train": data.y_train,
-        "x_judged": data.x_test[kept],
-        "y_judged": data.y_test[kept],
+        "x_clean": data.x_test[kept],
+        "y_clean": data.y_test[kept],
         "x_sent": data.x_test[sent],
         "y_sent": data.y_test[sent],
         "sent_rows": sent,

@@ -27,7 +27,7 @@ def main() -> None:
 
     for name in digits.SPLIT_KEYS:
         np.save(sf.output_dir() / f"{name}.npy", getattr(data, name))
-    np.savez(sf.output_dir() / "pictures.npz", **digits.in_use(data))
+    np.savez(sf.output_dir() / "dataset.npz", **digits.in_use(data))
 
     print(f"Data: {description}")
     print(f"{len(data.x_train):,} digits to train on, {len(data.x_test):,} to test on")

@@ -16,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model_name", default="mnist_cnn", help="the name in MLflow's model registry")
     parser.add_argument("--trained_on", default="unknown", help="what the data is, for the record")
-    parser.add_argument("--pictures_path", default="", help="pictures to keep beside the model, an .npz file")
+    parser.add_argument("--dataset_path", default="", help="what it was trained on, an .npz file to keep")
     for name in ("cnn1", "cnn2"):
         parser.add_argument(f"--accuracy_{name}", type=float, required=True)
         parser.add_argument(f"--model_{name}", required=True)
@@ -34,10 +34,11 @@ def main() -> None:
     client = mlflow.MlflowClient()
     known = client.search_model_versions(f"name='{arguments.model_name}'")
     version = next((old.version for old in known if old.source == model_uri), None)
-    if arguments.pictures_path:
-        with mlflow.start_run(run_name="pictures"):
-            mlflow.set_tags({"scanflow.kind": "pictures", "scanflow.run": run, "data": arguments.trained_on})
-            mlflow.log_artifact(arguments.pictures_path)
+    if arguments.dataset_path:
+        with mlflow.start_run(run_name="dataset"):
+            of_model = {"scanflow.kind": "dataset", "scanflow.model": arguments.model_name}
+            mlflow.set_tags({**of_model, "scanflow.run": run, "data": arguments.trained_on})
+            mlflow.log_artifact(arguments.dataset_path)
     if version is None:  # else this step was interrupted right after it registered the model
         version = mlflow.register_model(model_uri, arguments.model_name, tags=tags).version
     client.set_registered_model_alias(arguments.model_name, ALIAS, version)

@@ -15,8 +15,9 @@ from scanflow.agent.records import Intent, Sample
 from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
 from scanflow.drift.promotion import sentence
+from scanflow.knowledge.labels import read_json
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow_agents.templates.bookmarks import oldest, read_json, time_of
+from scanflow_agents.templates.bookmarks import oldest, time_of
 from scanflow_agents.templates.scaling import next_threshold
 from tests.unit.agents.templates.fakes import World, answers, told
 

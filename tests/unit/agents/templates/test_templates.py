@@ -12,9 +12,9 @@ from scanflow.agent.actions import Call
 from scanflow.agent.context import Context
 from scanflow.agent.records import Guard, Intent
 from scanflow.errors import InvalidError, UnavailableError, UsageError
+from scanflow.knowledge.labels import read_json
 from scanflow.plugins import plugin_names
 from scanflow_agents.templates import load_declared
-from scanflow_agents.templates.bookmarks import read_json
 from tests.unit.agents.templates.fakes import World
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scanflow.drift.prediction_data import collect, labelled
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow_agents.templates.prediction_data import collect, labelled
 
 
 @pytest.fixture

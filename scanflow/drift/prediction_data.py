@@ -1,28 +1,31 @@
-"""What the agents hand to workflows, as arrays: for the steps of a detector's and a training's workflow.
+"""What the agents hand to workflows: recorded predictions to a detection, labelled points to a training.
 
-A detector is given the ids of tracked runs with recorded predictions, a training that of a tracked run with labels:
-
-    tracker = open_knowledge(Path("unused"), os.environ["MLFLOW_TRACKING_URI"])
-    new = collect(tracker, run_ids)  # new.x, new.ids, new.left_out
-    x, y = labelled(tracker, labels)
+tracker = step_tracker()
+new = collect(tracker, run_ids)  # new.x, new.ids, new.left_out
+x, y = labelled(tracker, labels)
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.samples import Samples, is_table, joined, rows, unpacked
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.labels import LABELS_FILE, read_json
 from scanflow.knowledge.port import KnowledgeBase
-from scanflow_agents.templates.bookmarks import LABELS_FILE, read_json
+from scanflow.settings import Settings
 
 Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 """Makes what a file recorded of one input, (n, ...), into samples (m, ...) of one shape. What cannot be made into one
@@ -33,8 +36,8 @@ _NAMED = 3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PredictionData:
-    x: NDArray[Any]
-    """(n, ...): what was sent to the service."""
+    x: Samples
+    """n samples: what was sent to the service."""
 
     ids: list[str]
     """(n,): ``RUN:ROW``, unlike any other's."""
@@ -46,8 +49,19 @@ class PredictionData:
     """So many predictions that is; a file that cannot be read counts as one."""
 
 
+def step_tracker() -> KnowledgeBase:
+    """Return the knowledge base that a step is given; elsewhere, that of the home folder."""
+    settings = Settings.from_environment()
+    return open_knowledge(settings.home.expanduser(), os.environ.get("MLFLOW_TRACKING_URI") or settings.tracker_uri)
+
+
 def collect(
-    tracker: KnowledgeBase, run_ids: Sequence[str], *, input_name: str | None = None, prepare: Prepare | None = None
+    tracker: KnowledgeBase,
+    run_ids: Sequence[str],
+    *,
+    input_name: str | None = None,
+    prepare: Prepare | None = None,
+    columns: Sequence[str] | None = None,
 ) -> PredictionData:
     """Return the inputs of recorded predictions, in the order of the runs.
 
@@ -60,43 +74,49 @@ def collect(
         run_ids: Tracked runs, each with one file that a service's recorder wrote.
         input_name: Which input of the service. None: the only one.
         prepare: Makes the forms alike, as the service's own transformer does. None: they are taken as they came.
+        columns: The names of a table's columns: each was an input, or all are the columns of one. The samples are then
+            a table, in which values may be missing.
 
     Raises:
         NotFoundError: the one run, or its file, is not there.
         InvalidError: there are none, or none can be used.
     """
-    found: dict[str, NDArray[Any]] = {}
+    found: dict[str, Samples] = {}
     left: dict[str, str] = {}
     count, problems = 0, list[NotFoundError | InvalidError]()
     for run_id in dict.fromkeys(run_ids):
         try:
-            found[run_id] = _part(arrays_of(tracker, run_id), run_id, input_name, prepare)
+            arrays = arrays_of(tracker, run_id)
+            if columns is None:
+                found[run_id] = _part(arrays, run_id, input_name, prepare)
+            else:
+                found[run_id] = _table(arrays, run_id, columns)
         except (NotFoundError, InvalidError) as error:
             left[run_id], count = str(error), count + 1
             problems.append(error)
     common = _most_common(found)
-    xs: list[NDArray[Any]] = []
+    xs: list[Samples] = []
     ids: list[str] = []
     for run_id, part in found.items():
         if part.shape[1:] != common:
             left[run_id] = f"{run_id!r}: all {len(part)}, of the shape {part.shape[1:]}; most are {common}"
             count += len(part)
             continue
-        rows = np.flatnonzero(_finite(part))
-        if missing := len(part) - len(rows):
+        kept = np.flatnonzero(_finite(part))
+        if missing := len(part) - len(kept):
             left[run_id] = f"{run_id!r}: {missing} of {len(part)}, with values that are not finite, or none of its kind"
             count += missing
-        xs.append(part[rows])
-        ids += [f"{run_id}:{row}" for row in rows]
+        xs.append(rows(part, kept))
+        ids += [f"{run_id}:{row}" for row in kept]
     if not ids:
         if len(problems) == len(left) == 1:
             raise problems[0]
         raise InvalidError(_nothing(list(left.values())))
-    return PredictionData(x=np.concatenate(xs), ids=ids, left_out=tuple(left.values()), n_left_out=count)
+    return PredictionData(x=joined(xs), ids=ids, left_out=tuple(left.values()), n_left_out=count)
 
 
-def labelled(tracker: KnowledgeBase, run_id: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the labelled points of a tracked run that the planner made: samples (n, ...) and labels (n,).
+def labelled(tracker: KnowledgeBase, run_id: str) -> tuple[Samples, NDArray[Any]]:
+    """Return the labelled points of a tracked run that the planner made: samples and labels (n,).
 
     Labels that are all numbers, or all texts, stay so. Else, as where a person mistyped one, all are texts: words as
     they are, the others as JSON has them.
@@ -108,22 +128,32 @@ def labelled(tracker: KnowledgeBase, run_id: str) -> tuple[NDArray[Any], NDArray
     points = read_json(tracker, run_id, LABELS_FILE)
     if not points:
         raise InvalidError(f"The tracked run {run_id!r} has no labelled points.")
-    files: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for point in points:
+    return samples_of(tracker, points), _labels([point["label"] for point in points])
+
+
+def samples_of(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> Samples:
+    """Return the samples that points of a detection stand for, in their order.
+
+    Raises:
+        NotFoundError: a run, or its file, is not there.
+        InvalidError: a point is not where it says.
+    """
+    files: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, point in enumerate(points):
         data = point.get("data") or {}
         if "tracked" not in data or "at" not in data:
             raise InvalidError(f"The point {point.get('id')!r} does not say where it is: data.tracked and data.at.")
-        files[str(data["tracked"]), str(data.get("file", "picked.npz"))].append(point)
-    xs: list[NDArray[Any]] = []
-    ys: list[Any] = []
-    for (tracked, name), some in sorted(files.items()):
-        x = arrays_of(tracker, tracked, name=name)["x"]
-        at = [int(point["data"]["at"]) for point in some]
+        files[str(data["tracked"]), str(data.get("file", "picked.npz"))].append(number)
+    parts: list[Samples] = []
+    order: list[int] = []
+    for (tracked, name), some in files.items():
+        x = unpacked("x", arrays_of(tracker, tracked, name=name))
+        at = [int(points[number]["data"]["at"]) for number in some]
         if min(at) < 0 or max(at) >= len(x):
             raise InvalidError(f"The file {name!r} of {tracked!r} has {len(x)} points, and number {max(at)} is asked.")
-        xs.append(x[at])
-        ys += [point["label"] for point in some]
-    return np.concatenate(xs), _labels(ys)
+        parts.append(rows(x, at))
+        order += some
+    return rows(joined(parts), np.argsort(order))
 
 
 def arrays_of(tracker: KnowledgeBase, run_id: str, *, name: str | None = None) -> dict[str, NDArray[Any]]:
@@ -161,7 +191,29 @@ def _part(arrays: dict[str, NDArray[Any]], run_id: str, name: str | None, prepar
     return part
 
 
-def _most_common(parts: dict[str, NDArray[Any]]) -> tuple[int, ...]:
+def _table(arrays: dict[str, NDArray[Any]], run_id: str, columns: Sequence[str]) -> Samples:
+    import pandas as pd
+
+    inputs = {key.removeprefix("input:"): value for key, value in arrays.items() if key.startswith("input:")}
+    whole = next(iter(inputs.values())) if len(inputs) == 1 else None
+    if whole is not None and whole.ndim == 2 and whole.shape[1] == len(columns) and set(inputs) != set(columns):
+        return pd.DataFrame(whole, columns=list(columns))
+    lacking = [name for name in columns if name not in inputs]
+    if lacking:
+        raise InvalidError(f"The predictions of {run_id!r} have no column {lacking[0]!r}. They have: {sorted(inputs)}")
+    return pd.DataFrame({name: _column(inputs[name], inputs.get(f"{name}:ends")) for name in columns})
+
+
+def _column(values: NDArray[Any], ends: NDArray[Any] | None) -> NDArray[Any]:
+    """Return a column's values (n,); of text, its bytes are in a row, and ``ends`` says where each one ends."""
+    if ends is None:
+        return values.reshape(-1)
+    text, starts = values.tobytes(), [0, *ends.ravel().tolist()]
+    parts = [text[start:end].decode(errors="replace") for start, end in pairwise(starts)]
+    return np.array([*parts, None], dtype=object)[:-1]
+
+
+def _most_common(parts: dict[str, Samples]) -> tuple[int, ...]:
     """Return the shape of the most predictions; of equals, the one met first."""
     counts: Counter[tuple[int, ...]] = Counter()
     for part in parts.values():
@@ -169,8 +221,8 @@ def _most_common(parts: dict[str, NDArray[Any]]) -> tuple[int, ...]:
     return max(counts, key=lambda shape: counts[shape], default=())
 
 
-def _finite(part: NDArray[Any]) -> NDArray[np.bool_]:
-    if part.dtype.kind not in "fc":
+def _finite(part: Samples) -> NDArray[np.bool_]:
+    if is_table(part) or part.dtype.kind not in "fc":
         return np.ones(len(part), dtype=np.bool_)
     return np.asarray(np.isfinite(part).all(axis=tuple(range(1, part.ndim))), dtype=np.bool_)
 

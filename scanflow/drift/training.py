@@ -1,0 +1,255 @@
+"""The step of a training: a first model; or, from labels, a challenger, evaluated beside the model in use."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.drift.contract import purpose_of
+from scanflow.drift.detecting import OF_LABELS, TOLD, user_function
+from scanflow.drift.evaluation import check_target, compared, divide, labels_like, right, slices_by_window
+from scanflow.drift.prediction_data import samples_of, step_tracker
+from scanflow.drift.promotion import CURRENT, Slice
+from scanflow.drift.samples import Samples, digests, joined, rows
+from scanflow.drift.training_data import TrainingData
+from scanflow.errors import InvalidError
+from scanflow.knowledge.labels import LABELS_FILE, read_json
+from scanflow.knowledge.mlflow import models
+from scanflow.knowledge.port import KnowledgeBase
+from scanflow.outputs import output
+
+_MOST_BATCHES = 1000
+
+
+def retrain(
+    fit: str,
+    model_name: str,
+    labels: str = "",
+    model_uri: str = "",
+    evaluate: str = "",
+    data: str = "",
+    alias: str = "champion",
+    new_share: float = 0.4,
+    train_size: int = 10_000,
+    evaluation_share: float = 0.3,
+    tolerance: float | None = None,
+    seed: int = 1,
+) -> None:
+    """See :func:`scanflow.drift.workflows.retraining`."""
+    models.quiet()
+    app, team = os.environ.get("SCANFLOW_APP", ""), os.environ.get("SCANFLOW_TEAM", "")
+    np.random.seed(seed)  # what scikit-learn draws from unless it is told
+    generator, tracker, learn = np.random.default_rng(seed), step_tracker(), user_function(fit)
+    tags = {
+        "scanflow.run": os.environ.get("SCANFLOW_RUN", ""),
+        "scanflow.step": os.environ.get("SCANFLOW_STEP", "train"),
+    }
+    if not labels:
+        _train_first(tracker, app, team, learn, data, model_name, alias, evaluation_share, tolerance, tags)
+        return
+    known = TrainingData.load(tracker, app, team, model_name)
+    check_target(known.y_train, tolerance)
+    address = model_uri or f"models:/{model_name}@{alias}"
+    points, given = _points(tracker, app, team, labels)
+    labelled = _Labelled.of(samples_of(tracker, points), points, given, known, evaluation_share, tolerance)
+    example, y = known.x_train, known.y_train
+    if evaluate:
+        challenger = models.load(evaluate)
+    else:
+        new_x, new_y = labelled.some(labelled.train)
+        if not len(new_y):
+            raise InvalidError(
+                f"Of {len(points)} labelled points none is to learn from: they are for evaluation, or have labels that "
+                "the model does not know."
+            )
+        example, y = _mixture(known, new_x, new_y, train_size, new_share, generator)
+        print(f"Learning from {len(y):,} samples, for which {len(new_y):,} were newly labelled")
+        challenger = models.FittedModel(_fitted(learn, example, y, models.load(address).native))
+    champion = models.load(address)
+    parts = labelled.slices(_windows_known(tracker, address), _newest(tracker, points))
+    slices = [
+        compared(name, part_x, part_y, champion=champion, challenger=challenger, tolerance=tolerance)
+        for name, (part_x, part_y) in parts.items()
+        if len(part_y) or name == CURRENT
+    ]
+    before, after = (_share(slices[0], who) for who in ("champion", "challenger"))
+    metrics = {"champion_accuracy": before, "challenger_accuracy": after}
+    version = models.version_of(evaluate) if evaluate else None
+    if version is None:
+        version = models.register(
+            challenger.native,
+            model_name,
+            x=rows(example, np.arange(min(8, len(y)))),
+            tags=tags | {OF_LABELS: labels, "accuracy": f"{after:.4f}", "champion": address},
+            params={"learnt_from": len(y), "newly_labelled": len(labelled.train), "seed": seed},
+            metrics=metrics,
+        )
+    outputs = {"version": version, "champion_version": models.version_of(address), "labels": labels}
+    for name, value in {**metrics, **outputs, "n_left_out": len(labelled.wrong)}.items():
+        output(name, value)
+    output("slices", [asdict(one) for one in slices])
+    _print_slices(slices)
+    print(f"It is models:/{model_name}/{version}; the champion is as it was")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Labelled:
+    """Labelled points (n,): which of them are to learn from, and which to evaluate by."""
+
+    x: Samples
+    y: NDArray[Any]
+    windows: Sequence[str]
+    train: NDArray[np.intp]
+    evaluate: NDArray[np.intp]
+    wrong: Sequence[int]
+    """Those whose label is none."""
+
+    clean: tuple[Samples, NDArray[Any]]
+
+    @classmethod
+    def of(
+        cls,
+        x: Samples,
+        points: Sequence[Mapping[str, Any]],
+        given: set[str],
+        known: TrainingData,
+        share: float,
+        tolerance: float | None,
+    ) -> _Labelled:
+        """Divide the points; only those with ids that were ``given`` are to learn from."""
+        y, wrong = labels_like([point["label"] for point in points], known.y_train, tolerance)
+        _tell_wrong(points, wrong)
+        trained, clean = set(digests(known.x_train)), digests(known.x_clean)
+        purposes = [purpose_of(point) for point in points]
+        train, evaluate = divide(digests(x), purposes, share=share, trained=trained, clean=set(clean))
+        unseen = [one not in trained for one in clean]
+        return cls(
+            x=x,
+            y=y,
+            windows=[str(point.get("run")) for point in points],
+            train=np.array([at for at in train if at not in wrong and points[at]["id"] in given], np.intp),
+            evaluate=np.setdiff1d(evaluate, wrong),
+            wrong=wrong,
+            clean=(rows(known.x_clean, unseen), known.y_clean[unseen]),
+        )
+
+    def some(self, at: NDArray[np.intp]) -> tuple[Samples, NDArray[Any]]:
+        return rows(self.x, at), self.y[at]
+
+    def slices(self, known: set[str], newest: str) -> dict[str, tuple[Samples, NDArray[Any]]]:
+        """Return the points of each slice by its name, the current window's first."""
+        windows = [self.windows[at] for at in self.evaluate]
+        by_window = slices_by_window(windows, known, newest)
+        return {name: self.some(self.evaluate[at]) for name, at in by_window.items()} | {"clean": self.clean}
+
+
+def _train_first(
+    tracker: KnowledgeBase,
+    app: str,
+    team: str,
+    learn: Callable[..., Any],
+    data: str,
+    model_name: str,
+    alias: str,
+    evaluation_share: float,
+    tolerance: float | None,
+    tags: Mapping[str, str],
+) -> None:
+    if not data:
+        raise InvalidError(
+            "There are no labels to learn from. To train a first model, say where its data is: "
+            "sf.drift.retraining(fit=..., data=...)"
+        )
+    known = TrainingData.divided(*user_function(data)(), evaluation_share=evaluation_share)
+    check_target(known.y_train, tolerance)
+    model = models.FittedModel(_fitted(learn, known.x_train, known.y_train, None))
+    accuracy = (
+        float(right(model.predict(known.x_clean), known.y_clean, tolerance).mean()) if len(known.y_clean) else 0.0
+    )
+    version = models.register(
+        model.native,
+        model_name,
+        x=rows(known.x_train, np.arange(min(8, len(known.y_train)))),
+        tags={**tags, "accuracy": f"{accuracy:.4f}"},
+        params={"learnt_from": len(known.y_train), "evaluated_by": len(known.y_clean)},
+        metrics={"accuracy": accuracy},
+    )
+    known.save(tracker, app, team, model_name)
+    tracker.set_model_alias(model_name, alias, version)
+    output("version", version)
+    output("accuracy", accuracy)
+    print(f"Learnt from {len(known.y_train):,} samples; {accuracy:.1%} right of {len(known.y_clean):,} others")
+    print(f"Registered as models:/{model_name}@{alias} (version {version})")
+
+
+def _fitted(learn: Callable[..., Any], x: Samples, y: NDArray[Any], model: Any) -> Any:
+    """Call the user's ``fit(x, y)`` or ``fit(x, y, model)``, where ``model`` is the champion, or None at first."""
+    try:
+        inspect.signature(learn).bind(x, y, model)
+    except TypeError:
+        return learn(x, y)
+    return learn(x, y, model)
+
+
+def _points(tracker: KnowledgeBase, app: str, team: str, labels: str) -> tuple[list[dict[str, Any]], set[str]]:
+    """Return all labelled points there are, as they are labelled now, and the ids of those that were given."""
+    given = read_json(tracker, labels, LABELS_FILE)
+    if not given:
+        raise InvalidError(f"The tracked run {labels!r} has no labelled points.")
+    found: dict[str, dict[str, Any]] = {}
+    for one in reversed(tracker.search_runs(app, team, "tags.`scanflow.kind` = 'labels'", limit=_MOST_BATCHES)):
+        if one.run_id != labels:
+            found |= {str(point["id"]): point for point in read_json(tracker, one.run_id, LABELS_FILE)}
+    found |= {str(point["id"]): point for point in given}
+    return list(found.values()), {point["id"] for point in given}
+
+
+def _windows_known(tracker: KnowledgeBase, address: str) -> set[str]:
+    labels = models.tags_of(address).get(OF_LABELS)
+    return {str(point.get("run")) for point in read_json(tracker, labels, LABELS_FILE)} if labels else set()
+
+
+def _newest(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> str:
+    windows = {str(point["data"]["tracked"]): str(point.get("run")) for point in points}
+    return windows[max(windows, key=lambda tracked: str(tracker.get_run(tracked).ended_at))]
+
+
+def _mixture(
+    known: TrainingData, x: Samples, y: NDArray[Any], size: int, share: float, generator: np.random.Generator
+) -> tuple[Samples, NDArray[Any]]:
+    """Return old and new samples, the new ones repeated until they are about that share; each at least once."""
+    if not 0 < share < 1:
+        raise InvalidError(f"new_share={share} is no share. Give more than 0, and less than 1.")
+    old = generator.permutation(len(known.y_train))[:size]
+    again = np.resize(generator.permutation(len(y)), max(len(y), round(len(old) * share / (1 - share))))
+    mixed_x, mixed_y = (
+        joined([rows(known.x_train, old), rows(x, again)]),
+        np.concatenate([known.y_train[old], y[again]]),
+    )
+    order = generator.permutation(len(mixed_y))
+    return rows(mixed_x, order), mixed_y[order]
+
+
+def _share(part: Slice, who: str) -> float:
+    return float(getattr(part, f"{who}_right")) / part.n if part.n else 0.0
+
+
+def _tell_wrong(points: Sequence[Mapping[str, Any]], wrong: Sequence[int]) -> None:
+    if not wrong:
+        return
+    print(f"Left out {len(wrong)} of {len(points)} points, whose labels are none that the model knows:")
+    for at in wrong[:TOLD]:
+        print(f"  {points[at]['id']} is labelled {points[at]['label']!r}")
+    print("A label is corrected by: scanflow labels --give ID=LABEL --replace")
+
+
+def _print_slices(slices: Sequence[Slice]) -> None:
+    print(f"{'slice':32}{'n':>6}{'champion':>10}{'challenger':>12}")
+    for one in slices:
+        print(f"{one.name:32}{one.n:6}{_share(one, 'champion'):10.3f}{_share(one, 'challenger'):12.3f}")

@@ -1,0 +1,89 @@
+"""What a model was first trained on, and the clean points it is evaluated by, as the knowledge base keeps them.
+
+It is a tracked run of the application with the tags ``scanflow.kind = dataset`` and ``scanflow.model``, and one
+``.npz`` file with ``x_train``, ``y_train``, ``x_clean``, ``y_clean``, and ``x_reference`` where detectors are to
+compare with other samples than those that were trained on.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.drift.prediction_data import arrays_of
+from scanflow.drift.promotion import for_evaluation
+from scanflow.drift.samples import Samples, digests, packed, rows, unpacked
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.port import KnowledgeBase
+
+DATASET, OF_MODEL = "dataset", "scanflow.model"
+
+_LEAST_ROWS = 20
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingData:
+    x_train: Samples
+    y_train: NDArray[Any]
+    x_clean: Samples
+    y_clean: NDArray[Any]
+    x_reference: Samples
+
+    @classmethod
+    def divided(cls, x: Samples, y: Any, *, evaluation_share: float) -> TrainingData:
+        """Divide samples and labels by what each sample is: a share is for evaluation, and alike ones are together.
+
+        Raises:
+            InvalidError: they do not belong together, or are too few.
+        """
+        x = x.reset_index(drop=True) if hasattr(x, "columns") else np.asarray(x)
+        labels = np.asarray(y)
+        labels = np.array([str(one) for one in labels]) if labels.dtype.kind == "O" else labels
+        if labels.shape != (len(x),) or len(x) < _LEAST_ROWS:
+            raise InvalidError(
+                f"There are {len(x)} samples and labels of the shape {labels.shape}. Give a label for each of at least "
+                f"{_LEAST_ROWS} samples: (x, y)."
+            )
+        held = np.array([for_evaluation(one.encode(), share=evaluation_share) for one in digests(x)], bool)
+        known = rows(x, ~held)
+        return cls(x_train=known, y_train=labels[~held], x_clean=rows(x, held), y_clean=labels[held], x_reference=known)
+
+    def save(self, tracker: KnowledgeBase, app: str, team: str, model: str) -> None:
+        """Keep the data as the newest of the model."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{DATASET}.npz"
+            arrays = {"y_train": self.y_train, "y_clean": self.y_clean}
+            arrays |= packed("x_train", self.x_train) | packed("x_clean", self.x_clean)
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its own keyword is no array
+            tags = {"scanflow.kind": DATASET, OF_MODEL: model}
+            tracker.log_run(app, team, name=DATASET, tags=tags, artifacts=file)
+
+    @classmethod
+    def load(cls, tracker: KnowledgeBase, app: str, team: str, model: str) -> TrainingData:
+        """Return the newest data that was kept for a model.
+
+        Raises:
+            NotFoundError: none was.
+        """
+        said = f"tags.`scanflow.kind` = '{DATASET}' and tags.`{OF_MODEL}` = '{model}'"
+        found = tracker.search_runs(app, team, said, limit=1)
+        if not found:
+            raise NotFoundError(
+                f"No training data was kept for the model {model!r} of {app}/{team}. Train a first model: run the "
+                "workflow of sf.drift.retraining(fit=..., data=...) once by hand, without labels."
+            )
+        arrays = arrays_of(tracker, found[0].run_id)
+        known = unpacked("x_train", arrays)
+        has_reference = any(name.partition(":")[0] == "x_reference" for name in arrays)
+        return cls(
+            x_train=known,
+            y_train=arrays["y_train"],
+            x_clean=unpacked("x_clean", arrays),
+            y_clean=arrays["y_clean"],
+            x_reference=unpacked("x_reference", arrays) if has_reference else known,
+        )

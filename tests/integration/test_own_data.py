@@ -1,0 +1,162 @@
+"""The ready-made workflows on the tutorial's table: their steps, each a process, from a first model to two windows."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scanflow.drift.contract import TrainingOutputs, outputs_of_detection, outputs_of_training
+from scanflow.drift.samples import digests, rows
+from scanflow.drift.training_data import TrainingData
+from scanflow.errors import ScanflowError
+from scanflow.modules import load_module
+from tests.integration.tutorial_steps import TUTORIALS, Project
+
+TUTORIAL = TUTORIALS / "tabular"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(
+        find_spec("sklearn") is None or find_spec("mlflow") is None, reason="scikit-learn or mlflow is not installed"
+    ),
+]
+
+
+def trained(outputs: dict[str, Any]) -> TrainingOutputs:
+    found = outputs_of_training(outputs)
+    assert found is not None
+    return found
+
+
+def people(count: int, ages: tuple[int, int], seed: int) -> tuple[Any, Any]:
+    found: tuple[Any, Any] = load_module(TUTORIAL / "app.py").people(count, ages, seed)
+    return found
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project(tmp_path_factory.mktemp("own-data"), TUTORIAL / "app.py")
+    first = made.run("training", "first")
+    assert (first["version"], outputs_of_training(first)) == (1, None)
+    assert first["accuracy"] > 0.95
+    return made
+
+
+def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_evaluates(project: Project) -> None:
+    young, _ = people(500, (18, 45), 17)
+    whole = project.predicted({"input:rows": young.to_numpy(), "time": np.zeros(500)}, "young")
+    quiet = project.run("detector", "calm", run_ids=[whole])
+    assert (quiet["drifted"], quiet["n_picked"], quiet["columns"]) == (0, 0, [])
+    assert quiet["estimated_low"] < quiet["expected_accuracy"] < quiet["estimated_high"]
+
+    old, repaid = people(700, (50, 65), 8)
+    batch = project.predicted({f"input:{name}": old[name].to_numpy() for name in old}, "old")
+    found = project.run("detector", "window-1", run_ids=[batch])
+    read = outputs_of_detection(found)
+    assert (read.drifted, read.n_picked, read.n_evaluation, read.run_ids) == (True, 200, 60, (batch,))
+    assert read.columns[0]["name"] == "age"
+    points = json.loads((project.folder / "window-1" / "picked.json").read_text())
+    assert points[0]["row"] == {name: float(old[name][points[0]["index"]]) for name in old}
+
+    labels, given = project.labelled("window-1", lambda at: int(repaid[at]), [])
+    outputs = project.run("training", "second", labels=labels)
+    second = trained(outputs)
+    assert (second.version, second.champion_version, second.labels) == (2, 1, labels)
+    current, clean = second.slices
+    assert (current.name, current.n, clean.name) == ("current", 60, "clean")
+    assert second.challenger_accuracy == current.challenger_right / 60 > second.champion_accuracy + 0.1
+    assert clean.n > 1000
+    assert clean.challenger_right > clean.champion_right - 0.01 * clean.n
+    assert project.run("training", "second", labels=labels)["version"] == 2, "nothing is registered twice"
+
+    project.tracker.set_model_alias("loans", "champion", 2)
+    assert project.run("detector", "known", run_ids=[batch])["drifted"] == 0, "what it has learnt from is known"
+    assert project.run("detector", "calm-too", run_ids=[whole])["drifted"] == 0, "and what it knew before"
+
+    older, repaid_too = people(700, (66, 90), 9)
+    both = {name: np.concatenate([older[name], old[name][:100]]) for name in older}  # some come again
+    again = np.concatenate([repaid_too, repaid[:100]])
+    batch = project.predicted({f"input:{name}": values for name, values in both.items()}, "older")
+    assert project.run("detector", "window-2", run_ids=[batch])["drifted"] == 1
+    labels, given = project.labelled("window-2", lambda at: int(again[at]), given)
+    third = trained(project.run("training", "third", labels=labels))
+    assert [one.name for one in third.slices] == ["current", "window window-1", "clean"]
+    assert (third.version, third.champion_version) == (3, 2)
+    assert third.slices[0].n >= 40
+
+    fourth = trained(project.run("training", "fourth", labels=labels, evaluate="models:/loans/3"))
+    assert (fourth.version, fourth.slices) == (3, third.slices), "a challenger that is evaluated again is as it was"
+
+    data = TrainingData.load(project.tracker, *project.app, "loans")
+    evaluated = {one["id"] for one in given if one["purpose"] == "evaluate"}
+    picked = [
+        (one, digest)
+        for window in ("window-1", "window-2")
+        for one, digest in zip(
+            json.loads((project.folder / window / "picked.json").read_text()), _digests(project, window), strict=True
+        )
+    ]
+    for_evaluation = {digest for one, digest in picked if one["id"] in evaluated}
+    assert not for_evaluation & {digest for one, digest in picked if one["id"] not in evaluated}
+    assert not for_evaluation & set(digests(data.x_train))
+
+
+def _digests(project: Project, window: str) -> list[str]:
+    from scanflow.drift.samples import unpacked
+
+    with np.load(project.folder / window / "picked.npz") as arrays:
+        x = unpacked("x", dict(arrays))
+        assert digests(rows(x, [1, 0])) == digests(x)[1::-1]
+        return digests(x)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "parameters", "said"),
+    [
+        ("training", {"data": ""}, "say where its data is"),
+        ("detector", {"model_name": "nobody"}, "Train a first model"),
+        ("detector", {}, "There are no predictions"),
+        ("training", {"fit": "app.py:fitt"}, "has no 'fitt'"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_do(
+    project: Project, workflow: str, parameters: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ScanflowError, match=said):
+        project.run(workflow, "told", **parameters)
+
+
+@pytest.mark.parametrize("name", ["RandomForestClassifier", "HistGradientBoostingClassifier", "pipeline"])
+def test_models_of_scikit_learn_are_saved_so_that_they_load_without_a_prompt(name: str) -> None:
+    import sklearn.ensemble
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from scanflow.knowledge.mlflow.models import _sklearn_format
+
+    x, y = people(200, (18, 90), 1)
+    model = (
+        make_pipeline(StandardScaler(), LogisticRegression())
+        if name == "pipeline"
+        else getattr(sklearn.ensemble, name)().fit(x, y)
+    )
+    said = _sklearn_format(model)
+    import skops.io
+
+    assert said["serialization_format"] == "skops"
+    skops.io.loads(skops.io.dumps(model), trusted=said["skops_trusted_types"])
+
+
+def test_a_model_with_types_of_its_own_is_saved_as_a_pickle() -> None:
+    from sklearn.preprocessing import FunctionTransformer
+
+    from scanflow.knowledge.mlflow.models import _sklearn_format
+
+    assert _sklearn_format(FunctionTransformer(people)) == {"serialization_format": "cloudpickle"}
