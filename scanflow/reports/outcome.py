@@ -39,6 +39,8 @@ def outcomes_of(events: Iterable[Event], labels: Sequence[Mapping[str, Any]] = (
         elif event.type == "labels.given" and not labels:
             found[-1].steps.append((event.at, "labelled", f"{data.get('count')} points, by {data.get('by')}", ""))
             found[-1].verdict = "It was labelled; no model has learnt from it yet."
+        elif event.type == "drift.suspected":
+            found[-1].steps.append((event.at, "suspected again", f"{detection_text(event)}: {data.get('why')}", run))
         elif event.type == "drift.none":
             _gone(found[-1], event, run)
         elif event.type == "model.judged":
@@ -46,7 +48,11 @@ def outcomes_of(events: Iterable[Event], labels: Sequence[Mapping[str, Any]] = (
         elif event.type == "model.promoted":
             found[-1].promoted = f"V{data.get('version')}"
             found[-1].steps.append((event.at, "promoted", f"{found[-1].promoted} is the champion", ""))
-            found[-1].verdict = f"{found[-1].promoted} learnt from it and was promoted; data was not checked since."
+            found[
+                -1
+            ].verdict = (
+                f"{found[-1].promoted} learnt from it and was promoted; no look has confirmed yet what became of it."
+            )
         elif event.type == "model.rejected":
             found[-1].promoted = ""
             found[-1].steps.append((event.at, "taken back", f"V{data.get('version')}: {data.get('why')}", ""))

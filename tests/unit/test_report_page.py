@@ -179,7 +179,7 @@ EVIDENCED = with_data(judged(3), evidence=evidence())
         ),
         pytest.param(
             [found(1, "a-b-0"), EVIDENCED, PROMOTED],
-            "V2 learnt from it and was promoted; data was not checked since.",
+            "V2 learnt from it and was promoted; no look has confirmed yet what became of it.",
             id="promoted",
         ),
         pytest.param(
@@ -206,6 +206,13 @@ EVIDENCED = with_data(judged(3), evidence=evidence())
 )
 def test_the_page_ends_with_what_became_of_the_drift(events: list[Event], said: str) -> None:
     assert verdicts(report_page("shop", events))[0] == said
+
+
+def test_a_drift_that_is_suspected_again_is_not_gone() -> None:
+    again = told(5, "drift.suspected", anomalies=20, predictions=800, run="a-b-5", why="1 of the last 3 looks")
+    page = report_page("shop", [found(1, "a-b-0"), EVIDENCED, PROMOTED, again])
+    assert verdicts(page) == ["V2 learnt from it and was promoted; no look has confirmed yet what became of it."]
+    assert "20 of 800 predictions are outliers: 1 of the last 3 looks" in page
 
 
 def test_figures_have_their_n_and_interval_and_every_version_that_served_is_listed() -> None:
