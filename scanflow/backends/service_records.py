@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -119,6 +120,9 @@ class RevisionRecord(Record):
 
     p50_s: float | None = None
     p95_s: float | None = None
+    buckets: tuple[tuple[float, int], ...] = ()
+    """For each limit, in seconds, how many requests took at most that long since the service began; those of smaller
+    limits included. Beyond the last are the rest of ``requests``. Empty: this backend counts none."""
 
 
 class Explanation(Record):
@@ -230,3 +234,22 @@ class Progress(Record):
 
 
 ServiceObserver = Callable[[Progress], None]
+
+
+def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """Return the value below which that share of the observations lies; None if there are none.
+
+    Inside a bucket observations are taken as spread evenly, as in Prometheus' ``histogram_quantile``; above the last
+    finite limit that limit is returned.
+    """
+    rank = share * max(buckets.values(), default=0.0)
+    if rank <= 0:
+        return None
+    lower = seen = 0.0
+    for limit in sorted(buckets):
+        count = buckets[limit]
+        if count >= rank:
+            inside = count - seen
+            return lower if math.isinf(limit) or inside <= 0 else lower + (limit - lower) * (rank - seen) / inside
+        lower, seen = limit, count
+    return lower

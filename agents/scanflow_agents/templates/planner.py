@@ -26,7 +26,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.drift.contract import purpose_of
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.records import ModelVersion
-from scanflow_agents.templates import bookmarks, infrastructure, scaling
+from scanflow_agents.templates import bookmarks, infrastructure, scaling, spreading
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
 from scanflow_agents.templates.control_plane import control_plane_of, tell
 from scanflow_agents.templates.live_accuracy import LossOptions, expected, loss_of, realised
@@ -98,16 +98,15 @@ def declare(app: Application, agent: Agent) -> None:
     _declare_change(app, options, model, executor, evaluates=_has(training, options.evaluate_parameter))
     if options.backup_workflow is not None:
         backup = workflow_named(app, agent, options.backup_workflow, "backup_workflow", online=True).name
-        service = service_named(app, agent, options.service).name
-        if backup == service:
+        service = service_named(app, agent, options.service)
+        if backup == service.name:
             raise InvalidError(f"Agent {agent.name!r}: {backup!r} cannot stand in for itself. Name another workflow.")
-        infrastructure.declare_failover(service, backup, options)
+        linked = service.serving is not None and service.serving.backup == backup
+        infrastructure.declare_failover(service.name, backup, options, linked=linked)
     if options.target_p95_s is not None:
         scaling.declare_scaling(service_named(app, agent, options.service).name, options.target_p95_s, options)
     if options.spread_affinity is not None:
-        infrastructure.declare_spreading(
-            service_named(app, agent, options.service).name, options.spread_affinity, options
-        )
+        spreading.declare_spreading(service_named(app, agent, options.service).name, options.spread_affinity, options)
 
 
 def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from scanflow.agent.primitive_model import BuiltIn, Primitive, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.arguments import OfExecutor, OfResources, Placed, RunName, Settings
 from scanflow.app.executor import Executor
+from scanflow.app.resources import Affinity
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError, did_you_mean
 
@@ -246,6 +247,16 @@ def resources_of(step: Executor) -> dict[str, Any]:
 
 def with_affinity(value: Any) -> Change:
     return lambda step: step.replace(affinity=value)
+
+
+def with_avoided(services: Sequence[str]) -> Change:
+    """Have a step keep off the cores of these services too, and leave the rest of its affinity."""
+
+    def change(step: Executor) -> Executor:
+        known = step.affinity if isinstance(step.affinity, Affinity) else Affinity()
+        return step.replace(affinity=known.replace(avoid_services=[*dict.fromkeys([*known.avoid_services, *services])]))
+
+    return change
 
 
 def with_resources(grant: Mapping[str, Any]) -> Change:

@@ -4,7 +4,7 @@ and for the instances of the other, while they serve."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,6 +16,7 @@ from scanflow.agent.primitives.batch import (
     update_steps,
     upgrade_steps,
     with_affinity,
+    with_avoided,
     with_resources,
 )
 from scanflow.agent.primitives.serving import (
@@ -148,6 +149,9 @@ class UpdateWorkflowAffinity(_OfEither):
     affinity: AffinityMode | None = Field(
         kw_only=False, description="Where it may run: any core, cores of its own, and so on."
     )
+    avoid_services: Annotated[
+        list[str] | None, Field(description="Online workflows whose cores the steps of a batch one keep off.")
+    ] = None
     nodes: Mapping[str, Placed] | None = Field(default=None, init=False)
     """What the application is to say of these nodes of a service."""
 
@@ -157,12 +161,14 @@ class UpdateWorkflowAffinity(_OfEither):
     @model_validator(mode="before")
     @classmethod
     def _for_each(cls, given: Any) -> Any:
-        return {"affinity": None, **given} if given and "executors" in given else given
+        return {"affinity": None, **given} if given and given.keys() & {"executors", "avoid_services"} else given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.affinity is None and self.executors is None:
+        if self.affinity is None and self.executors is None and self.avoid_services is None:
             raise InvalidError(f"The primitive {self.name!r} needs the argument 'affinity'.")
+        if self.avoid_services is not None and (self.affinity is not None or self.of == "online"):
+            raise InvalidError(f"{self.name} takes avoid_services= alone, with kind='batch': services avoid nobody.")
         return self
 
     @classmethod
@@ -174,8 +180,11 @@ class UpdateWorkflowAffinity(_OfEither):
 
     def change_steps(self, context: PrimitiveContext) -> PrimitiveResult:
         steps = [step.name for step in context.workflow(self.workflow)[1].steps]
-        wanted = dict.fromkeys(steps, self.affinity) if self.executors is None else self.executors
-        changes = {name: with_affinity(value) for name, value in wanted.items()}
+        if self.avoid_services is not None:
+            changes = dict.fromkeys(steps, with_avoided(self.avoid_services))
+        else:
+            wanted = dict.fromkeys(steps, self.affinity) if self.executors is None else self.executors
+            changes = {name: with_affinity(value) for name, value in wanted.items()}
         return update_steps(context, self, changes, affinity_of)
 
     def change_service(self, context: PrimitiveContext) -> PrimitiveResult:

@@ -14,9 +14,9 @@ from scanflow.backends.local.services.supervisor.metrics import (
     RevisionStats,
     ServiceMetrics,
     between,
-    quantile,
     read_usage,
 )
+from scanflow.backends.service_records import quantile
 
 
 def samples(times: int = 1) -> list[list[Any]]:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.agent.decide import Situation, decide
-from scanflow.agent.records import Intent, Sample
+from scanflow.agent.records import Intent
 from scanflow.agent.sensors.runs import Run
 from scanflow.backends.service_records import Explanation
 from scanflow.drift.promotion import sentence
@@ -322,39 +321,6 @@ def test_what_was_wanted_earlier_and_begun_later_is_the_newest(world: World) -> 
 # -- the layer below
 
 
-def test_a_stand_in_is_deployed_once_when_no_instance_is_ready(world: World) -> None:
-    world.parameters = {"spare": {}, "planner": {"service": "serve", "backup_workflow": "spare"}}
-    assert world.wants("planner", "service_health") == []
-    world.control_plane.serves("models:/mnist_cnn/1", ready=0)
-    assert world.intent("planner", "service_health").target == "service/spare"
-    world.control_plane.deployed["spare"] = world.control_plane.deployed["serve"].model_copy(update={"name": "spare"})
-    assert world.wants("planner", "service_health") == []
-
-
-def test_a_stand_in_waits_until_the_service_was_down_for_so_long(world: World) -> None:
-    given = {"service": "serve", "backup_workflow": "spare", "backup_after_s": 90.0}
-    world.parameters = {"spare": {}, "planner": given}
-    declared = world.load("planner")
-    (strategy,) = declared.strategies_of("service_health")
-    began = world.control_plane.now
-
-    def look(after_s: float, *, ready: int) -> tuple[float, int]:
-        world.control_plane.now = began + after_s
-        world.control_plane.serves("models:/mnist_cnn/1", ready=ready)
-        found = world.look(declared, "planner", "service_health")
-        at = world.control_plane.now
-        sample = Sample(id="s", agent="planner", sensor="service_health", at=at, value=found, cause=f"c:{after_s}")
-        return found["down_s"], len(decide(strategy, sample, Situation(app="mnist", team="data", at=at)))
-
-    assert look(0, ready=1) == (0.0, 0)
-    assert look(10, ready=0) == (0.0, 0)
-    assert look(99, ready=0) == (89.0, 0)
-    assert look(100, ready=0) == (90.0, 1)
-    assert look(110, ready=1) == (0.0, 0)
-    assert look(150, ready=0) == (0.0, 0), "the time is counted anew, each time it goes down"
-    assert look(260, ready=0) == (110.0, 1)
-
-
 def test_a_slow_service_is_asked_to_take_less_on_each_instance(world: World) -> None:
     world.parameters["planner"] = {"target_p95_s": 0.1, "max_instances": 3}
     world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.15)
@@ -390,15 +356,6 @@ def test_a_quiet_night_leaves_the_threshold_to_the_mornings_peak(world: World) -
             assert isinstance(want, Intent)
             world.control_plane.said["serve"] = scaled_by(cast("float", want.arguments["target"]))
     assert world.control_plane.said["serve"].target == 20.0
-
-
-def test_several_instances_are_kept_from_each_others_cores(world: World) -> None:
-    world.parameters["planner"] = {"spread_affinity": "cpu"}
-    assert world.wants("planner", "service_placement") == []
-    world.control_plane.serves("models:/mnist_cnn/1", instances=2)
-    assert world.intent("planner", "service_placement").fields == ("affinity",)
-    world.control_plane.serves("models:/mnist_cnn/1", instances=2, affinity="cpu")
-    assert world.wants("planner", "service_placement") == []
 
 
 POSITIVE = st.floats(min_value=0.001, max_value=1e6)

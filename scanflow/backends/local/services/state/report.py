@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.supervisor.instance import Instance
-from scanflow.backends.local.services.supervisor.metrics import MetricsWindow, quantile
-from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, ServiceState
+from scanflow.backends.local.services.supervisor.metrics import MetricsWindow
+from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, ServiceState, quantile
 from scanflow.wire import Revision
 
 
@@ -113,4 +114,5 @@ def _revision(revision: Revision, place: int, window: MetricsWindow) -> Revision
         rps=window.rps(revision.id),
         p50_s=quantile(lately.buckets, 0.5),
         p95_s=quantile(lately.buckets, 0.95),
+        buckets=tuple((limit, int(count)) for limit, count in sorted(whole.buckets.items()) if math.isfinite(limit)),
     )

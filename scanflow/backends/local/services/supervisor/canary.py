@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import BaseModel
 
 from scanflow.backends.local.services.spec.service_spec import ServiceSpec
-from scanflow.backends.local.services.supervisor.metrics import RevisionStats, Totals, between, quantile
-from scanflow.backends.service_records import CanaryPolicy
+from scanflow.backends.local.services.supervisor.metrics import RevisionStats, Totals, between
+from scanflow.backends.service_records import CanaryPolicy, quantile
 from scanflow.processes.files import write_atomically
 
 

@@ -6,7 +6,6 @@ Instances report the samples of their own Prometheus registries; what those that
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.scaling import ScalingMetric
+from scanflow.backends.service_records import quantile
 from scanflow.errors import ScanflowError
 from scanflow.processes.files import write_atomically
 
@@ -204,25 +204,6 @@ def between(before: RevisionStats, after: RevisionStats) -> RevisionStats:
         seconds=max(0.0, after.seconds - before.seconds),
         buckets={limit: max(0.0, count - before.buckets.get(limit, 0.0)) for limit, count in after.buckets.items()},
     )
-
-
-def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Return the value below which that share of the observations lies; None if there are none.
-
-    Inside a bucket observations are taken as spread evenly, as in Prometheus' ``histogram_quantile``; above the last
-    finite limit that limit is returned.
-    """
-    rank = share * max(buckets.values(), default=0.0)
-    if rank <= 0:
-        return None
-    lower = seen = 0.0
-    for limit in sorted(buckets):
-        count = buckets[limit]
-        if count >= rank:
-            inside = count - seen
-            return lower if math.isinf(limit) or inside <= 0 else lower + (limit - lower) * (rank - seen) / inside
-        lower, seen = limit, count
-    return lower
 
 
 def read_usage(pid: int) -> Usage | None:

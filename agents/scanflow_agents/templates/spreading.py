@@ -1,0 +1,316 @@
+"""The planner's strategy for placement: who measurably slows the service down is kept off its cores, and who was moved
+without need is moved back (thesis 5.5.3, Fig. 5.14)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+import scanflow as sf
+from scanflow.agent import primitives as do
+from scanflow.agent.actions import Act
+from scanflow.agent.context import Context
+from scanflow.agent.records import Action, Guard
+from scanflow.agent.sensors.sensor import sensor
+from scanflow.agent.strategy import Strategy
+from scanflow.app.resources import AffinityMode
+from scanflow.backends.records import RunRecord
+from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, quantile
+from scanflow.placement.interference import (
+    LEAST_REQUESTS,
+    LOOKS,
+    Disturbance,
+    Point,
+    Watch,
+    Window,
+    confirmed,
+    covered,
+    helped,
+    split,
+)
+from scanflow_agents.templates.control_plane import acted_on, control_plane_of, tell
+from scanflow_agents.templates.options import Watching
+
+STRATEGY = "spread_instances"
+TOLD = 40
+"""How many windows of each kind an evidence lists, the newest."""
+
+AGAIN_S = 7 * 86_400.0
+"""After how long a move that did not help, or failed, is tried again; and for how long one is watched, in seconds."""
+
+_MOST, _HARDLY = 0.8, 0.1
+_BUSY, _IDLE = 1.0, 0.1
+
+
+class Look(NamedTuple):
+    at: float
+    services: Mapping[str, ServiceRecord]
+
+
+def declare_spreading(service: str, affinity: AffinityMode, options: Watching) -> None:
+    """Declare ``spread_instances``: keep neighbours that slow a service down off its cores.
+
+    A batch workflow is told to avoid them from its next run on; for another service, or for instances of its own, the
+    service moves to cores of its own.
+    """
+    spreading = Spreading(service, affinity)
+
+    @sensor(sf.every(seconds=options.watch_interval_s))
+    def service_placement(context: Context) -> dict[str, Any]:
+        """Measure the service with and without each neighbour."""
+        return spreading.look(context)
+
+    Strategy(
+        name=STRATEGY,
+        when=service_placement,
+        if_=lambda found: found["evidence"] is not None and found["stands"] is None,
+        then=lambda found: move(service, affinity, found["evidence"]["neighbour"]),
+        cool_down=options.watch_cool_down_s,
+        autonomy=options.autonomy,
+        guard=Guard(metric=spreading.metric, worse="higher", by=0.5, within_s=AGAIN_S),
+    )
+
+
+def move(service: str, affinity: AffinityMode, neighbour: str) -> Act:
+    kind, _, name = neighbour.partition("/")
+    if kind == "workflow":
+        return do.update_workflow_affinity(name, None, avoid_services=[service], kind="batch")
+    return do.update_workflow_affinity(service, affinity, kind="online")
+
+
+class Spreading:
+    """What was seen of a service and its neighbours. An agent that is restarted begins anew: it is never too early."""
+
+    def __init__(self, service: str, affinity: AffinityMode) -> None:
+        self._service, self._affinity = service, affinity
+        self._before: Look | None = None
+        self._watch = Watch()
+        self._said: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
+        self._judged: set[str] = set()
+
+    @property
+    def metric(self) -> str:
+        """What the guard of a move watches: 0, and 1 once the move was seen not to help."""
+        return f"placement.{self._service}.no_better"
+
+    def look(self, context: Context) -> dict[str, Any]:
+        """Take the window since the last look, and return what all windows say."""
+        control_plane, now = control_plane_of(context), context.clock()
+        look = Look(now, {one.name: one for one in control_plane.services()})
+        runs = control_plane.runs(app=context.app, team=context.team)
+        moves = _newest(acted_on(context, STRATEGY))
+        window = None
+        if self._before is not None:
+            avoiding = _avoiding(context, self._service, moves)
+            window = window_between(self._service, self._before, look, runs, avoiding)
+        self._before = look
+
+        def since(neighbour: str) -> float:
+            last = moves.get(self._target(neighbour))
+            return -math.inf if last is None or last.state != "succeeded" else _ended(last)
+
+        worst, found, stands = self._watch.look(window, since), None, None
+        if window is not None:
+            for action in moves.values():
+                self._verify(context, action, window)
+        if worst is not None:
+            found = evidence(self._service, worst, self._watch.after(since(worst.neighbour)))
+            stands = self._stands(worst.neighbour, moves, look)
+        if found is not None and stands is None:
+            tell(context, "metric", self.metric, value=0.0)  # what the guard begins with
+            tell(context, "placement.interference", f"service/{self._service}", **found)
+            self._watch.forget(found["neighbour"])
+        return {
+            "evidence": found,
+            "stands": stands,
+            "windows": len(self._watch.windows),
+            "p95_s": None if window is None else window.point.p95_s,
+            "load": None if window is None else window.point.load,
+            "beside": [] if window is None else sorted(window.beside),
+        }
+
+    def _stands(self, neighbour: str, moves: Mapping[str, Action], look: Look) -> str | None:
+        """Return what keeps it from being moved; None: nothing."""
+        last = moves.get(self._target(neighbour))
+        if last is not None and last.state in {"pending", "running"}:
+            return "it is being moved"
+        if last is not None and last.state != "succeeded" and look.at < _ended(last) + AGAIN_S:
+            return f"the last move was {last.state}"
+        record = look.services.get(self._service)
+        if record is None:
+            return "it is not deployed"
+        if neighbour.startswith("service/") and record.shape.affinity == self._affinity:
+            return f"its instances have the affinity {self._affinity!r} already"
+        return None
+
+    def _verify(self, context: Context, action: Action, window: Window) -> None:
+        """Tell whether a move helped; where it did not, as enough looks agreed, the guard takes it back."""
+        value = None if action.intent.sample is None else action.intent.sample.value
+        was = value.get("evidence") if isinstance(value, dict) else None
+        if action.state != "succeeded" or action.id in self._judged or not isinstance(was, dict):
+            return
+        neighbour = str(was["neighbour"])
+        if neighbour not in window.avoided:
+            return
+        after = [
+            one.point
+            for one in self._watch.after(_ended(action))
+            if neighbour in one.avoided and one.revision == was["revision"]
+        ]
+        before = [Point(*point) for point in was["beside"]]  # type: ignore[union-attr,misc]
+        found, better = helped(before, after)
+        if found is None or better is None:
+            return
+        said = self._said[action.id]
+        said.append(better)
+        if not confirmed([one == better for one in said]):
+            return
+        self._judged.add(action.id)
+        about: dict[str, Any] = {
+            "neighbour": neighbour,
+            "action": action.id,
+            "better": better,
+            "before_p95_s": found.disturbed_p95_s,
+            "after_p95_s": found.quiet_p95_s,
+            "ratio": found.ratio,
+            "n": found.pairs,
+            "p": found.p,
+        }
+        tell(context, "placement.verified", f"service/{self._service}", **about)
+        if not better:
+            tell(context, "metric", self.metric, value=1.0)
+
+    def _target(self, neighbour: str) -> str:
+        return neighbour if neighbour.startswith("workflow/") else f"service/{self._service}"
+
+
+def evidence(service: str, found: Disturbance, windows: Sequence[Window]) -> dict[str, Any]:
+    """Return what speaks against a neighbour, as it is told and kept."""
+    neighbour, said, agreed = found
+    groups = split(windows, neighbour)
+    alone, beside = ([list(point) for group in groups for point in group[kind]][-TOLD:] for kind in (0, 1))
+    return {
+        "neighbour": neighbour,
+        "reason": f"beside {neighbour} the 95th percentile of {service} is {said.disturbed_p95_s:.3g} s, without it "
+        f"{said.quiet_p95_s:.3g} s at comparable load: {said.ratio:.2f} times as slow (n = {said.pairs} pairs of "
+        f"windows, p = {said.p:.2g}, {agreed} of {LOOKS} looks)",
+        "alone_p95_s": said.quiet_p95_s,
+        "beside_p95_s": said.disturbed_p95_s,
+        "ratio": said.ratio,
+        "n": said.pairs,
+        "p": said.p,
+        "looks": agreed,
+        "revision": windows[-1].revision,
+        "alone": alone,
+        "beside": beside,
+    }
+
+
+def window_between(
+    service: str, before: Look, after: Look, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
+) -> Window | None:
+    """Return what the service did between two looks; None: it changed meanwhile, had too few requests, or a neighbour
+    ran for a part of the time only. Pure.
+
+    ``avoiding``: since when runs of a batch workflow avoid the service's cores, by its name; others do not.
+    """
+    earlier, record = before.services.get(service), after.services.get(service)
+    seconds = after.at - before.at
+    if earlier is None or record is None or seconds <= 0 or _setup(earlier) != _setup(record):
+        return None
+    was, now = earlier.current, record.current
+    if was is None or now is None or len(record.revisions) > 1 or record.state != "ready":
+        return None
+    requests, p95_s = now.requests - was.requests, p95_between(was, now)
+    if requests < LEAST_REQUESTS or not p95_s:
+        return None
+    beside, avoided = set[str](), set[str]()
+    for name, ran, shares in _neighbours(service, before, after, runs, avoiding):
+        if ran is None:
+            return None
+        if ran:
+            (beside if shares else avoided).add(name)
+    point = Point(requests / seconds / len(record.instances), p95_s)
+    return Window(
+        ended=after.at, point=point, revision=now.id, beside=frozenset(beside), avoided=frozenset(avoided - beside)
+    )
+
+
+def p95_between(before: RevisionRecord, after: RevisionRecord) -> float | None:
+    """Return the 95th percentile of the latency between two looks, in seconds; None: nobody knows. Pure."""
+    if not before.buckets or len(before.buckets) != len(after.buckets):
+        return None
+    counts = {limit: float(n - m) for (_, m), (limit, n) in zip(before.buckets, after.buckets, strict=True)}
+    return quantile({**counts, math.inf: float(after.requests - before.requests)}, 0.95)
+
+
+def shares_cores(one: ServiceRecord, other: ServiceRecord) -> bool:
+    """Say whether instances of two services, or two of the same, may run on the same core. Pure."""
+    pairs = combinations(one.instances, 2) if one.name == other.name else product(one.instances, other.instances)
+    return any(a.place == b.place and (not a.cpus or not b.cpus or set(a.cpus) & set(b.cpus)) for a, b in pairs)
+
+
+def _neighbours(
+    service: str, before: Look, after: Look, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
+) -> Iterator[tuple[str, bool | None, bool]]:
+    """Yield each neighbour, whether it ran (None: for a part of the time), and whether on cores of the service."""
+    record, seconds = after.services[service], after.at - before.at
+    for name, other in after.services.items():
+        if name == service:
+            ran: bool | None = len(record.instances) > 1
+        else:
+            earlier = before.services.get(name)
+            rate = (_requests(other) - (0 if earlier is None else _requests(earlier))) / seconds
+            ran = True if rate >= _BUSY else False if rate <= _IDLE else None
+        yield f"service/{name}", ran, shares_cores(record, other)
+    for workflow in sorted({run.workflow for run in runs}):
+        own = [run for run in runs if run.workflow == workflow]
+        share = covered(before.at, after.at, [_span(run) for run in own])
+        ran = True if share >= _MOST else False if share <= _HARDLY else None
+        there = [run for run in own if _span(run)[1] > before.at and run.created < after.at]
+        avoids = all(run.created >= avoiding.get(workflow, math.inf) for run in there)
+        yield f"workflow/{workflow}", ran, not avoids
+
+
+def _span(run: RunRecord) -> tuple[float, float]:
+    return run.created, math.inf if run.state == "running" else run.created + (run.seconds or 0.0)
+
+
+def _requests(record: ServiceRecord) -> int:
+    return sum(one.requests for one in record.revisions)
+
+
+def _setup(record: ServiceRecord) -> object:
+    """Return what must be the same at both ends of a window."""
+    revision = None if record.current is None else record.current.id
+
+    def of(one: InstanceRecord) -> object:
+        return (one.instance, one.state, one.restarts, one.pid, one.cpus)
+
+    return (record.generation, record.settled, record.state, revision, [of(one) for one in record.instances])
+
+
+def _newest(actions: Sequence[Action]) -> dict[str, Action]:
+    """Return the newest action on each target; ``actions`` are the newest first."""
+    return {one.intent.target: one for one in reversed(actions)}
+
+
+def _ended(action: Action) -> float:
+    return action.decision.at if action.ended is None else action.ended
+
+
+def _avoiding(context: Context, service: str, moves: Mapping[str, Action]) -> dict[str, float]:
+    """Return since when the runs of each batch workflow avoid the service's cores: as the application says, or as moved
+    since."""
+    found: dict[str, float] = {}
+    for workflow in () if context.application is None else context.application.workflows:
+        if workflow.steps and all(service in step.avoid_services for step in workflow.steps):
+            found[workflow.name] = -math.inf
+    for target, action in moves.items():
+        kind, _, name = target.partition("/")
+        if kind == "workflow" and action.state == "succeeded":
+            found[name] = min(_ended(action), found.get(name, math.inf))
+    return found

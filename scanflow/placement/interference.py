@@ -1,0 +1,184 @@
+"""Whether a neighbour slows a service down, from what the service recorded of itself (thesis Fig. 5.14). Pure.
+
+Windows in which the neighbour ran on the same cores are compared with windows in which it did not. A disturbed window
+is paired with a quiet one of comparable load; of the pairs, the medians and Wilcoxon's signed-rank test decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+LEAST_REQUESTS = 20
+"""A window with fewer requests says nothing of its 95th percentile."""
+
+LEAST_PAIRS = 8
+"""With fewer pairs of windows nothing is decided. Seven that all point one way have p = 0.008."""
+
+LEVEL = 0.01
+LEAST_EFFECT = 1.2
+"""From so many times the latency on, a neighbour disturbs."""
+
+LEAST_GAIN, LEVEL_OF_GAIN = 1.15, 0.05
+"""By so many times the latency has to fall for a move to have helped, and that it did so by chance is to have at most
+this p: the move had evidence of its own already."""
+
+SAME_LOAD = 0.95
+MOST_LOAD = 3.0
+"""A quiet window may carry less than the disturbed one by 5 %, and up to three times as much: more load makes it no
+quicker, and clients that wait for answers send fewer requests to a service that is disturbed."""
+
+AGREEING, LOOKS = 3, 5
+"""One look never decides: of the last five, three must agree."""
+
+
+KEPT = 500
+"""How many of the newest windows are remembered."""
+
+
+class Point(NamedTuple):
+    load: float
+    """Requests a second that each instance took."""
+
+    p95_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What a service did between two looks."""
+
+    ended: float
+    point: Point
+    revision: str
+    beside: frozenset[str] = frozenset()
+    """Who ran meanwhile on cores that the service has too."""
+
+    avoided: frozenset[str] = frozenset()
+    """Who ran meanwhile on other cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    pairs: int
+    quiet_p95_s: float
+    disturbed_p95_s: float
+    """Medians of the pairs."""
+
+    ratio: float
+    """The median of the pairs' ratios: so many times as slow is the disturbed one."""
+
+    p: float
+    """Of seeing as much if the neighbour had no effect: Wilcoxon's signed-rank test, one-sided."""
+
+    def disturbs(self, neighbours: int = 1) -> bool:
+        """Say whether it does, where so many neighbours are asked about at once (Bonferroni)."""
+        return self.p < LEVEL / max(1, neighbours) and self.ratio >= LEAST_EFFECT
+
+
+def helped(before: Sequence[Point], after: Sequence[Point]) -> tuple[Slowdown | None, bool | None]:
+    """Compare a service beside a neighbour before and after a move, and say whether that helped; None: there are not
+    yet enough windows after it for those before it."""
+    found = compare([(after, before)])
+    if found is None or (found.pairs < len(before) and len(after) < 3 * len(before)):
+        return found, None
+    return found, found.ratio >= LEAST_GAIN and found.p < LEVEL_OF_GAIN
+
+
+class Disturbance(NamedTuple):
+    """A neighbour that slows a service down."""
+
+    neighbour: str
+    slowdown: Slowdown
+    agreed: int
+    """How many of the last looks said so."""
+
+
+class Watch:
+    """The newest windows of a service, and what each look at them said of each neighbour."""
+
+    def __init__(self) -> None:
+        self.windows: deque[Window] = deque(maxlen=KEPT)
+        self._agree: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
+
+    def look(self, window: Window | None, since: Callable[[str], float] = lambda _: -math.inf) -> Disturbance | None:
+        """Add a window (None: there was none, and nothing is confirmed by it), and return who disturbs the most, as
+        enough looks agreed; None: nobody. ``since``: from when on windows count, for a neighbour that was moved then.
+        """
+        if window is not None:
+            self.windows.append(window)
+        seen, worst = sorted({one for window in self.windows for one in window.beside}), None
+        for neighbour in seen:
+            found, agree = compare(split(self.after(since(neighbour)), neighbour)), self._agree[neighbour]
+            if window is not None:
+                agree.append(found is not None and found.disturbs(len(seen)))
+            if found is not None and confirmed(agree) and (worst is None or found.ratio > worst.slowdown.ratio):
+                worst = Disturbance(neighbour, found, sum(agree))
+        return worst
+
+    def after(self, since: float) -> list[Window]:
+        return [one for one in self.windows if one.ended > since]
+
+    def forget(self, neighbour: str) -> None:
+        """Have the next verdict on it need as many looks as the first."""
+        self._agree.pop(neighbour, None)
+
+
+def confirmed(looks: Sequence[bool], agreeing: int = AGREEING, of: int = LOOKS) -> bool:
+    """Say whether ``agreeing`` of the last ``of`` looks agree, the newest one among them."""
+    return bool(looks) and looks[-1] and sum(list(looks)[-of:]) >= agreeing
+
+
+def split(windows: Iterable[Window], neighbour: str) -> list[tuple[list[Point], list[Point]]]:
+    """Return quiet and disturbed windows that differ in this neighbour alone: same model, same others."""
+    groups: defaultdict[object, tuple[list[Point], list[Point]]] = defaultdict(lambda: ([], []))
+    for one in windows:
+        quiet, disturbed = groups[one.revision, one.beside - {neighbour}]
+        (disturbed if neighbour in one.beside else quiet).append(one.point)
+    return [group for group in groups.values() if all(group)]
+
+
+def compare(groups: Iterable[tuple[Sequence[Point], Sequence[Point]]]) -> Slowdown | None:
+    """Compare quiet and disturbed windows, group by group; None: too few are comparable."""
+    pairs = [pair for quiet, disturbed in groups for pair in fair_pairs(quiet, disturbed)]
+    if len(pairs) < LEAST_PAIRS:
+        return None
+    effects = [math.log(disturbed.p95_s / quiet.p95_s) for quiet, disturbed in pairs]
+    return Slowdown(
+        pairs=len(pairs),
+        quiet_p95_s=median(quiet.p95_s for quiet, _ in pairs),
+        disturbed_p95_s=median(disturbed.p95_s for _, disturbed in pairs),
+        ratio=math.exp(median(effects)),
+        p=_signed_rank(effects),
+    )
+
+
+def fair_pairs(quiet: Iterable[Point], disturbed: Iterable[Point]) -> list[tuple[Point, Point]]:
+    """Pair each disturbed window with a quiet one of comparable load, as many as there can be; each is used once."""
+    left, pairs = sorted(quiet), list[tuple[Point, Point]]()
+    for slow in sorted(disturbed):
+        while left and left[0].load < SAME_LOAD * slow.load:
+            left.pop(0)
+        if left and left[0].load <= MOST_LOAD * slow.load:
+            pairs.append((left.pop(0), slow))
+    return pairs
+
+
+def covered(start: float, end: float, spans: Iterable[tuple[float, float]]) -> float:
+    """Return the share of a time that spans cover, which may overlap."""
+    total, reached = 0.0, start
+    for began, ended in sorted(spans):
+        total += max(0.0, min(ended, end) - max(began, reached))
+        reached = max(reached, min(ended, end))
+    return total / (end - start) if end > start else 0.0
+
+
+def _signed_rank(effects: Sequence[float]) -> float:
+    from scipy.stats import wilcoxon
+
+    if not any(effects):
+        return 1.0
+    return float(wilcoxon(effects, alternative="greater").pvalue)

@@ -1,0 +1,115 @@
+"""Who slows a service down, decided from its own windows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.placement.interference import (
+    LEAST_PAIRS,
+    MOST_LOAD,
+    SAME_LOAD,
+    Point,
+    Window,
+    compare,
+    confirmed,
+    covered,
+    fair_pairs,
+    split,
+)
+
+POINTS = st.lists(st.builds(Point, st.floats(0.1, 1000), st.floats(0.001, 10)), max_size=30)
+
+
+def windows(count: int, *, slower: float = 1.0, load: float = 20.0, seed: int = 0) -> list[Point]:
+    noise = random.Random(seed)
+    return [Point(load * noise.uniform(0.97, 1.03), 0.03 * slower * noise.lognormvariate(0, 0.1)) for _ in range(count)]
+
+
+@given(POINTS, POINTS)
+def test_a_pair_is_of_comparable_load_and_no_window_is_in_two(quiet: list[Point], disturbed: list[Point]) -> None:
+    pairs = fair_pairs(quiet, disturbed)
+    assert len(pairs) <= min(len(quiet), len(disturbed))
+    assert all(SAME_LOAD * slow.load <= fast.load <= MOST_LOAD * slow.load for fast, slow in pairs)
+    for side, points in enumerate((quiet, disturbed)):
+        used = [pair[side] for pair in pairs]
+        assert all(used.count(one) <= points.count(one) for one in points)
+
+
+@given(POINTS, POINTS)
+def test_a_comparison_does_not_depend_on_the_order_and_takes_scale_with_it(
+    quiet: list[Point], slow: list[Point]
+) -> None:
+    found, turned = compare([(quiet, slow)]), compare([(quiet[::-1], slow[::-1])])
+    assert found == turned
+    if found is not None:
+        assert found.pairs >= LEAST_PAIRS
+        assert 0 <= found.p <= 1
+        scaled = [Point(one.load, one.p95_s * 2) for one in slow]
+        doubled = compare([(quiet, scaled)])
+        assert doubled is not None
+        assert doubled.ratio == pytest.approx(2 * found.ratio)
+        assert doubled.p <= found.p + 1e-9
+
+
+@given(st.lists(st.booleans(), max_size=12), st.integers(1, 5), st.integers(1, 5))
+def test_a_look_that_disagrees_never_confirms_and_one_alone_never_does(
+    looks: list[bool], agreeing: int, more: int
+) -> None:
+    of = agreeing + more
+    found = confirmed(looks, agreeing, of)
+    assert found == (bool(looks) and looks[-1] and sum(looks[-of:]) >= agreeing)
+    assert not confirmed([*looks, False], agreeing, of)
+    assert not confirmed([True], 2, 3)
+
+
+def test_a_neighbour_that_doubles_the_latency_disturbs_and_one_that_does_nothing_does_not() -> None:
+    quiet = windows(12)
+    slow, same = (compare([(quiet, windows(12, slower=by, seed=1))]) for by in (2.0, 1.0))
+    assert slow is not None
+    assert same is not None
+    assert slow.disturbs(neighbours=5)
+    assert slow.ratio == pytest.approx(2.0, rel=0.15)
+    assert not same.disturbs()
+
+
+def test_a_small_effect_is_left_alone_however_sure_it_is() -> None:
+    found = compare([(windows(200), windows(200, slower=1.1, seed=1))])
+    assert found is not None
+    assert found.p < 1e-6
+    assert not found.disturbs()
+
+
+def test_a_service_that_is_slow_since_it_has_more_to_do_is_not_disturbed() -> None:
+    assert compare([(windows(50), windows(50, slower=4, load=30, seed=1))]) is None
+    # Clients that wait for answers send less to a slow service: it carried more while it was quick.
+    found = compare([(windows(20, load=40), windows(20, slower=2, load=20, seed=1))])
+    assert found is not None
+    assert found.disturbs()
+
+
+def test_windows_are_compared_within_one_model_and_the_same_other_neighbours() -> None:
+    def made(beside: str, revision: str = "r1") -> Window:
+        return Window(ended=0.0, point=Point(1.0, 1.0), revision=revision, beside=frozenset(beside))
+
+    groups = split([made("a"), made(""), made("b"), made("ab"), made("a", "r2"), made("c", "r3")], "a")
+    assert [(len(quiet), len(disturbed)) for quiet, disturbed in groups] == [(1, 1), (1, 1)]
+
+
+def spans() -> Iterator[st.SearchStrategy[float]]:
+    yield from (st.floats(0, 100), st.floats(0, 100))
+
+
+@given(st.lists(st.tuples(*spans()).map(sorted).map(tuple), max_size=8), st.floats(0, 50), st.floats(51, 100))
+def test_the_share_that_spans_cover_is_a_share_and_grows_with_them(
+    given_spans: list[tuple[float, float]], start: float, end: float
+) -> None:
+    share = covered(start, end, given_spans)
+    assert 0 <= share <= 1 + 1e-9
+    assert covered(start, end, [*given_spans, (start, end)]) == pytest.approx(1)
+    assert covered(start, end, given_spans[1:]) <= share + 1e-9
+    assert covered(0, 10, [(2, 4), (3, 5), (9, float("inf"))]) == pytest.approx(0.4)
