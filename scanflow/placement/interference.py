@@ -17,9 +17,9 @@ LEAST_REQUESTS = 20
 """A window with fewer requests says nothing of its 95th percentile."""
 
 LEAST_PAIRS = 8
-"""With fewer pairs of windows nothing is decided. Seven that all point one way have p = 0.008."""
+"""With fewer pairs of windows nothing is decided. Eight that all point one way have p = 0.004."""
 
-LEVEL = 0.01
+LEVEL = 0.005
 LEAST_EFFECT = 1.2
 """From so many times the latency on, a neighbour disturbs."""
 
@@ -40,7 +40,7 @@ KEPT = 500
 """How many of the newest windows are remembered."""
 
 
-class Point(NamedTuple):
+class LoadPoint(NamedTuple):
     load: float
     """Requests a second that each instance took."""
 
@@ -52,7 +52,7 @@ class Window:
     """What a service did between two looks."""
 
     ended: float
-    point: Point
+    point: LoadPoint
     revision: str
     beside: frozenset[str] = frozenset()
     """Who ran meanwhile on cores that the service has too."""
@@ -79,7 +79,7 @@ class Slowdown:
         return self.p < LEVEL / max(1, neighbours) and self.ratio >= LEAST_EFFECT
 
 
-def helped(before: Sequence[Point], after: Sequence[Point]) -> tuple[Slowdown | None, bool | None]:
+def helped(before: Sequence[LoadPoint], after: Sequence[LoadPoint]) -> tuple[Slowdown | None, bool | None]:
     """Compare a service beside a neighbour before and after a move, and say whether that helped; None: there are not
     yet enough windows after it for those before it."""
     found = compare([(after, before)])
@@ -132,16 +132,16 @@ def confirmed(looks: Sequence[bool], agreeing: int = AGREEING, of: int = LOOKS) 
     return bool(looks) and looks[-1] and sum(list(looks)[-of:]) >= agreeing
 
 
-def split(windows: Iterable[Window], neighbour: str) -> list[tuple[list[Point], list[Point]]]:
+def split(windows: Iterable[Window], neighbour: str) -> list[tuple[list[LoadPoint], list[LoadPoint]]]:
     """Return quiet and disturbed windows that differ in this neighbour alone: same model, same others."""
-    groups: defaultdict[object, tuple[list[Point], list[Point]]] = defaultdict(lambda: ([], []))
+    groups: defaultdict[object, tuple[list[LoadPoint], list[LoadPoint]]] = defaultdict(lambda: ([], []))
     for one in windows:
         quiet, disturbed = groups[one.revision, one.beside - {neighbour}]
         (disturbed if neighbour in one.beside else quiet).append(one.point)
     return [group for group in groups.values() if all(group)]
 
 
-def compare(groups: Iterable[tuple[Sequence[Point], Sequence[Point]]]) -> Slowdown | None:
+def compare(groups: Iterable[tuple[Sequence[LoadPoint], Sequence[LoadPoint]]]) -> Slowdown | None:
     """Compare quiet and disturbed windows, group by group; None: too few are comparable."""
     pairs = [pair for quiet, disturbed in groups for pair in fair_pairs(quiet, disturbed)]
     if len(pairs) < LEAST_PAIRS:
@@ -156,9 +156,9 @@ def compare(groups: Iterable[tuple[Sequence[Point], Sequence[Point]]]) -> Slowdo
     )
 
 
-def fair_pairs(quiet: Iterable[Point], disturbed: Iterable[Point]) -> list[tuple[Point, Point]]:
+def fair_pairs(quiet: Iterable[LoadPoint], disturbed: Iterable[LoadPoint]) -> list[tuple[LoadPoint, LoadPoint]]:
     """Pair each disturbed window with a quiet one of comparable load, as many as there can be; each is used once."""
-    left, pairs = sorted(quiet), list[tuple[Point, Point]]()
+    left, pairs = sorted(quiet), list[tuple[LoadPoint, LoadPoint]]()
     for slow in sorted(disturbed):
         while left and left[0].load < SAME_LOAD * slow.load:
             left.pop(0)

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from scanflow.placement.interference import Disturbance, Point, Watch, Window, helped
+from scanflow.placement.interference import Disturbance, LoadPoint, Watch, Window, helped
 
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 DAYS, LOOKS = (400, 720) if LONG else (12, 240)
@@ -32,7 +32,7 @@ def day(seed: int, effect: float, *, noise: float = 0.25, wander: float = 0.1) -
         load = 20 + 12 * np.sin(2 * np.pi * minute / 360) + generator.normal(0, 1)
         drift = 0.95 * drift + generator.normal(0, wander * np.sqrt(1 - 0.95**2))
         latency = 0.03 / (1 - load / 50) * np.exp(drift + generator.normal(0, noise))
-        point = Point(float(load), float(latency * (effect if running else 1)))
+        point = LoadPoint(float(load), float(latency * (effect if running else 1)))
         yield Window(ended=60.0 * minute, point=point, revision="r", beside=JOB if running else frozenset())
 
 

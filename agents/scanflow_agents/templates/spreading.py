@@ -23,7 +23,7 @@ from scanflow.placement.interference import (
     LEAST_REQUESTS,
     LOOKS,
     Disturbance,
-    Point,
+    LoadPoint,
     Watch,
     Window,
     confirmed,
@@ -160,7 +160,7 @@ class Spreading:
             for one in self._watch.after(_ended(action))
             if neighbour in one.avoided and one.revision == was["revision"]
         ]
-        before = [Point(*point) for point in was["beside"]]  # type: ignore[union-attr,misc]
+        before = [LoadPoint(*point) for point in was["beside"]]  # type: ignore[union-attr,misc]
         found, better = helped(before, after)
         if found is None or better is None:
             return
@@ -233,7 +233,7 @@ def window_between(
             return None
         if ran:
             (beside if shares else avoided).add(name)
-    point = Point(requests / seconds / len(record.instances), p95_s)
+    point = LoadPoint(requests / seconds / len(record.instances), p95_s)
     return Window(
         ended=after.at, point=point, revision=now.id, beside=frozenset(beside), avoided=frozenset(avoided - beside)
     )

@@ -13,7 +13,7 @@ from scanflow.placement.interference import (
     LEAST_PAIRS,
     MOST_LOAD,
     SAME_LOAD,
-    Point,
+    LoadPoint,
     Window,
     compare,
     confirmed,
@@ -22,16 +22,20 @@ from scanflow.placement.interference import (
     split,
 )
 
-POINTS = st.lists(st.builds(Point, st.floats(0.1, 1000), st.floats(0.001, 10)), max_size=30)
+POINTS = st.lists(st.builds(LoadPoint, st.floats(0.1, 1000), st.floats(0.001, 10)), max_size=30)
 
 
-def windows(count: int, *, slower: float = 1.0, load: float = 20.0, seed: int = 0) -> list[Point]:
+def windows(count: int, *, slower: float = 1.0, load: float = 20.0, seed: int = 0) -> list[LoadPoint]:
     noise = random.Random(seed)
-    return [Point(load * noise.uniform(0.97, 1.03), 0.03 * slower * noise.lognormvariate(0, 0.1)) for _ in range(count)]
+    return [
+        LoadPoint(load * noise.uniform(0.97, 1.03), 0.03 * slower * noise.lognormvariate(0, 0.1)) for _ in range(count)
+    ]
 
 
 @given(POINTS, POINTS)
-def test_a_pair_is_of_comparable_load_and_no_window_is_in_two(quiet: list[Point], disturbed: list[Point]) -> None:
+def test_a_pair_is_of_comparable_load_and_no_window_is_in_two(
+    quiet: list[LoadPoint], disturbed: list[LoadPoint]
+) -> None:
     pairs = fair_pairs(quiet, disturbed)
     assert len(pairs) <= min(len(quiet), len(disturbed))
     assert all(SAME_LOAD * slow.load <= fast.load <= MOST_LOAD * slow.load for fast, slow in pairs)
@@ -42,14 +46,14 @@ def test_a_pair_is_of_comparable_load_and_no_window_is_in_two(quiet: list[Point]
 
 @given(POINTS, POINTS)
 def test_a_comparison_does_not_depend_on_the_order_and_takes_scale_with_it(
-    quiet: list[Point], slow: list[Point]
+    quiet: list[LoadPoint], slow: list[LoadPoint]
 ) -> None:
     found, turned = compare([(quiet, slow)]), compare([(quiet[::-1], slow[::-1])])
     assert found == turned
     if found is not None:
         assert found.pairs >= LEAST_PAIRS
         assert 0 <= found.p <= 1
-        scaled = [Point(one.load, one.p95_s * 2) for one in slow]
+        scaled = [LoadPoint(one.load, one.p95_s * 2) for one in slow]
         doubled = compare([(quiet, scaled)])
         assert doubled is not None
         assert doubled.ratio == pytest.approx(2 * found.ratio)
@@ -94,7 +98,7 @@ def test_a_service_that_is_slow_since_it_has_more_to_do_is_not_disturbed() -> No
 
 def test_windows_are_compared_within_one_model_and_the_same_other_neighbours() -> None:
     def made(beside: str, revision: str = "r1") -> Window:
-        return Window(ended=0.0, point=Point(1.0, 1.0), revision=revision, beside=frozenset(beside))
+        return Window(ended=0.0, point=LoadPoint(1.0, 1.0), revision=revision, beside=frozenset(beside))
 
     groups = split([made("a"), made(""), made("b"), made("ab"), made("a", "r2"), made("c", "r3")], "a")
     assert [(len(quiet), len(disturbed)) for quiet, disturbed in groups] == [(1, 1), (1, 1)]
