@@ -50,7 +50,9 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     unlabelled = 0
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = csv.DictReader(lines, strict=True)
+            separator = max(",;\t", key=lines.readline().count)  # a spreadsheet's depends on where its user lives
+            lines.seek(0)
+            rows = csv.DictReader(lines, strict=True, delimiter=separator)
             if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:
                 raise InvalidError(
                     f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"

@@ -355,9 +355,15 @@ def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with
     with pytest.raises(InvalidError, match=r"may hold labels\. Name another one"):
         run({"GET /labels": queue}, "labels", "--export", str(file))
     file.write_text(text.replace("3,train,", "3,train,yes"))
-    server = Answers({"PATCH /labels": [{"id": "r/1"}]})
-    assert "Labels given: 1; rows without a label: 1." in run(server, "labels", "--from", str(file)).stdout
-    assert server.asked[0][2] == {"labels": [{"id": "r/1", "label": "yes", "line": 3}]}
+    for written in (
+        file.read_text(),
+        file.read_text().replace(",", ";"),
+        "\ufeff" + file.read_text().replace(",", "\t"),
+    ):
+        file.write_text(written)
+        server = Answers({"PATCH /labels": [{"id": "r/1"}]})
+        assert "Labels given: 1; rows without a label: 1." in run(server, "labels", "--from", str(file)).stdout
+        assert server.asked[0][2] == {"labels": [{"id": "r/1", "label": "yes", "line": 3}]}
 
 
 @pytest.mark.parametrize(
