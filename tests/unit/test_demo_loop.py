@@ -11,7 +11,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent.records import Event
-from scanflow.errors import InternalError, NotFoundError, StepFailedError, UnavailableError
+from scanflow.errors import NotFoundError, StepFailedError, UnavailableError
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.application import load_demo, traffic_program
 from scanflow_client.demo.loop import LoopOutcome, Phase, loop_lines, phase_after, report_of, run_loop
@@ -138,7 +138,7 @@ def test_traffic_takes_orders_and_says_why_it_cannot_begin(tmp_path: Path) -> No
         traffic.send("drifted 5")
     assert traffic.responses == (Responses(kind="drifted", revision="r1", right=2, wrong=0, failed=0),)
     program.write_text("import sys; sys.exit('Error: no pictures')")
-    with pytest.raises(InternalError, match="no pictures"):
+    with pytest.raises(StepFailedError, match="no pictures"):
         TrafficProgram(program, log=tmp_path / "log")
 
 
@@ -207,7 +207,7 @@ def test_a_slow_machine_gets_longer_and_the_message_says_what_was_waited_for(
     program = tmp_path / "slow.py"
     program.write_text("import sys; sys.stdin.read()")
     monkeypatch.setattr("scanflow_client.demo.traffic.READY_S", 0.1)
-    with pytest.raises(InternalError, match=r"did not read its digits within 1 s \(start-up: 0 s\)"):
+    with pytest.raises(UnavailableError, match=r"did not read its digits within 1 s \(start-up: 0 s\)"):
         TrafficProgram(program, log=tmp_path / "log", startup_s=0.3)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from scanflow.errors import InternalError
+from scanflow.errors import StepFailedError, UnavailableError
 
 READY_S, READY_TIMES = 60.0, 2.0  # the longest that it may take to be ready: so long, or so often the start-up
 END_S = 30.0
@@ -65,8 +65,12 @@ class TrafficProgram:
             raise
         if not self._begun:
             self._kill()
-            why = "exited" if ready else f"did not read its digits within {limit_s:.0f} s (start-up: {startup_s:.0f} s)"
-            raise InternalError(f"The traffic program {why}. {self._log_text()}")
+            if ready:
+                raise StepFailedError(f"The traffic program exited. {self._log_text()}")
+            raise UnavailableError(
+                f"The traffic program did not read its digits within {limit_s:.0f} s (start-up: {startup_s:.0f} s). "
+                f"{self._log_text()}"
+            )
 
     def send(self, order: str) -> None:
         """Change what it sends: ``drifted 4``."""
@@ -74,7 +78,7 @@ class TrafficProgram:
             self._orders.write(order + "\n")
             self._orders.flush()
         except OSError as error:
-            raise InternalError(f"The traffic program has exited. {self._log_text()}") from error
+            raise StepFailedError(f"The traffic program has exited. {self._log_text()}") from error
 
     def stop(self) -> None:
         """Stop it; :attr:`responses` is final then."""
