@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+import scanflow as sf
 from tests.conftest import Cli, home_in
 from tests.server import ServerProcess, bearer
 from tests.waiting import until
@@ -117,6 +120,51 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(quick_cli: Cli, server: Se
     assert (asleep.returncode, "mnist:tracker is stopped" in asleep.stderr) == (3, True)
     assert quick_cli("replay", "tracker").returncode == 3
     assert quick_cli("replay", "tracker", "--trace", "trace.json").stdout == differs.stdout, "its trace is enough"
+
+
+NOTEBOOK = """
+import sys
+import scanflow as sf
+
+factor = 6
+
+@sf.step
+def load(count: int = 2) -> int:
+    return count * factor
+
+app = sf.Application(
+    name="notebook",
+    workflows=[sf.Workflow(name="training", nodes=[load.bind()])],
+    agents=[sf.Agent(name="tracker", modules=["tracker.py"])],
+)
+client = sf.Client(sys.argv[1], token=sys.argv[2])
+print([one.full_name for one in client.start_agents(app)], [one["name"] for one in client.strategies(app)])
+"""
+
+
+def test_agents_from_python_run_the_functions_of_the_notebook_that_is_gone(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "tracker.py").write_text(CODE)
+    command = [sys.executable, "-c", NOTEBOOK, server.url, server.token]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "['notebook:tracker'] ['retrain']\n", done.stderr
+    client = sf.Client(server.url, token=server.token)
+    until(lambda: client.agents("notebook")[0].sensors, f"the agent is there; see {server.log}")
+    (agent,) = client.agents("notebook")
+    call = f"{agent.url}/sensors/count"
+    httpx.post(call, json={"args": [1500]}, headers=bearer(server.token), timeout=30).raise_for_status()
+    until(client.approvals, "the strategy wants something")
+    newest = client.newest_event()
+    action = client.approve(reason="from a notebook")
+    assert action.intent.app == "notebook"
+    ended = next(client.events_after(newest, type="run.*", app="notebook", timeout_s=60))
+    assert client.wait(ended.subject.partition("/")[2], timeout_s=60).state == "succeeded"
+    assert client.output("load") == 42, "count=7, by the strategy; factor=6, by the notebook"
+    until(lambda: client.intents(app="notebook", state="succeeded"), "the action is done")
+    assert "from a notebook" in str(client.why(action.id))
+    assert [one["kind"] for one in client.journal("notebook:tracker")][:2] == ["sample", "intent"]
+    assert [one.full_name for one in client.stop_agents("notebook")] == ["notebook:tracker"]
 
 
 def test_labels_are_given_from_the_queue(quick_cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
