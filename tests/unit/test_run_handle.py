@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,29 @@ def test_a_client_of_another_program_waits_too(home: Path, app: sf.Application, 
     (tmp_path / "gate.open").touch()
     assert other.wait(run.name).state == "succeeded"
     assert run.wait().state == "succeeded"
+
+
+def test_two_runs_with_steps_in_this_process_keep_what_each_prints(home: Path, tmp_path: Path) -> None:
+    before = sys.stdout
+    client = sf.Client(progress=False)
+
+    @sf.step(in_process=True)
+    def talk(name: str) -> None:
+        print(name, "begins", flush=True)
+        until((tmp_path / name).exists, "its file is there")
+        print(name, "ends")
+
+    first, second = (
+        client.run(sf.Workflow(name=name, nodes=[talk.options(name="talk").bind(name)]), wait=False)
+        for name in ("one", "two")
+    )
+    until(
+        lambda: all(run.show().tasks[0].state == "running" and run.logs("talk") for run in (first, second)),
+        "both go on",
+    )
+    (tmp_path / "one").touch()
+    first.wait()
+    (tmp_path / "two").touch()
+    second.wait()
+    assert (first.logs("talk"), second.logs("talk")) == ("one begins\none ends\n", "two begins\ntwo ends\n")
+    assert sys.stdout is before

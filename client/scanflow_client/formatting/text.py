@@ -77,9 +77,9 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def shorten(text: str, limit: int = SHORT) -> str:
-    """Return free text on one line of at most ``limit`` characters."""
-    return one_line(text, limit)
+def shorten(text: str) -> str:
+    """Return free text on one line of at most 160 characters."""
+    return one_line(text, SHORT)
 
 
 def value_lines(value: Any) -> list[str]:

@@ -65,10 +65,24 @@ class _PerThread(io.TextIOBase):
         return self._now.fileno()
 
 
+_lock = threading.Lock()
+_followed: dict[str, _PerThread] = {}
+_runs = 0
+
+
 @contextmanager
 def captured_streams() -> Iterator[LogTo]:
-    """Make ``sys.stdout`` and ``sys.stderr`` follow threads; gives what opens the calling thread's logs in a folder."""
-    streams = {"stdout.log": _PerThread(sys.stdout), "stderr.log": _PerThread(sys.stderr)}
+    """Make ``sys.stdout`` and ``sys.stderr`` follow threads; gives what opens the calling thread's logs in a folder.
+
+    Several runs of one process share them: they are what they were once the last run has left.
+    """
+    global _runs  # noqa: PLW0603  as sys.stdout is
+    with _lock:
+        if not _runs:
+            _followed.update({"stdout.log": _PerThread(sys.stdout), "stderr.log": _PerThread(sys.stderr)})
+            sys.stdout, sys.stderr = _followed.values()
+        _runs += 1
+        streams = dict(_followed)
 
     @contextmanager
     def log_to(folder: Path) -> Iterator[None]:
@@ -80,11 +94,13 @@ def captured_streams() -> Iterator[LogTo]:
                 stack.callback(delattr, stream.logs, "file")
             yield
 
-    sys.stdout, sys.stderr = streams.values()
     try:
         yield log_to
     finally:
-        sys.stdout, sys.stderr = (stream.usual for stream in streams.values())
+        with _lock:
+            _runs -= 1
+            if not _runs:
+                sys.stdout, sys.stderr = (stream.usual for stream in streams.values())
 
 
 def run_function(
