@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, islice, zip_longest
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
@@ -29,7 +30,7 @@ some out. Pictures are found by ``data``: in the file ``data["file"]`` of the tr
 ``data["at"]``."""
 
 PICKED_JSON, PICKED_NPZ = "picked.json", "picked.npz"
-MOST_VALUES = 1000  # that a row is shown with
+MOST_VALUES, LONGEST = 1000, 1000  # of a row that is shown, and characters of a value
 
 
 def picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
@@ -76,29 +77,41 @@ def _with_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, A
     """Return points with what people need to see of them: ``row``, the values by their columns' names, unless they have
     it; or ``picture``, a small PNG in base64, with the picture's ``shape``."""
     from scanflow.drift.prediction_data import arrays_of
+    from scanflow.drift.samples import is_table, unpacked
     from scanflow.drift.thumbnail import thumbnail
 
     try:
         arrays = arrays_of(tracker, tracked, name=PICKED_NPZ)
-        samples = arrays["x"]
-    except (NotFoundError, InvalidError, KeyError):  # without them a point can be labelled by its id alone
-        return points
-    columns = [str(name) for name in arrays["columns"]] if "columns" in arrays else None
+        samples = unpacked("x", arrays)
+    except (NotFoundError, InvalidError):  # without them a point can be labelled by its id alone
+        arrays, samples = {}, []
+    columns = [str(name) for name in arrays.get("columns", ())]
+    if is_table(samples):
+        columns, samples = [str(name) for name in samples.columns], samples.to_numpy(dtype=object)
     found: list[dict[str, Any]] = []
-    for point, sample in zip(points, samples, strict=False):
-        if "row" not in point and sample.ndim == 1 and len(sample) <= MOST_VALUES:
-            names = columns or [f"column {number}" for number in range(len(sample))]
-            point = {**point, "row": dict(zip(names, map(_plain, sample.tolist()), strict=False))}
-        elif "row" not in point and (png := thumbnail(sample)) is not None:
+    for point, sample in zip_longest(points, samples[: len(points)]):
+        if isinstance(row := point.get("row"), Mapping):
+            point = {**point, "row": _shown(row.items())}
+        elif sample is not None and sample.ndim == 1:
+            names = columns or (f"column {number}" for number in count())
+            point = {**point, "row": _shown(zip(names, sample.tolist(), strict=False))}
+        elif sample is not None and (png := thumbnail(sample)) is not None:
             point = {**point, "picture": b64encode(png).decode(), "shape": list(sample.shape)}
         found.append(point)
-    return found + points[len(found) :]
+    return found
+
+
+def _shown(values: Iterable[tuple[str, Any]]) -> dict[str, JSON]:
+    return {str(name): _plain(value) for name, value in islice(values, MOST_VALUES)}
 
 
 def _plain(value: Any) -> JSON:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    value = _number(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)[:LONGEST]
 
 
 class SharedLabeller:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from scanflow.drift.samples import packed
 from scanflow.errors import InvalidError
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.label_queue import items_of, picked_points
@@ -39,10 +41,27 @@ def test_a_row_is_seen_with_its_columns_names(world: World, tmp_path: Path) -> N
     assert "picture" not in one
 
 
+def test_a_table_that_a_detection_packed_is_seen_as_it_was(world: World, tmp_path: Path) -> None:
+    table = pd.DataFrame({"rooms": [3, 4], "price": [1.5, np.nan], "city": ["Vic", None], "new": [True, False]})
+    one, other = queued(world, tmp_path, [{"id": "a"}, {"id": "b"}], packed("x", table))
+    assert one["row"] == {"rooms": 3, "price": 1.5, "city": "Vic", "new": True}
+    assert other["row"] == {"rooms": 4, "price": None, "city": None, "new": False}
+    json.dumps([one, other], allow_nan=False)
+
+
 def test_columns_without_names_are_numbered(world: World, tmp_path: Path) -> None:
     points: list[dict[str, Any]] = [{"id": "a"}, {"id": "b"}]
     one, _ = queued(world, tmp_path, points, {"x": np.zeros((2, 2))})
     assert one["row"] == {"column 0": 0.0, "column 1": 0.0}
+
+
+def test_a_row_is_cut_and_cleaned_to_what_the_queue_takes(world: World, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"a": float("nan"), "b": "x" * 5000, "c": [1]} | {
+        str(number): True for number in range(2000)
+    }
+    (one,) = queued(world, tmp_path, [{"id": "a", "row": given}], None)
+    assert (one["row"]["a"], len(one["row"]["b"]), one["row"]["c"], one["row"]["0"]) == (None, 1000, "[1]", True)
+    assert len(one["row"]) == 1000
 
 
 def test_a_picture_is_seen_and_its_size_is_told(world: World, tmp_path: Path) -> None:
