@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, did_you_mean
+
+WARM_UP = 100
+"""So many numbers of a stream say what its unit is."""
 
 
 class StreamDetector(Protocol):
@@ -55,7 +61,7 @@ class PageHinkley:
 
 
 class ADWIN:
-    """A window as long as it is alike (Bifet and Gavaldà, 2007): it is cut where two parts of it have unlike means.
+    """A window as long as it is alike (Bifet and Gavaldà, 2007): it is cut where two parts have the most unlike means.
 
     The window is kept as exponentially larger buckets, so n numbers take O(log n) memory.
     """
@@ -91,31 +97,30 @@ class ADWIN:
                 self._rows.append(deque())
             apart = (one - two) / 2**at
             self._rows[at + 1].append((one + two, spread + other + apart**2 * 2**at / 2))
-        changed = False
-        while self._seen % self._every == 0 and self._cut():
-            changed = True
-        return changed
+        return self._seen % self._every == 0 and self._cut()
 
     def _cut(self) -> bool:
-        """Drop the oldest bucket if the window has two parts of unlike means."""
+        """Drop what is before the split whose two parts have the most unlike means, if they are that unlike."""
         buckets = [(1 << at, *one) for at, row in reversed(list(enumerate(self._rows))) for one in row]
         n, total = sum(size for size, _, _ in buckets), sum(one for _, one, _ in buckets)
         if n < 10:
             return False
         mean = total / n
         variance = sum(spread + size * (one / size - mean) ** 2 for size, one, spread in buckets) / n
-        old, held = 0, 0.0
-        for size, one, _ in buckets[:-1]:
+        log = math.log(2 * math.log(n) / self._delta)
+        old, held, furthest, dropped = 0, 0.0, 1.0, 0
+        for count, (size, one, _) in enumerate(buckets[:-1], start=1):
             old, held = old + size, held + one
             if min(old, n - old) < 5:
                 continue
             harmonic = 1 / (1 / old + 1 / (n - old))
-            log = math.log(2 * math.log(n) / self._delta)
             bound = math.sqrt(2 / harmonic * variance * log) + 2 / (3 * harmonic) * log
-            if abs(held / old - (total - held) / (n - old)) > bound:
-                next(row for row in reversed(self._rows) if row).popleft()
-                return True
-        return False
+            apart = abs(held / old - (total - held) / (n - old)) / bound
+            if apart > furthest:
+                furthest, dropped = apart, count
+        for _ in range(dropped):
+            next(row for row in reversed(self._rows) if row).popleft()
+        return dropped > 0
 
 
 class KSWIN:
@@ -143,3 +148,61 @@ class KSWIN:
         if changed:
             self._values = deque(values[-self._newest :].tolist(), maxlen=self._values.maxlen)
         return changed
+
+
+class _EitherWay:
+    """Page and Hinkley's test for a mean that rises or falls, of numbers whose deviation is 1."""
+
+    def __init__(self) -> None:
+        self._up, self._down = (PageHinkley(delta=0.25, threshold=20.0) for _ in range(2))
+
+    def update(self, value: float) -> bool:
+        return self._up.update(value) | self._down.update(-value)
+
+
+DETECTORS: Mapping[str, Callable[[], StreamDetector]] = {
+    "adwin": ADWIN,
+    "kswin": lambda: KSWIN(level=1e-4),
+    "page-hinkley": _EitherWay,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Where a stream was found to have changed."""
+
+    row: int
+    """Counted from 0; the change itself came before."""
+
+    before: float
+    """The mean of the numbers since the last change."""
+
+    after: float
+    """The mean of those up to the next."""
+
+
+def changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin") -> list[Change]:
+    """Return where numbers that came one after the other changed: by ``adwin``, ``kswin`` or ``page-hinkley``.
+
+    They are measured in deviations of the first ``WARM_UP``, so that their unit does not matter.
+
+    Raises:
+        InvalidError: no such detector, or too few numbers.
+    """
+    if detector not in DETECTORS:
+        raise InvalidError(
+            f"There is no detector of streams {detector!r}.{did_you_mean(detector, DETECTORS)} "
+            f"There are {', '.join(DETECTORS)}."
+        )
+    numbers = np.asarray(values, np.float64)
+    if len(numbers) <= WARM_UP:
+        raise InvalidError(f"There are {len(numbers)} numbers, and more than {WARM_UP} are needed. Wait for more.")
+    first = numbers[:WARM_UP]
+    scaled = (numbers - first.mean()) / (float(first.std()) or 1.0)
+    watch = DETECTORS[detector]()
+    rows = [at for at, value in enumerate(scaled.tolist()) if watch.update(value)]
+    ends = [0, *rows, len(numbers)]
+    return [
+        Change(row=row, before=float(numbers[start:row].mean()), after=float(numbers[row:end].mean()))
+        for start, row, end in zip(ends, rows, ends[2:], strict=False)
+    ]

@@ -23,7 +23,7 @@ def draw_columns(found: Comparison, *, most: int = MOST_COLUMNS) -> str:
     parts = [svg.element("rect", width=width, height=height, **svg.paint("paper"))]
     for at, one in enumerate(shown):
         x, y = GAP + (at % 2) * (WIDTH + GAP), GAP + (at // 2) * (HEIGHT + GAP)
-        drawn = _column(asdict(one), colour="red" if one.p <= found.level else "ink")
+        drawn = _column(asdict(one), colour="red" if found.has_drifted(one) else "ink")
         parts.append(svg.element("g", drawn, transform=f"translate({x:g} {y:g})"))
     return svg.whole(height, "Columns, as they were and as they are", *parts, width=width) + "\n"
 

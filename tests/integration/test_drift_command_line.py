@@ -50,3 +50,19 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(quick_cli: Cli, tmp_
         assert refused.returncode == 2
         assert says in refused.stderr
     assert "level=0.5" in quick_cli("drift", "check", old, old, "--level", "0.5").stderr
+
+
+def test_segments_and_streams_are_looked_at(quick_cli: Cli, tmp_path: Path) -> None:
+    old, new = write(tmp_path / "old.csv", seed=1), write(tmp_path / "new.csv", seed=3, shift=6)
+    screen = quick_cli("drift", "check", old, new, "--by", "city").stdout
+    assert "segment" in screen
+    told = json.loads(quick_cli("drift", "check", old, new, "--by", "city", "--json").stdout)
+    assert {(one["name"], one["drifted"], one["columns"][0]["name"]) for one in told["segments"]} == {
+        ("Oslo", True, "age"),
+        ("Rome", True, "age"),
+    }
+    (tmp_path / "both.csv").write_text((tmp_path / "old.csv").read_text() + (tmp_path / "new.csv").read_text()[8:])
+    (change,) = json.loads(quick_cli("drift", "stream", "both.csv", "age", "--json").stdout)
+    assert 400 < change["row"] < 560
+    assert quick_cli("drift", "stream", new, "age", "--detector", "kswin").stdout == "No change.\n"
+    assert "no column 'city' of numbers" in quick_cli("drift", "stream", new, "city").stderr

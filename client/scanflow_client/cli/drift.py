@@ -1,7 +1,8 @@
-"""Commands on drift that need no agent: drift check."""
+"""Commands on drift that need no agent: drift check, drift stream."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -25,21 +26,49 @@ def check(
     min_effect: Annotated[
         float, typer.Option(help="A column whose distribution moved by less than this (0 to 1) has not drifted.")
     ] = 0.0,
+    by: Annotated[str, typer.Option(help="Look within each category of this column, too.")] = "",
     fail_on_drift: Annotated[bool, typer.Option("--fail-on-drift", help="Exit with 3 if there is drift.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the columns that moved most into this SVG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a table has drifted from another, and in which columns."""
     from scanflow.drift.read import read_pair
+    from scanflow.drift.segments import Segment, compare_by
     from scanflow.drift.two_sample import compare
     from scanflow_client.formatting.drift import comparison_json, comparison_screen
 
     before, after = read_pair(reference, current)
-    found = compare(before, after, level=level, least_effect=min_effect)
+    within: list[Segment] = []
+    if by:
+        found, within = compare_by(before, after, by, level=level, least_effect=min_effect)
+    else:
+        found = compare(before, after, level=level, least_effect=min_effect)
     if plot is not None:
         from scanflow.reports.distributions import draw_columns
 
         plot.write_text(draw_columns(found), encoding="utf-8")
-    respond(comparison_json(found), as_json, lambda: comparison_screen(found, before, after))
-    if fail_on_drift and found.drifted:
+    told = comparison_json(found, within)
+    respond(told, as_json, lambda: comparison_screen(found, before, after, within))
+    if fail_on_drift and told["drifted"]:
         raise typer.Exit(EXIT_DRIFTED)
+
+
+@drift.command()
+def stream(
+    file: Annotated[Path, typer.Argument(help="Rows in the order they came: CSV, Parquet, npz.")],
+    column: Annotated[str, typer.Argument(help="The column of numbers: a latency, an error, a feature.")],
+    detector: Annotated[str, typer.Option(help="adwin, kswin or page-hinkley.")] = "adwin",
+    as_json: JsonOption = False,
+) -> None:
+    """Say where a stream of numbers has changed."""
+    from scanflow.drift.read import read_table
+    from scanflow.drift.streaming import changes
+    from scanflow.errors import InvalidError
+    from scanflow_client.formatting.drift import changes_screen
+
+    table = read_table(file)
+    if column not in table.columns or not table.columns[column].is_numeric:
+        raise InvalidError(f"{file.name} has no column {column!r} of numbers. It has {', '.join(table.columns)}.")
+    values = table.columns[column]
+    found = changes(values.values[~values.missing], detector)
+    respond([asdict(one) for one in found], as_json, lambda: changes_screen(found))

@@ -1,4 +1,4 @@
-"""What ``scanflow drift check`` prints."""
+"""What ``scanflow drift`` prints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import counted, percent
 
 if TYPE_CHECKING:
+    from scanflow.drift.segments import Segment
+    from scanflow.drift.streaming import Change
     from scanflow.drift.table import DataTable
     from scanflow.drift.two_sample import ColumnDrift, Comparison
 
@@ -17,19 +19,27 @@ MOST = 10
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def comparison_json(found: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON holds it."""
-    return {
-        "drifted": found.drifted,
+def comparison_json(found: Comparison, within: Sequence[Segment] = ()) -> dict[str, Any]:
+    """Return a comparison as JSON holds it, with those of the segments if there are any."""
+    told = {
+        "drifted": found.drifted or any(one.found.drifted for one in within if one.found),
         "p": found.p,
         "level": found.level,
         "rows": {"reference": found.rows[0], "current": found.rows[1]},
         "columns": [{name: one for name, one in asdict(each).items() if name != "shares"} for each in found.columns],
-        "joint": [asdict(one) for one in found.joint],
+        "joint": [{"test": one.test, "p": one.p, "columns": one.columns} for one in found.joint],
     }
+    rows = [{"reference": one.rows[0], "current": one.rows[1]} for one in within]
+    segments = [
+        {"name": one.name, "rows": both, **({} if one.found is None else comparison_json(one.found))}
+        for one, both in zip(within, rows, strict=True)
+    ]
+    return told | ({"segments": segments} if within else {})
 
 
-def comparison_screen(found: Comparison, reference: DataTable, current: DataTable) -> Screen:
+def comparison_screen(
+    found: Comparison, reference: DataTable, current: DataTable, within: Sequence[Segment] = ()
+) -> Screen:
     """Return the verdict, the columns that moved most, and what all columns say together."""
     old, new = found.rows
     verdict = "Drifted" if found.drifted else "No drift"
@@ -48,7 +58,25 @@ def comparison_screen(found: Comparison, reference: DataTable, current: DataTabl
     for one in by_joint:
         about = f": {', '.join(one.columns)}" if one.columns else ""
         lines.append(f"All columns together ({_TESTS[one.test]}): p {one.p:.3g}{about}")
+    if within:
+        lines.append(Table(("segment", "reference", "current", "p", "drifted in"), [_segment(one) for one in within]))
     return lines
+
+
+def _segment(one: Segment) -> tuple[str, ...]:
+    old, new = (f"{count:,}" for count in one.rows)
+    if one.found is None:
+        return one.name, old, new, "-", "too few rows"
+    named = ", ".join(column.name for column in one.found.named[:MOST])
+    return one.name, old, new, f"{one.found.p:.3g}", (named or "all together") if one.found.drifted else "-"
+
+
+def changes_screen(found: Sequence[Change]) -> Screen:
+    """Return where a stream changed."""
+    if not found:
+        return ["No change."]
+    rows = [(f"{one.row:,}", f"{one.before:.4g}", f"{one.after:.4g}") for one in found]
+    return [f"{counted(len(found), 'change')}.", Table(("seen at row", "mean before", "mean after"), rows)]
 
 
 _TESTS = {
@@ -63,7 +91,7 @@ def _row(one: ColumnDrift, found: Comparison, reference: DataTable, current: Dat
 
     bars = shares(reference.columns[one.name], current.columns[one.name], most=12)
     tallest = max(*bars.reference, *bars.current, 1e-9)
-    mark = "*" if one.p <= found.level and one.effect >= found.least_effect else ""
+    mark = "*" if found.has_drifted(one) else ""
     return (
         f"{one.name}{mark}",
         one.test,

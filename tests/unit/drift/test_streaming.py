@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from scanflow.drift.streaming import ADWIN, KSWIN, PageHinkley, StreamDetector
+from scanflow.drift import streaming
+from scanflow.drift.streaming import ADWIN, KSWIN, PageHinkley, StreamDetector, changes
 from scanflow.errors import InvalidError
 
 DETECTORS: dict[str, Callable[[], StreamDetector]] = {
@@ -58,3 +59,24 @@ def test_kswin_sees_a_change_of_the_spread_alone() -> None:
 def test_settings_that_cannot_be_are_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(InvalidError):
         wrong()
+
+
+@pytest.mark.parametrize("name", streaming.DETECTORS)
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_changes_are_told_with_their_means_whatever_the_unit_and_the_way(name: str, unit: float) -> None:
+    generator = np.random.default_rng(1)
+    values = np.concatenate([generator.normal(5, 1, size=600), generator.normal(3, 1, size=600)])
+
+    (change, *more) = changes((values * unit).tolist(), name)
+
+    assert 600 < change.row < 700
+    assert (change.before / unit, change.after / unit) == pytest.approx((5, 3), abs=0.3)
+    assert not more
+    assert changes(values[:600].tolist(), name) == []
+
+
+def test_a_stream_that_is_short_and_a_detector_that_is_not_there_are_told() -> None:
+    with pytest.raises(InvalidError, match="more than 100 are needed"):
+        changes([1.0] * 100)
+    with pytest.raises(InvalidError, match=r"'adwni'\. Did you mean 'adwin'\?.*kswin"):
+        changes([1.0] * 200, "adwni")

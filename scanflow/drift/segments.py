@@ -1,0 +1,55 @@
+"""Drift within each category of a column, which rows of other categories hide: all looked at, at one error level."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from scanflow.drift.table import FEW_VALUES, LEAST_ROWS, DataTable
+from scanflow.drift.two_sample import Comparison, compare
+from scanflow.errors import InvalidError
+
+MOST_SEGMENTS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One category."""
+
+    name: str
+    rows: tuple[int, int]
+    found: Comparison | None
+    """None: there are too few rows of it on a side."""
+
+
+def compare_by(
+    reference: DataTable, current: DataTable, by: str, *, level: float = 0.01, least_effect: float = 0.0
+) -> tuple[Comparison, list[Segment]]:
+    """Compare two tables as a whole and within each category of a column, the commonest first.
+
+    Raises:
+        InvalidError: there is no such column, or it has too many values.
+    """
+    if by not in reference.columns or by not in current.columns:
+        raise InvalidError(f"There is no column {by!r} to look by. There are {', '.join(reference.columns)}.")
+    both = reference.columns[by].then(current.columns[by])
+    levels, codes, counts = both.levels
+    if both.is_numeric and len(levels) > FEW_VALUES:
+        raise InvalidError(f"{by!r} has {len(levels)} different numbers. Give a column of categories.")
+    rest = [
+        DataTable({name: one for name, one in table.columns.items() if name != by}) for table in (reference, current)
+    ]
+    parts: list[tuple[str, DataTable, DataTable]] = []
+    for at in np.argsort(counts, kind="stable")[::-1][:MOST_SEGMENTS]:
+        old, new = np.flatnonzero(codes[: reference.rows] == at), np.flatnonzero(codes[reference.rows :] == at)
+        parts.append((f"{levels[at]:g}" if both.is_numeric else str(levels[at]), rest[0].at(old), rest[1].at(new)))
+    enough = [min(old.rows, new.rows) >= LEAST_ROWS for _, old, new in parts]
+    shared = level / (1 + sum(enough))
+    options = {"level": shared, "least_effect": least_effect, "permutations": max(999, math.ceil(5 / shared))}
+    whole = compare(reference, current, **options)  # type: ignore[arg-type]  # level and least_effect are floats
+    return whole, [
+        Segment(name=name, rows=(old.rows, new.rows), found=compare(old, new, **options) if fits else None)  # type: ignore[arg-type]
+        for (name, old, new), fits in zip(parts, enough, strict=True)
+    ]

@@ -1,0 +1,35 @@
+"""Drift inside one category, which the others hide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scanflow.drift.segments import compare_by
+from scanflow.drift.table import DataTable
+from scanflow.errors import InvalidError
+
+
+def shop(generator: np.random.Generator, n: int, *, lima: float) -> DataTable:
+    city = generator.choice(np.array(["Rome", "Oslo", "Lima", "Bonn"]), n, p=[0.6, 0.3, 0.09, 0.01])
+    return DataTable.of({"city": city, "price": generator.normal(size=n) + lima * (city == "Lima")})
+
+
+def test_a_segment_that_drifts_is_named_though_the_whole_does_not() -> None:
+    generator = np.random.default_rng(0)
+    whole, within = compare_by(shop(generator, 1500, lima=0), shop(generator, 600, lima=1.2), "city")
+
+    found = {one.name: one.found for one in within}
+    assert list(found) == ["Rome", "Oslo", "Lima", "Bonn"]
+    assert found["Bonn"] is None, "too few rows"
+    assert [name for name, one in found.items() if one is not None and one.drifted] == ["Lima"]
+    assert whole.level == pytest.approx(0.01 / 4)
+    assert {one.name for one in whole.columns} == {"city", "price"}
+
+
+def test_a_column_that_is_no_category_is_refused() -> None:
+    table = shop(np.random.default_rng(0), 100, lima=0)
+    with pytest.raises(InvalidError, match=r"no column 'town'.*city, price"):
+        compare_by(table, table, "town")
+    with pytest.raises(InvalidError, match="100 different numbers"):
+        compare_by(table, table, "price")
