@@ -247,6 +247,12 @@ def test_the_label_queue_and_what_people_disagree_on() -> None:
     assert_snapshot("labels", drawn(*screens))
 
 
+def test_what_was_decided_of_a_model_is_an_event_in_words() -> None:
+    evidence = {"verdict": "wait", "reason": "evaluated on 40 points of 50", "slices": []}
+    line = control_plane.event_line(Event(at=NOW, type="model.judged", app="a", data={"evidence": evidence}))
+    assert line.endswith("evaluated on 40 points of 50")
+
+
 def test_the_control_plane() -> None:
     server = {"url": "http://127.0.0.1:46666", "pid": 8, "ready": True, "reason": None}
     tracker = {"url": "http://t", "pid": 7, "alive": True, "ready": False, "log": "/log"}

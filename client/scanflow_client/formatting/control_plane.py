@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.records import AgentView
+from scanflow.drift.promotion import sentence
 from scanflow.masking import masked
 from scanflow_client.formatting.agents import agent_row
 from scanflow_client.formatting.table import Screen, Table
@@ -58,8 +59,10 @@ def tokens_table(tokens: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def event_line(event: Event) -> str:
-    """Return one event on one line: time, type, application, subject, data."""
-    data = shorten(as_json(masked(event.data))) if event.data else ""
+    """Return one event on one line: time, type, application, subject, and the evidence in words or the data."""
+    evidence = event.data.get("evidence")
+    data = sentence(evidence) if isinstance(evidence, dict) else ""
+    data = data or (shorten(as_json(masked(event.data))) if event.data else "")
     return f"{clock(event.at)}  {event.type:<18}  {event.app:<12}  {event.subject}  {data}".rstrip()
 
 
