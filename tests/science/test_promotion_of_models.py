@@ -16,7 +16,7 @@ from scanflow.drift.promotion import CURRENT
 from tests.science.retrained_models import CLEAN, Digits, Pair, Samples, compared
 
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
-SEEDS = 60 if LONG else 3
+SEEDS = 30 if LONG else 3
 BUDGET, SHARE = 600, 0.3
 KINDS, SHIFTS = ("nothing", "little", "all", "alone"), ("noise", "moved", "hidden", "turned")
 SLACK = 0.0 if LONG else 0.15
@@ -24,8 +24,8 @@ SLACK = 0.0 if LONG else 0.15
 
 @cache
 def pairs() -> Sequence[Pair]:
-    found = [(seed, drift, kind) for seed in range(SEEDS) for drift in SHIFTS for kind in KINDS]
-    return [Digits(seed).pair(kind, drift, BUDGET, SHARE) for seed, drift, kind in found]
+    divided = [Digits(seed) for seed in range(SEEDS)]
+    return [one.pair(kind, drift, BUDGET, SHARE) for one in divided for drift in SHIFTS for kind in KINDS]
 
 
 def promoted(which: Callable[[Pair], bool]) -> tuple[float, int]:
@@ -71,7 +71,7 @@ def three_drifts(seed: int) -> list[tuple[str, float, float]]:
     """Have a model meet three drifts, one after the other; return of each promotion its drift, its true gain there, and
     the least true gain on what was known before."""
     digits = Digits(seed)
-    champion = digits.model(seed)
+    champion = digits.champion
     labelled: list[Samples] = []
     earlier: dict[str, Samples] = {}
     made: list[tuple[str, float, float]] = []

@@ -248,7 +248,7 @@ def test_the_label_queue_and_what_people_disagree_on() -> None:
 
 
 def test_what_was_decided_of_a_model_is_an_event_in_words() -> None:
-    evidence = {"verdict": "wait", "reason": "evaluated on 40 points of 50", "slices": []}
+    evidence: dict[str, Any] = {"verdict": "wait", "reason": "evaluated on 40 points of 50", "slices": []}
     line = control_plane.event_line(Event(at=NOW, type="model.judged", app="a", data={"evidence": evidence}))
     assert line.endswith("evaluated on 40 points of 50")
 
