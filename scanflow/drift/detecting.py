@@ -45,7 +45,7 @@ def detect(
     options: dict[str, Any] | None = None,
     prepare: str = "",
     input_name: str | None = None,
-    budget: int = 200,
+    budget: int = 600,
     evaluation_share: float = 0.3,
     reference_size: int = 2000,
     seed: int = 1,

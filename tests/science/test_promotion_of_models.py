@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
+from inspect import signature
 
 import numpy as np
 
 from scanflow.drift.promotion import CURRENT
+from scanflow.drift.workflows import detection
 from tests.science.retrained_models import CLEAN, Digits, Pair, Samples, compared
 
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 SEEDS = 30 if LONG else 3
-BUDGET, SHARE = 600, 0.3
+BUDGET, SHARE = (signature(detection).parameters[name].default for name in ("budget", "evaluation_share"))
 KINDS, SHIFTS = ("nothing", "little", "all", "alone"), ("noise", "moved", "hidden", "turned")
 SLACK = 0.0 if LONG else 0.15
 

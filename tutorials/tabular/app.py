@@ -37,7 +37,7 @@ def ground_truth(items, context):  # here the truth is known; elsewhere people l
 
 loans = sf.Service(name="loans", model="models:/loans@champion")
 serve = sf.Workflow(name="serve", type="online", nodes=[loans], serving=sf.Serving(record=1))
-workflows = [serve, sf.drift.detection(model="loans"), sf.drift.retraining(model="loans", fit=fit, data=data)]
+flows = [serve, sf.drift.detection(model="loans", budget=200), sf.drift.retraining(model="loans", fit=fit, data=data)]
 checker = {"interval_s": 2, "cool_down_s": 10, "labeller": "app.py:ground_truth"}  # once an hour, if left out
 agents = [
     sf.Agent(
@@ -47,4 +47,4 @@ agents = [
     sf.Agent(name="planner", template="planner", parameters={"interval_s": 2, "cool_down_s": 10}),
     sf.Agent(name="executor", template="executor", parameters={"interval_s": 1, "guard_s": 5}),
 ]
-app = sf.Application(name="tabular", team="datascience", workflows=workflows, agents=agents, tracker=sf.Tracker())
+app = sf.Application(name="tabular", team="datascience", workflows=flows, agents=agents, tracker=sf.Tracker())
