@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,6 +13,8 @@ from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 
 IMAGE_NOTE = "image not used here"
+_BY_VALUE = re.compile(r"^[0-9a-f]{64}\.pickle:")
+"""What a server names a function by that a program or notebook sent it."""
 
 
 class PlannedStep(BaseModel):
@@ -122,7 +125,7 @@ def _memory(step: PlannedStep, machine_cores: float) -> int:
 def _plan_step(workflow: Workflow, name: str, wave: int) -> PlannedStep:
     node = workflow.by_name[name]
     assert isinstance(node, Executor)
-    runs = node.mainfile or str(node.function)
+    runs = node.mainfile or _BY_VALUE.sub("by value: ", str(node.function))
     return _planned(workflow, node, wave, runs=runs, notes=_notes(node)).model_copy(update={"width": _width(node)})
 
 

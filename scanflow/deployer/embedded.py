@@ -152,7 +152,7 @@ class EmbeddedDeployer(Deployer):
                 raise goes_on(record.name, timeout_s)
             self._sleep(RUN_POLL_S)
             record = self.show(record.name)
-        return self.show(record.name)  # one that ended between two looks seemed to be nobody's
+        return record
 
     def _prepare(self, request: RunRequest) -> tuple[str | None, RunDefinition]:
         """Return what is to be run, checked, and the name of the run that it goes on with; None: a new one."""

@@ -46,6 +46,7 @@ def total(points: list) -> int:
 made = make.bind()
 app = sf.Application(name="notebook", team="tests", workflows=[sf.Workflow(name="w", nodes=[made, total.bind(made)])])
 client = sf.Client(sys.argv[1], token=sys.argv[2], progress=False)
+assert [step.runs for step in client.plan(app).steps] == ["by value: make", "by value: total"]
 record = client.run(app, parameters={"count": 3})
 print(record.name, client.output("total"))
 """

@@ -198,7 +198,9 @@ class LocalBackend:
 
     def show(self, name: str) -> RunRecord:
         with self._journal() as journal:
-            return self._complete(journal, journal.run(name))
+            found = self._complete(journal, journal.run(name))
+            # One that ended between two looks, at the journal and at the lock, seems to be nobody's.
+            return self._complete(journal, journal.run(name)) if found.state == "interrupted" else found
 
     def follow(self, name: str, since: int = -1) -> tuple[RunRecord, int]:
         with self._journal() as journal:
