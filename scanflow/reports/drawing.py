@@ -155,7 +155,7 @@ def dated(begin: float, end: float) -> str:
 
 def time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> str:
     """Return an axis with round times of day in UTC below it."""
-    most = max((right - left) / 90, 1)
+    most = max((right - left) / 75, 1)
     step = next(
         (one for one in STEPS_S if (end - begin) / one <= most), 86400 * math.ceil((end - begin) / 86400 / most)
     )

@@ -99,17 +99,19 @@ def answers_of(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) -> 
         if one.get("purpose") == "evaluate" and label is not None and guess not in (None, -1):
             rights.setdefault(str(one.get("run")), []).append(str(guess) == str(label))
     windows: dict[str, float] = {}
-    champions: list[tuple[float, int]] = []  # from when on; the first may have been it before
+    champions: list[tuple[float, str]] = []  # from when on; the first may have been it before
+    asked = ""
     for event in events:
         if event.type == "drift.found" and event.data.get("run") in rights:
             windows.setdefault(str(event.data["run"]), event.at)
         names = {"model.judged": ("champion",), "model.promoted": ("before", "version")}.get(event.type, ())
         numbers = [_number(event.data.get(name)) for name in names if name != "before" or not champions]
-        champions += [(event.at, number) for number in numbers if number is not None]
+        champions += [(event.at, f"V{number}") for number in numbers if number is not None]
+        asked = asked or (str(event.data.get("version")) if event.type == MEASURED else "")
     found = []
     for run, at in windows.items():
-        served = [number for since, number in champions if since <= at][-1:] or [one for _, one in champions[:1]]
-        version = f"V{served[0]}" if served else "the model in use"
+        served = [version for since, version in champions if since <= at][-1:] or [one for _, one in champions[:1]]
+        version = served[0] if served else asked or "the model in use"
         found.append(Answers(at=at, version=version, right=sum(rights[run]), n=len(rights[run])))
     return found
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from scanflow.reports import drawing as svg
 
-LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 56.0, 14.0, 56.0, 150.0, 32.0
+LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 56.0, 14.0, 10.0, 150.0, 32.0
 ROWS, ROW_PX = 3, 16.0
 LINES = ("blue", "green", "violet", "amber")
 """The colours of the first, second … thing; then again."""
@@ -59,10 +59,16 @@ def chart(
     step = max(svg.nice_step(high - low, 4), 0.01 if "%" in form else 0.0)  # else two ticks would read alike
     low = step * math.floor(low / step + 1e-9) if limits[0] is None else low
     high = max(low + step, step * math.ceil(high / step - 1e-9) if limits[1] is None else high)
-    right, foot = width - RIGHT, TOP + HEIGHT
+    right = width - RIGHT
 
     def x_of(at: float) -> float:
         return LEFT + (min(max(at, begin), end) - begin) / (end - begin) * (right - LEFT)
+
+    places = svg.place(
+        [(x_of(one.at), svg.text_width(one.words)) for one in marks], left=LEFT, right=right, rows=ROWS, gap=4
+    )
+    head = TOP + ROW_PX * max((1 + label.row for label in places if label), default=0)
+    foot = head + HEIGHT
 
     def y_of(value: float) -> float:
         return foot - (value - low) / (high - low) * HEIGHT
@@ -71,11 +77,8 @@ def chart(
     for tick in svg.ticks(low, high, 4):
         parts.append(svg.line(LEFT, y_of(tick), right, y_of(tick), "line"))
         parts.append(svg.text(form.format(tick), LEFT - 8, y_of(tick) + 4, "soft", anchor="end"))
-    places = svg.place(
-        [(x_of(one.at), svg.text_width(one.words)) for one in marks], left=LEFT, right=right, rows=ROWS, gap=4
-    )
     for mark, label in zip(marks, places, strict=True):
-        x, top = x_of(mark.at), TOP - 8 - (label.row * ROW_PX if label else 0)
+        x, top = x_of(mark.at), head - 8 - (label.row * ROW_PX if label else 0)
         parts.append(svg.line(x, top + 4, x, foot, mark.colour, stroke_dasharray="4 4"))
         if label:
             parts.append(svg.text(mark.words, label.middle, top, mark.colour))

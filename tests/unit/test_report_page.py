@@ -285,6 +285,9 @@ def test_only_points_drawn_at_random_tell_the_accuracy_and_unlabelled_ones_or_un
     [one] = answers_of([found(1, "a-b-0"), EVIDENCED], points)
     assert (one.at, one.version, one.right, one.n) == (101.0, "V1", 1, 1)
     assert answers_of([found(1, "a-b-0")], labels("other-run-1", 1, 1)) == []
+    asked: dict[str, Any] = {"since": 90.0, "version": "V7", "requests": 5, "errors": 0}
+    [before] = answers_of([told(0, "service.measured", **asked), found(1, "a-b-0")], labels("a-b-0", 1, 1))
+    assert before.version == "V7"  # no version was compared yet
 
 
 def test_counts_that_anybody_told_in_another_form_are_left_out() -> None:
