@@ -25,7 +25,7 @@ from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import percent
 from scanflow_client.report import labels_so_far, report_page
 
-TIMEOUT_S, TIMEOUT_TIMES = 600.0, 15.0  # the longest that a promotion may take: so long, or so often the start-up
+TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # the longest that a promotion may take: so long, or so often the start-up
 LEAST_ANSWERS = 40  # of which the report draws the share of right ones
 TAIL_S = 4.0  # how long traffic goes on after it, so that the new champion can be compared with the old one
 _POLL_S = 0.25
