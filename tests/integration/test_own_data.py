@@ -160,3 +160,30 @@ def test_a_model_with_types_of_its_own_is_saved_as_a_pickle() -> None:
     from scanflow.knowledge.mlflow.models import _sklearn_format
 
     assert _sklearn_format(FunctionTransformer(people)) == {"serialization_format": "cloudpickle"}
+
+
+class ByContext:
+    def predict(self, context: Any, model_input: Any) -> Any:  # noqa: ARG002  MLflow gives it
+        return np.asarray(model_input)[:, :1]
+
+
+class Scores:
+    def predict(self, x: Any) -> Any:
+        return np.asarray(x)
+
+
+@pytest.mark.parametrize(
+    ("native", "x", "says", "probabilities"),
+    [
+        (ByContext(), [[3.0, 1.0], [4.0, 1.0]], [3.0, 4.0], None),
+        (Scores(), [[0.2, 0.8], [0.6, 0.4]], [1, 0], [[0.2, 0.8], [0.6, 0.4]]),
+        (Scores(), [[2.0, -1.0], [0.6, 0.9]], [0, 1], None),
+    ],
+    ids=["numbers", "probabilities", "logits"],
+)
+def test_what_a_model_says_is_read_as_labels_or_numbers(native: Any, x: Any, says: Any, probabilities: Any) -> None:
+    from scanflow.knowledge.mlflow.models import FittedModel
+
+    model, found = FittedModel(native), FittedModel(native).probabilities(x)
+    assert model.predict(x).tolist() == says
+    assert (None if found is None else found.tolist()) == probabilities

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ class FittedModel:
 
         if _is_keras(self.native):
             return np.asarray(self.native.predict(x, batch_size=_BATCH, verbose=0))
-        found = np.asarray(self.native.predict(x))
+        takes_context = "context" in inspect.signature(self.native.predict).parameters  # a PythonModel, not yet saved
+        found = np.asarray(self.native.predict(None, x) if takes_context else self.native.predict(x))
         return found.reshape(-1) if found.ndim == 2 and found.shape[1] == 1 else found
 
 

@@ -21,7 +21,7 @@ def tracker() -> MemoryKnowledge:
 
 def recorded(tracker: MemoryKnowledge, folder: Path, **arrays: Any) -> str:
     file = folder / "171-1-0.npz"
-    np.savez(file, **{name.replace("_", ":"): value for name, value in arrays.items()})
+    np.savez(file, **{name.replace("_", ":", 2): value for name, value in arrays.items()})
     return tracker.log_run("mnist", "data", artifacts=file).run_id
 
 
@@ -143,3 +143,21 @@ def labels(tracker: MemoryKnowledge, folder: Path, points: list[dict[str, Any]])
     file = folder / "labels.json"
     file.write_text(json.dumps(points))
     return tracker.log_run("mnist", "data", artifacts=file).run_id
+
+
+def test_a_table_comes_back_by_column_whole_or_one_by_one_with_text_and_missing_values(
+    tracker: MemoryKnowledge, tmp_path: Path
+) -> None:
+    text = {"input_city": np.frombuffer(b"OsloRome", np.uint8), "input_city_ends": np.array([4, 4, 8])}
+    apart = recorded(tracker, tmp_path, input_age=np.array([1.0, np.nan, 3.0]), **text)
+    found = collect(tracker, [apart], columns=["age", "city"]).x
+    assert found["city"].tolist() == ["Oslo", "", "Rome"]
+    assert found["age"].isna().tolist() == [False, True, False]
+
+    whole = recorded(tracker, tmp_path, input_rows=np.array([[5.0, 6.0]]))
+    single = recorded(tracker, tmp_path, input_age=np.array([[1]]), input_wage=np.array([[2]]))
+    both = collect(tracker, [whole, single], columns=["age", "wage"])
+    assert both.x.to_numpy().tolist() == [[5.0, 6.0], [1.0, 2.0]]
+    assert both.ids == [f"{whole}:0", f"{single}:0"]
+    with pytest.raises(InvalidError, match="no column 'wage'"):
+        collect(tracker, [apart], columns=["age", "wage"])
