@@ -57,7 +57,7 @@ def retrain(
     check_target(known.y_train, tolerance)
     address = model_uri or f"models:/{model_name}@{alias}"
     points, given = _points(tracker, app, team, labels)
-    labelled = _Labelled.of(samples_of(tracker, points), points, given, known, evaluation_share, tolerance)
+    labelled = LabelledPoints.of(samples_of(tracker, points), points, given, known, evaluation_share, tolerance)
     example, y = known.x_train, known.y_train
     if evaluate:
         challenger = models.load(evaluate)
@@ -99,12 +99,13 @@ def retrain(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Labelled:
+class LabelledPoints:
     """Labelled points (n,): which of them are to learn from, and which to evaluate by."""
 
     x: Samples
     y: NDArray[Any]
     windows: Sequence[str]
+    digests: Sequence[str]
     train: NDArray[np.intp]
     evaluate: NDArray[np.intp]
     wrong: Sequence[int]
@@ -121,18 +122,19 @@ class _Labelled:
         known: TrainingData,
         share: float,
         tolerance: float | None,
-    ) -> _Labelled:
+    ) -> LabelledPoints:
         """Divide the points; only those with ids that were ``given`` are to learn from."""
         y, wrong = labels_like([point["label"] for point in points], known.y_train, tolerance)
         _tell_wrong(points, wrong)
-        trained, clean = set(digests(known.x_train)), digests(known.x_clean)
+        trained, clean, own = set(digests(known.x_train)), digests(known.x_clean), digests(x)
         purposes = [purpose_of(point) for point in points]
-        train, evaluate = divide(digests(x), purposes, share=share, trained=trained, clean=set(clean))
+        train, evaluate = divide(own, purposes, share=share, trained=trained, clean=set(clean))
         unseen = [one not in trained for one in clean]
         return cls(
             x=x,
             y=y,
             windows=[str(point.get("run")) for point in points],
+            digests=own,
             train=np.array([at for at in train if at not in wrong and points[at]["id"] in given], np.intp),
             evaluate=np.setdiff1d(evaluate, wrong),
             wrong=wrong,
@@ -146,7 +148,11 @@ class _Labelled:
         """Return the points of each slice by its name, the current window's first."""
         windows = [self.windows[at] for at in self.evaluate]
         by_window = slices_by_window(windows, known, newest)
-        return {name: self.some(self.evaluate[at]) for name, at in by_window.items()} | {"clean": self.clean}
+        own = np.array(self.digests)
+        parts = {name: self.evaluate[at] for name, at in by_window.items()}
+        # What came in several windows counts once: it is one point, however often it was labelled.
+        once = {name: at[np.sort(np.unique(own[at], return_index=True)[1])] for name, at in parts.items()}
+        return {name: self.some(at) for name, at in once.items()} | {"clean": self.clean}
 
 
 def _train_first(

@@ -15,11 +15,16 @@ detector = sf.drift.detection(
     model=MODEL,
     detector="default",  # by the kind of data; or autoencoder, table, prior
     prepare="serving/pictures.py:prepared",
-    budget=200,
+    budget=500,
+    evaluation_share=0.5,  # half of the labels: so that a gain of some points is told from chance
     resources=sf.Resources(cpu=1, memory="2Gi"),
 )
 training = sf.drift.retraining(
-    model=MODEL, fit="retrain.py:fit", train_size=4000, resources=sf.Resources(cpu=1, memory="2Gi")
+    model=MODEL,
+    fit="retrain.py:fit",
+    evaluation_share=0.5,
+    train_size=4000,
+    resources=sf.Resources(cpu=1, memory="2Gi"),
 )
 serve = asked.replace(serving=sf.Serving(record=1))  # every prediction is kept, for the tracker to count
 
@@ -32,7 +37,11 @@ agents = [
         template="checker",
         parameters={"interval_s": 2, "cool_down_s": 15, "labeller": "labelling.py:ground_truth"},
     ),
-    sf.Agent(name="planner", template="planner", parameters={"interval_s": 2, "cool_down_s": 10, "min_picked": 100}),
+    sf.Agent(
+        name="planner",
+        template="planner",
+        parameters={"interval_s": 2, "cool_down_s": 10, "min_picked": 120, "margin": 0.02},  # few digits are clean
+    ),
     sf.Agent(name="executor", template="executor", parameters={"interval_s": 1, "guard_s": 5, "settle_s": 1}),
 ]
 

@@ -44,7 +44,7 @@ agents = [
         name="tracker", template="tracker", parameters={"interval_s": 1, "again_after_s": 5, "min_predictions": 500}
     ),
     sf.Agent(name="checker", template="checker", parameters=checker),
-    sf.Agent(name="planner", template="planner", parameters={"interval_s": 2, "cool_down_s": 10}),
+    sf.Agent(name="planner", template="planner", parameters={"interval_s": 2, "cool_down_s": 10, "min_picked": 140}),
     sf.Agent(name="executor", template="executor", parameters={"interval_s": 1, "guard_s": 5}),
 ]
 app = sf.Application(name="tabular", team="datascience", workflows=flows, agents=agents, tracker=sf.Tracker())

@@ -13,6 +13,7 @@ from scanflow.drift.evaluation import check_target, compared, divide, labels_lik
 from scanflow.drift.promotion import for_evaluation
 from scanflow.drift.samples import digests, joined, packed, row_values, rows, unpacked
 from scanflow.drift.selection import select
+from scanflow.drift.training import LabelledPoints
 from scanflow.drift.training_data import TrainingData
 from scanflow.errors import InvalidError
 from scanflow.knowledge.memory import MemoryKnowledge
@@ -199,3 +200,18 @@ def test_training_data_is_kept_and_found_by_model() -> None:
         TrainingData.load(tracker, "shop", "team", "other")
     with pytest.raises(InvalidError, match="a label for each"):
         TrainingData.divided(x, [1, 2], evaluation_share=SHARE)
+
+
+def test_a_point_that_comes_in_several_windows_counts_once_in_a_slice() -> None:
+    x = np.array([[1.0], [2.0], [1.0], [3.0]])
+    clean = TrainingData.divided(np.arange(40.0).reshape(-1, 1) + 10, np.zeros(40, int), evaluation_share=SHARE)
+    points = [
+        {"id": f"{window}:{at}", "run": window, "label": 0, "purpose": "evaluate"}
+        for at, window in enumerate(["w1", "w1", "w2", "w2"])
+    ]
+    found = LabelledPoints.of(x, points, set(), clean, SHARE, None)
+    assert {
+        name: part.ravel().tolist() for name, (part, _) in found.slices(set(), "w2").items() if name != "clean"
+    } == {"current": [1.0, 2.0, 3.0]}
+    by_window = found.slices({"w1"}, "w2")
+    assert [by_window[name][0].ravel().tolist() for name in ("current", "window w1")] == [[1.0, 3.0], [1.0, 2.0]]
