@@ -35,7 +35,8 @@ def body_of(event: Event, action: Action | None, *, url: str) -> bytes:
     ``action``: what the event is about, where it is about one. ``url``: the server's address.
     """
     evidence = _evidence(event, action)
-    parts = [_line(event, url), sentence(evidence) if evidence else ""]
+    command = f"Approve: scanflow approve {event.data.get('id')}" if event.type == "intent" else ""
+    parts = [_line(event, url), sentence(evidence) if evidence else "", command]
     text = ". ".join(part.rstrip(".") for part in parts if part)
     whole = event.model_dump(mode="json")
     if len(json.dumps(whole)) > _MOST_DATA:
@@ -53,8 +54,7 @@ def _line(event: Event, url: str) -> str:
     data, name = event.data, event.subject.partition("/")[2]
     match event.type:
         case "intent":
-            what = f"{data.get('agent')} asks for {data.get('primitive')} on {event.subject}"
-            return f"{what}: {data.get('reason')} Approve: scanflow approve {data.get('id')}"
+            return f"{data.get('agent')} asks for {data.get('primitive')} on {event.subject}, which waits for approval"
         case "drift.found":
             columns = _columns(data.get("columns"))
             found = f"Drift{f' in {columns}' if columns else ''} (run {data.get('run')})"

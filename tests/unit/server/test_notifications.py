@@ -152,7 +152,7 @@ def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: Serv
     controller.tick()
     approval, failed, drift, promoted, rejected, reverted = sent.texts
     assert approval.startswith(
-        "[mnist] executor asks for upgrade_workflow on service/serve: It needs approval. Approve: scanflow approve a1. "
+        "[mnist] executor asks for upgrade_workflow on service/serve, which waits for approval. "
         "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+16.0 to +28.0); drift in `latitude`"
     )
     assert (
