@@ -121,7 +121,9 @@ class LabelPages:
             left = kept.waiting(connection)
             if "id" in asked:
                 known = kept.show(connection, *_key(asked))
-            elif first := kept.listed(connection, state="wanted", limit=1):
+            elif first := kept.listed(
+                connection, app=asked.get("app"), team=asked.get("team"), state="wanted", limit=1
+            ):
                 known = kept.show(connection, first[0].app, first[0].team, first[0].id)
             else:
                 return html.nothing(caller)
