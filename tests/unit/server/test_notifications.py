@@ -6,9 +6,11 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 
 from scanflow.agent.records import Event, Sample
 from scanflow.errors import InvalidError, UnavailableError
+from scanflow.transport import webhook
 from scanflow_server.context import ServerContext
 from scanflow_server.control.notifications import GIVE_UP_S, NotificationsController, targets_of
 from scanflow_server.store import applications, events, intents, notified
@@ -293,6 +296,23 @@ def test_what_a_receiver_refuses_is_sent_once_and_nowhere_else(
         (told,) = events.after(connection, 0, type="notification.failed")
     assert told.data["error"] == f"The webhook at '127.0.0.1' refused it with {status}."
     assert "webhook-signature" not in receiver.came[0][0]
+
+
+def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
+    context: ServerContext, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        wants(context, {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/hidden"}, {"url": receiver.url})
+        controller = NotificationsController(context, send=partial(webhook.post, patience_s=0.1))
+        controller.tick()
+        happens(context, "run.failed")
+        controller.tick()
+    assert len(receiver.came) == 1
+    with context.store.read() as connection:
+        (told,) = events.after(connection, 0, type="notification.failed")
+    assert told.data["error"] == "The webhook at '127.0.0.1' cannot be reached: ReadTimeout."
+    assert told.data["then"] == "it is told later"
 
 
 def test_a_running_server_tells_and_goes_on_where_another_ended(context: ServerContext, receiver: Receiver) -> None:
