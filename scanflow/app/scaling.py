@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from scanflow.app.model import Model, Number, Whole
-from scanflow.app.quantities import Seconds
+from scanflow.app.quantities import Seconds, Wait
 from scanflow.errors import InvalidError
 
 ScalingMetric = Literal["rps", "p95", "cpu", "queue"]
@@ -26,14 +26,20 @@ class Scaling(Model):
 
     max: Whole = Field(default=1, ge=1)
     up: Number | None = Field(default=None, gt=0)
-    """Above this instances are added. Unset: the target."""
+    """Above this instances are added. Unset: the target and its tolerance."""
 
     down: Number | None = Field(default=None, gt=0)
-    """Below this instances are taken away. Unset: 0.8 of the target, so that the two never meet."""
+    """Below this instances are taken away. Unset: the target less its tolerance."""
+
+    tolerance: Number = Field(default=0.1, gt=0, lt=1)
+    """The share of the target that the metric may be off before anything changes, as Kubernetes has it."""
 
     polling: Seconds = 15.0
+    stabilization_window_s: Wait = 300.0
+    """Seconds for which fewer instances must have been enough before any are taken away. They are added at once."""
+
     cool_down: Seconds = 60.0
-    """Seconds after a change before instances are taken away."""
+    """With ``min=0``: seconds without a request before there is no instance."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -48,8 +54,8 @@ class Scaling(Model):
 
     @property
     def up_threshold(self) -> float:
-        return self.target if self.up is None else self.up
+        return self.target * (1 + self.tolerance) if self.up is None else self.up
 
     @property
     def down_threshold(self) -> float:
-        return 0.8 * self.target if self.down is None else self.down
+        return self.target * (1 - self.tolerance) if self.down is None else self.down

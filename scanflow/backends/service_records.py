@@ -9,8 +9,10 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from scanflow.app.resources import AffinityMode
+from scanflow.app.scaling import Scaling
 from scanflow.backends.records import Record
 from scanflow.html_table import html_table
+from scanflow.placement.scaling import Load
 
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
 """``waiting``: it ended and will be started again after a pause; ``failed``: it will not."""
@@ -193,6 +195,12 @@ class ServiceRecord(Record):
 
     error: str | None = None
     """Why the last change did not come into effect."""
+
+    scaling: Scaling | None = None
+    """What decides on the number of instances; None: nothing, it is as many as the shape says."""
+
+    load: Load | None = None
+    """What it was measured at lately; None: nothing was."""
 
     explanation: Explanation | None = None
     """The last decision on the number of instances, where one service is asked for. None: nothing has decided yet."""

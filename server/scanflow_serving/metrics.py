@@ -21,7 +21,8 @@ Samples = Sequence[tuple[str, dict[str, str], float]]
 """Name, labels and value of each, as the text format has them; counts since the instance began."""
 
 BUCKETS: Final = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0,
+    0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3,
+    0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0,
 )  # fmt: skip
 """Upper bounds of latencies, in seconds."""
 

@@ -263,6 +263,10 @@ def test_what_instances_do_not_see_replaces_none_and_ends_no_canary(services: Se
     assert pids(after) == pids(before)
     assert [one.role for one in after.revisions] == ["current", "canary"]
     assert explanation_of(services.local.service("w")).target == 50
+    tuned = services.change(scaling=sf.Scaling(metric="rps", target=25, min=1, max=2))
+    assert (pids(tuned), [one.role for one in tuned.revisions]) == (pids(before), ["current", "canary"])
+    assert tuned.scaling is not None
+    assert tuned.scaling.target == 25
     (services.folder / "model.py").write_text("class Model:\n    changed = True\n")
     assert not pids(services.deploy(model="models:/digits/1", scaling=scaling)) & pids(before)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from scanflow.agent.context import Context
 from scanflow.agent.records import JSON, Action, ActionState, Event, Verdict
 from scanflow.backends.records import RunRecord
-from scanflow.backends.service_records import Explanation, ServiceRecord
+from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.transport.server_client import ServerClient, path_of
@@ -33,9 +33,6 @@ class ControlPlane:
 
     def service(self, name: str) -> ServiceRecord:
         return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
-
-    def explain(self, name: str) -> Explanation:
-        return Explanation.model_validate(self._server.get(path_of("services", name, "explain")))
 
     def runs(
         self, *, limit: int = RECENT, app: str | None = None, team: str | None = None, workflow: str | None = None

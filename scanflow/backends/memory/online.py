@@ -338,6 +338,7 @@ class MemoryOnline:
             backup=_backup(made.workflow),
             instances=tuple(InstanceRecord(instance=name, state="ready") for name in service.logs),
             revisions=tuple(revisions),
+            scaling=made.scaling,
             source=made.source,
             created=service.created,
         )

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.supervisor.attempts import failures_in_a_row, pause_s
-from scanflow.backends.local.services.supervisor.autoscaler import ScalingDecision, decide
+from scanflow.backends.local.services.supervisor.autoscaler import Observation, ScalingDecision, decide
 from scanflow.backends.local.services.supervisor.backup import Failover, look
 from scanflow.backends.local.services.supervisor.canary import analyse
 from scanflow.backends.local.services.supervisor.metrics import RevisionStats
 from scanflow.backends.service_records import CanaryPolicy
+from scanflow.placement.scaling import Load, Recommendation
 
 # Back-off
 
@@ -95,12 +96,21 @@ def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
 
 
 def scaled(
-    scaling: Scaling, instances: int, sample: float | None, *, changed: float = -1e6, active: float = 0.0
+    scaling: Scaling,
+    instances: int,
+    sample: float | None,
+    *,
+    ready: int | None = None,
+    past: tuple[int, ...] = (),
+    active: float = 0.0,
+    load: Load | None = None,
 ) -> ScalingDecision:
-    return decide(scaling, instances, sample, now=0.0, changed=changed, active=active)
+    """Decide at 0 s; ``past``: the recommendations of the stabilization window."""
+    seen = Observation(at=0.0, sample=sample, ready=instances if ready is None else ready, active=active, load=load)
+    return decide(scaling, instances, seen, [Recommendation(-1.0, one) for one in past])
 
 
-RPS = Scaling(metric="rps", target=20, min=1, max=3, cool_down=60)
+RPS = Scaling(metric="rps", target=20, min=1, max=3)
 
 
 def test_the_formula_is_told_with_its_numbers() -> None:
@@ -108,22 +118,40 @@ def test_the_formula_is_told_with_its_numbers() -> None:
     assert (told.wanted, told.formula, told.words) == (3, "ceil(2 x 31 / 20) = 4, at most max=3", "add 1")
 
 
-def test_between_the_thresholds_nothing_changes() -> None:
-    assert [scaled(RPS, 2, sample).wanted for sample in (16, 18, 20)] == [2, 2, 2]
+def test_within_the_tolerance_nothing_changes() -> None:
+    assert [scaled(RPS, 2, sample).wanted for sample in (17.9, 18.1, 20, 21.9, 22.1)] == [2, 2, 2, 2, 3]
+    assert scaled(RPS.replace(tolerance=0.2), 2, 23.9).wanted == 2
 
 
-def test_instances_are_taken_away_only_after_the_cool_down_and_added_at_once() -> None:
-    early = scaled(RPS, 3, 5, changed=-59)
-    assert (early.wanted, early.words) == (3, "stay: 1 s of the cool-down are left")
-    assert scaled(RPS, 3, 5, changed=-60).wanted == 1
-    assert scaled(RPS, 1, 50, changed=0).wanted == 3
+def test_instances_are_added_at_once_and_taken_away_once_fewer_were_enough_for_the_window() -> None:
+    early = scaled(RPS, 3, 5, past=(1, 3, 1))
+    assert (early.wanted, early.words) == (3, "stay: more were needed in the last 300 s")
+    assert scaled(RPS, 3, 5, past=(1, 2, 1)).wanted == 2
+    assert scaled(RPS, 3, 5, past=(1, 1)).wanted == 1
+    assert scaled(RPS, 1, 50, past=(1, 1)).wanted == 3
+
+
+def test_instances_that_start_are_not_asked_for_twice() -> None:
+    assert scaled(RPS.replace(max=9), 4, 60, ready=1).wanted == 4
+    assert scaled(RPS.replace(max=9), 4, 100, ready=1).wanted == 5
+    told = scaled(RPS, 2, None, ready=0)
+    assert (told.wanted, told.formula) == (2, "2: none is ready")
+
+
+def test_a_latency_is_predicted_rather_than_taken_as_in_proportion() -> None:
+    rule = Scaling(metric="p95", target=0.3, max=8)
+    quiet = Load(rate=10, ready=4, done=10, mean_s=0.05, p95_s=0.15)  # half the target, and not half the instances
+    assert scaled(rule, 4, 0.15, load=quiet).wanted == 2
+    busy = Load(rate=60, ready=2, done=40, mean_s=5.0, p95_s=9.5)  # 30 times the target, and not 60 instances
+    assert scaled(rule, 2, 9.5, load=busy).wanted == 4
+    assert scaled(rule.replace(up=0.4, down=0.1), 4, 0.15, load=quiet).wanted == 4
 
 
 def test_a_service_sleeps_when_nobody_called_for_the_cool_down() -> None:
     rule = Scaling(metric="rps", target=20, min=0, max=3, cool_down=60)
     assert scaled(rule, 1, 0.0, active=-59).wanted == 1
     assert scaled(rule, 1, 0.0, active=-60).wanted == 0
-    assert scaled(rule, 1, None, active=-60).words == "sleep: no request for 60 s"
+    assert scaled(rule, 3, None, active=-60, past=(3,)).words == "sleep: no request for 60 s"
     assert scaled(rule, 2, 0.5, active=0).wanted == 1
     assert scaled(rule, 0, None).wanted == 0
 

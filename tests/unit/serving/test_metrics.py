@@ -32,7 +32,7 @@ def test_two_instances_are_counted_together() -> None:
         'scanflow_requests_total{code="200",revision="r1",service="shop"} 2.0',
         'scanflow_requests_total{code="500",revision="r1",service="shop"} 2.0',
         'scanflow_request_seconds_bucket{le="0.001",revision="r1",service="shop"} 0.0',
-        'scanflow_request_seconds_bucket{le="0.0025",revision="r1",service="shop"} 2.0',
+        'scanflow_request_seconds_bucket{le="0.003",revision="r1",service="shop"} 2.0',
         'scanflow_request_seconds_bucket{le="+Inf",revision="r1",service="shop"} 4.0',
         'scanflow_request_seconds_count{revision="r1",service="shop"} 4.0',
         'scanflow_node_errors_total{node="model",revision="r1",service="shop"} 2.0',

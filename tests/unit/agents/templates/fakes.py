@@ -18,13 +18,15 @@ from scanflow.agent.records import JSON, Action, Decision, Event, Intent, Sample
 from scanflow.agent.registry import Declared
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.app.executor import Executor
+from scanflow.app.scaling import Scaling
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
-from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
-from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
+from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import LATEST, ModelVersion
 from scanflow.names import RunName, StepName
+from scanflow.placement.scaling import Load
 from scanflow_agents.templates import load_declared
 from scanflow_agents.templates.control_plane import ControlPlane
 
@@ -40,7 +42,6 @@ class FakeControlPlane(ControlPlane):
     left: dict[tuple[str, str], Any] = field(default_factory=dict)
     queue: dict[str, dict[str, Any]] = field(default_factory=dict)
     deployed: dict[str, ServiceRecord] = field(default_factory=dict)
-    said: dict[str, Explanation] = field(default_factory=dict)
     done: list[Action] = field(default_factory=list)
     told: list[Event] = field(default_factory=list)
     away: bool = False
@@ -53,11 +54,6 @@ class FakeControlPlane(ControlPlane):
         if name not in self.deployed:
             raise NotFoundError(f"no {name}")
         return self.deployed[name]
-
-    def explain(self, name: str) -> Explanation:
-        if name not in self.said:
-            raise UsageError("nothing scales it")
-        return self.said[name]
 
     def runs(
         self, *, limit: int = 100, app: str | None = None, team: str | None = None, workflow: str | None = None
@@ -131,6 +127,9 @@ class FakeControlPlane(ControlPlane):
         instances: int = 1,
         ready: int = 1,
         created: float = 0.0,
+        scaling: Scaling | None = None,
+        load: Load | None = None,
+        cpu_share: float | None = None,
         **more: Any,
     ) -> None:
         self.deployed["serve"] = ServiceRecord(
@@ -141,9 +140,13 @@ class FakeControlPlane(ControlPlane):
             url="http://127.0.0.1:1",
             generation=1,
             shape=Shape(instances=instances, affinity=affinity),
-            instances=tuple(InstanceRecord(instance=str(number), state="ready") for number in range(ready)),
+            instances=tuple(
+                InstanceRecord(instance=str(number), state="ready", cpu_share=cpu_share) for number in range(ready)
+            ),
             revisions=(RevisionRecord(id="r1", models={"cnn": model}, **more),),
             created=created,
+            scaling=scaling,
+            load=load,
         )
 
     def acted(self, intent: Intent, state: Any = "succeeded", **more: Any) -> Action:

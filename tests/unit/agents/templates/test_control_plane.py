@@ -117,7 +117,7 @@ def test_labels_that_are_given_while_others_are_read_lose_none(monkeypatch: pyte
 def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: ControlPlane, parts: ServerContext) -> None:
     assert (control_plane.runs(), control_plane.services()) == ([], [])
     assert (control_plane.actions("mnist"), control_plane.want_labels("mnist", [])) == ([], [])
-    for ask in (control_plane.service, control_plane.run, control_plane.explain):
+    for ask in (control_plane.service, control_plane.run):
         with pytest.raises((NotFoundError, InvalidError)):
             ask("nobody")
     context = Context(app="mnist", team="data", agent="executor", clock=lambda: 0.0, services=control_plane)

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from scanflow.agent.records import Intent
 from scanflow.agent.sensors.runs import Run
-from scanflow.backends.service_records import Explanation
 from scanflow.drift.promotion import sentence
 from scanflow.knowledge.labels import read_json
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_agents.templates.bookmarks import oldest, time_of
-from scanflow_agents.templates.scaling import next_threshold
 from tests.unit.agents.templates.fakes import World, answers, told
 
 # -- retraining
@@ -319,83 +317,6 @@ def test_what_was_wanted_earlier_and_begun_later_is_the_newest(world: World) -> 
 
 
 # -- the layer below
-
-
-def test_a_slow_service_is_asked_to_take_less_on_each_instance(world: World) -> None:
-    world.parameters["planner"] = {"target_p95_s": 0.1, "max_instances": 3}
-    world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.15)
-    assert world.intent("planner", "service_latency").arguments == {
-        "workflow": "serve",
-        "metric": "rps",
-        "target": 13.333,
-        "max": 3,
-    }
-    world.control_plane.said["serve"] = scaled_by(10.0)
-    assert world.intent("planner", "service_latency").arguments["target"] == 6.667
-    world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=40.0, p95_s=0.08)
-    assert world.wants("planner", "service_latency") == []
-
-
-def test_a_fast_service_is_asked_to_take_more_only_while_it_takes_what_it_is_asked_to(world: World) -> None:
-    world.parameters["planner"] = {"target_p95_s": 0.1}
-    world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=18.0, p95_s=0.03)
-    assert world.wants("planner", "service_latency") == [], "nothing scales it"
-    world.control_plane.said["serve"] = scaled_by(10.0)
-    assert world.intent("planner", "service_latency").arguments["target"] == 11.0
-    world.control_plane.serves("models:/mnist_cnn/1", instances=2, rps=15.0, p95_s=0.03)
-    assert world.wants("planner", "service_latency") == []
-
-
-def test_a_quiet_night_leaves_the_threshold_to_the_mornings_peak(world: World) -> None:
-    world.parameters["planner"] = {"target_p95_s": 0.1, "watch_cool_down_s": 120.0}
-    world.control_plane.said["serve"] = scaled_by(20.0)
-    world.control_plane.serves("models:/mnist_cnn/1", rps=0.5, p95_s=0.01)
-    for _ in range(30):  # eight hours
-        world.control_plane.now += 960.0
-        for want in world.wants("planner", "service_latency"):
-            assert isinstance(want, Intent)
-            world.control_plane.said["serve"] = scaled_by(cast("float", want.arguments["target"]))
-    assert world.control_plane.said["serve"].target == 20.0
-
-
-POSITIVE = st.floats(min_value=0.001, max_value=1e6)
-
-
-def scaled_by(target: float) -> Explanation:
-    known: dict[str, Any] = {"service": "serve", "at": 0.0, "instances": 2, "wanted": 2, "formula": "", "decision": ""}
-    return Explanation(metric="rps", sample=20.0, target=target, up=target, down=0.8 * target, **known)
-
-
-@given(threshold=POSITIVE, p95_s=POSITIVE, target=POSITIVE, lowest=POSITIVE, seen=st.none() | POSITIVE)
-def test_a_threshold_falls_when_it_is_slow_and_never_by_more_than_half(
-    threshold: float, p95_s: float, target: float, lowest: float, seen: float | None
-) -> None:
-    found = next_threshold(threshold, p95_s, target_p95_s=target, lowest=lowest, seen=seen)
-    if found is None:
-        return
-    assert found >= lowest - 0.0005
-    if p95_s > target:
-        assert threshold / 2 - 0.0005 <= found < threshold
-    else:
-        assert found >= threshold - 0.0005
-        assert seen is not None
-        assert seen >= 0.8 * threshold
-
-
-@given(
-    loads=st.lists(st.tuples(st.floats(0, 1000), st.floats(0.001, 1)), max_size=100),
-    threshold=st.floats(0.01, 1000),
-    lowest=st.floats(0.01, 10),
-)
-def test_a_threshold_never_rises_above_twice_of_what_was_seen(
-    loads: list[tuple[float, float]], threshold: float, lowest: float
-) -> None:
-    most = max(threshold, lowest)
-    for seen, p95_s in loads:
-        most = max(most, 2 * seen)
-        found = next_threshold(threshold, p95_s, target_p95_s=0.1, lowest=lowest, seen=seen)
-        threshold = threshold if found is None else found
-        assert threshold <= most + 0.0005
 
 
 @given(

@@ -121,6 +121,11 @@ def test_a_threshold_decides_on_instances_from_then_on(served: Online) -> None:
         sf.Scaling(metric="rps", target=20, min=1, max=4),
         20.0,
     )
+    cpu = sf.Scaling(metric="cpu", target=0.8, up=0.9, down=0.5, min=2, max=8, polling=5)
+    served("update_workflow_replica", scaling=cpu.model_dump(mode="json"))
+    served("update_workflow_replica", target=0.6)
+    assert served.node.scaling == cpu.replace(target=0.6)
+    served("update_workflow_replica", scaling=sf.Scaling(metric="rps", target=20, min=1, max=4).model_dump(mode="json"))
     moved = served("update_workflow_replica", target=40)
     assert served.node.scaling == sf.Scaling(metric="rps", target=40, min=1, max=4)
     served.undo(moved)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from typing import cast
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import DesiredState
@@ -42,6 +43,11 @@ def record_of(
         backup=definition.serving.backup,
         instances=tuple(_instance(one, desired.name) for one in known),
         revisions=tuple(_revision(one, place, window) for place, one in enumerate(definition.revisions)),
+        scaling=definition.scaling,
+        load=window.load(
+            sum(one.phase == "ready" for one in known),
+            15.0 if definition.scaling is None else cast("float", definition.scaling.polling),
+        ),
         source=definition.source,
         created=desired.created,
         recorded=int(window.totals.recorded),

@@ -16,6 +16,7 @@ from typing import Any
 from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.service_records import quantile
 from scanflow.errors import ScanflowError
+from scanflow.placement.scaling import Load
 from scanflow.processes.files import write_atomically
 
 WINDOW_S = 60.0
@@ -116,7 +117,7 @@ class MetricsWindow:
     """The counters of the last minute."""
 
     def __init__(self, now: float) -> None:
-        self._looks: deque[tuple[float, Totals]] = deque()
+        self._looks: deque[tuple[float, Totals, int]] = deque()
         self.active = now
         """When a request was last seen."""
 
@@ -127,17 +128,16 @@ class MetricsWindow:
     def look(self, totals: Totals, now: float, *, in_flight: int) -> None:
         if in_flight or (self._looks and totals.requests > self.totals.requests):
             self.active = now
-        self._looks.append((now, totals))
+        self._looks.append((now, totals, in_flight))
         while self._looks[0][0] < now - WINDOW_S:
             self._looks.popleft()
 
     def lately(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
-        _, before = self._at(window_s)
-        return between(before.of(revision), self.totals.of(revision))
+        return between(self._at(window_s)[1].of(revision), self.totals.of(revision))
 
     def rps(self, revision: str) -> float | None:
         """Return the requests a second that a revision answered lately; None until it was looked at twice."""
-        seconds, _ = self._at(WINDOW_S)
+        seconds = self._at(WINDOW_S)[0]
         return round(self.lately(revision).requests / seconds, 2) if seconds > 0 else None
 
     def sample(
@@ -153,25 +153,53 @@ class MetricsWindow:
             return sum(queues) / len(queues)
         if metric == "cpu":
             return sum(cpu_shares) / len(cpu_shares) if cpu_shares else None
-        seconds, _ = self._at(window_s)
-        done = [self.lately(revision, window_s) for revision in self.totals.revisions]
+        lately = self._lately(window_s)
         if metric == "rps":
-            return sum(one.requests for one in done) / seconds / len(queues) if seconds > 0 else None
-        buckets: dict[float, float] = {}
-        for one in done:
-            for limit, count in one.buckets.items():
-                buckets[limit] = buckets.get(limit, 0.0) + count
-        return quantile(buckets, 0.95)
+            return None if lately is None else lately[0] / len(queues)
+        return None if lately is None else quantile(lately[1].buckets, 0.95)
 
-    def _at(self, window_s: float) -> tuple[float, Totals]:
-        """Return the oldest look inside the window, and how many seconds lie between it and the last one."""
+    def load(self, ready: int, polling_s: float) -> Load | None:
+        """Return what all revisions together were measured at lately: see :func:`latest`."""
+        return latest(self._load(ready, WINDOW_S), self._load(ready, max(polling_s, 1.0)))
+
+    def _load(self, ready: int, window_s: float) -> Load | None:
+        lately = self._lately(window_s)
+        if lately is None or not ready:
+            return None
+        seconds, (rate, done) = self._at(window_s)[0], lately
+        p95_s = quantile(done.buckets, 0.95)
+        if not done.mean_s or not p95_s:
+            return None
+        return Load(rate=rate, ready=ready, done=done.timed / seconds, mean_s=done.mean_s, p95_s=p95_s)
+
+    def _lately(self, window_s: float) -> tuple[float, RevisionStats] | None:
+        """Return the requests a second that came, and what all revisions did; None: nothing was seen yet."""
+        seconds, _, waiting = self._at(window_s)
+        if seconds <= 0:
+            return None
+        total = RevisionStats()
+        for one in (self.lately(revision, window_s) for revision in self.totals.revisions):
+            total.requests += one.requests
+            total.seconds += one.seconds
+            for limit, count in one.buckets.items():
+                total.buckets[limit] = total.buckets.get(limit, 0.0) + count
+        return max(0.0, total.requests + self._looks[-1][2] - waiting) / seconds, total
+
+    def _at(self, window_s: float) -> tuple[float, Totals, int]:
+        """Return how many seconds lie between the oldest look inside the window and the last one, and what it saw."""
         if not self._looks:
-            return 0.0, Totals()
+            return 0.0, Totals(), 0
         end = self._looks[-1][0]
-        for at, totals in self._looks:
-            if at >= end - window_s - 0.05:
-                return end - at, totals
-        return 0.0, self.totals
+        at, totals, in_flight = next(look for look in self._looks if look[0] >= end - window_s - 0.05)
+        return end - at, totals, in_flight
+
+
+def latest(minute: Load | None, last: Load | None) -> Load | None:
+    """Return what was measured in the last minute, or in a part of it where the load has changed by a fifth since."""
+    if minute is None or last is None:
+        return minute
+    pairs = (last.rate, minute.rate), (last.done, minute.done)
+    return last if any(abs(now - before) > 0.2 * before for now, before in pairs) else minute
 
 
 def totals_of(samples: Mapping[_Key, float]) -> Totals:
