@@ -143,17 +143,18 @@ def _of_type(x: Samples, dtype: Any) -> Samples:
 def _learnt(
     tracker: KnowledgeBase, model_uri: str, like: Samples, prepare: Prepare | None, input_name: str | None
 ) -> list[Samples]:
-    """Return the predictions of windows that the model in use has learnt from, as far as they are still kept."""
+    """Return the predictions of each window that the model in use has learnt from, as far as they are still kept."""
     labels = models.tags_of(model_uri).get(OF_LABELS)
-    if not labels:
-        return []
-    points = read_json(tracker, labels, "labels.json")
-    batches = sorted({str(point["id"]).rpartition(":")[0] for point in points} - {""})
-    try:
-        return [_predictions(tracker, batches, like, prepare, input_name).x] if batches else []
-    except (NotFoundError, InvalidError) as error:
-        print(f"What the model has learnt since is not compared with: {error}")
-        return []
+    windows: dict[str, set[str]] = {}
+    for point in read_json(tracker, labels, "labels.json") if labels else []:
+        windows.setdefault(str(point.get("run")), set()).add(str(point["id"]).rpartition(":")[0])
+    found: list[Samples] = []
+    for run, batches in sorted(windows.items()):
+        try:
+            found.append(_predictions(tracker, sorted(batches - {""}), like, prepare, input_name).x)
+        except (NotFoundError, InvalidError) as error:
+            print(f"What the model has learnt of run {run} is not compared with: {error}")
+    return found
 
 
 def _drawn(x: Samples, most: int, generator: np.random.Generator) -> Samples:
