@@ -34,7 +34,7 @@ h1 { font-size: 28px; line-height: 1.2; margin: 16px 0 4px; }
 h2 { font-size: 19px; margin: 40px 0 4px; } h3 { font-size: 16px; margin: 20px 0 4px; }
 p { margin: 4px 0 12px; color: var(--soft); } p.verdict { color: var(--ink); font-weight: 600; }
 figure { margin: 12px 0; } svg { display: block; width: 100%; height: auto; }
-code { font-size: 13px; overflow-wrap: anywhere; }
+code { font-size: 13px; white-space: nowrap; }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 12px 20px; margin: 20px 0; }
 dt { color: var(--soft); font-size: 14px; }
 dd { margin: 0; font-size: 22px; font-variant-numeric: tabular-nums; }

@@ -111,13 +111,14 @@ class LoopOutcome:
     def answers(self) -> list[Answers]:
         """Return how many digits each version read right, over time."""
         found, before = list[Answers](), dict[str, tuple[int, int]]()
+        least = max(LEAST_ANSWERS, self.sent // 40)
         for at, responses in self.history:
             last = at == self.history[-1][0]
             for revision in dict.fromkeys(one.revision for one in responses if one.revision in self.models):
                 mine = [one for one in responses if one.revision == revision]
                 right, count = sum(one.right for one in mine), sum(one.right + one.wrong for one in mine)
                 old_right, old_count = before.get(revision, (0, 0))
-                if count - old_count >= (1 if last else LEAST_ANSWERS):
+                if count - old_count >= (1 if last else least):
                     before[revision] = right, count
                     version = f"V{self.models[revision].rpartition('/')[2]}"
                     found.append(Answers(at=at, version=version, right=right - old_right, n=count - old_count))
