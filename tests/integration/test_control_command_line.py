@@ -123,7 +123,7 @@ def demo_s_advice() -> list[str]:
     def ignore(*_: object) -> None:
         return
 
-    server: Any = SimpleNamespace(get=lambda _: {"counts": {}}, events=lambda *_, **__: iter(()))
+    server: Any = SimpleNamespace(newest_event=lambda: 0, events_after=lambda *_, **__: iter(()))
     traffic: Any = SimpleNamespace(send=ignore)
     app = sf.Application(name="mnist")
     with pytest.raises(UnavailableError) as advised:

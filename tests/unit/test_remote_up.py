@@ -39,7 +39,7 @@ agents = {"tracker": "running", "checker": "running" if mood == "broken" else "s
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.removeprefix("/api/v1")
-        listed = [{"app": "shop", "name": name, "state": state} for name, state in agents.items()]
+        listed = [{"app": "shop", "team": "default", "name": name, "state": state} for name, state in agents.items()]
         status = {"database": "sqlite", "started": 1.0, "agents": listed, "counts": {"runs": 2}, "pid": os.getpid()}
         answers = {"/readyz": "ok", "/status": status, "/agents": listed, "/services": [{"name": "digits"}]}
         ready = path != "/readyz" or mood != "never ready"
