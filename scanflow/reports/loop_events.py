@@ -226,11 +226,18 @@ def _labels(event: Event) -> LoopEvent:
     return _loop_event(event, "label", f"{count:,} labels", count=count, detail=f"by {event.data.get('by')}")
 
 
+def verdict_text(judged: Mapping[str, Any]) -> str:
+    """Return what became of a challenger, from the data of ``model.judged``, in a word or two."""
+    evidence = judged.get("evidence")
+    if isinstance(evidence, Mapping) and evidence.get("verdict") == "wait":
+        return "waits for labels"
+    return "better" if judged.get("better") else "not better"
+
+
 def _judged(event: Event) -> LoopEvent:
     data = event.data
     old, new = (float(str(data[name])) for name in ("champion_metric", "challenger_metric"))
-    verdict = "better" if data.get("better") else "not better"
-    text = f"V{data.get('version')} {new:.3f} {'>' if new > old else '≤'} {old:.3f}: {verdict}"
+    text = f"V{data.get('version')} {new:.3f} {'>' if new > old else '≤'} {old:.3f}: {verdict_text(data)}"
     return _loop_event(event, "gate", text, detail=f"{data.get('metric')} on the same samples; {_run(event)}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scanflow.agent.records import Event
 from scanflow.drift.promotion import sentence
-from scanflow.reports.loop_events import drifted_columns
+from scanflow.reports.loop_events import drifted_columns, verdict_text
 
 
 @dataclass(slots=True)
@@ -83,8 +83,8 @@ def judged(data: Mapping[str, Any]) -> str:
     if said:
         return said
     old, new = (_figure(data.get(name), "{:.1%}") for name in ("champion_metric", "challenger_metric"))
-    verdict = "better" if data.get("better") else "not better"
-    return f"V{data.get('version')} {new}, the champion {old} on the same samples, how many was not told: {verdict}"
+    both = f"V{data.get('version')} {new}, the champion {old} on the same samples, how many was not told"
+    return f"{both}: {verdict_text(data)}"
 
 
 def _found(found: list[DriftOutcome], event: Event, run: str) -> None:
