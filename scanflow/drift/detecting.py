@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -199,12 +199,12 @@ def _features(x: Samples) -> Floats:
 
 def _write(folder: Path, x: Samples, points: Sequence[CriticalPoint]) -> None:
     chosen = [one.index for one in points]
-    arrays: Mapping[str, Any] = packed("x", rows(x, chosen)) | {
+    arrays = packed("x", rows(x, chosen)) | {
         "index": np.array(chosen, dtype=np.intp),
         "id": np.array([one.id for one in points], dtype=np.str_),
         "guess": np.array([one.guess for one in points]),
         "score": np.array([one.score for one in points]),
         "purpose": np.array([one.purpose for one in points], dtype=np.str_),
     }
-    np.savez_compressed(folder / "picked.npz", **arrays)
+    np.savez_compressed(folder / "picked.npz", **cast("dict[str, Any]", arrays))
     (folder / "picked.json").write_text(json.dumps([one.model_dump() for one in points]), encoding="utf-8")

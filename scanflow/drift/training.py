@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.contract import purpose_of
+from scanflow.drift.contract import Purpose, purpose_of
 from scanflow.drift.detecting import OF_LABELS, TOLD, user_function
 from scanflow.drift.evaluation import check_target, compared, divide, labels_like, right, slices_by_window
 from scanflow.drift.prediction_data import samples_of, step_tracker
@@ -127,7 +127,7 @@ class LabelledPoints:
         y, wrong = labels_like([point["label"] for point in points], known.y_train, tolerance)
         _tell_wrong(points, wrong)
         trained, clean, own = set(digests(known.x_train)), digests(known.x_clean), digests(x)
-        purposes = [purpose_of(point) for point in points]
+        purposes: list[Purpose] = [purpose_of(point) for point in points]
         train, evaluate = divide(own, purposes, share=share, trained=trained, clean=set(clean))
         unseen = [one not in trained for one in clean]
         return cls(
@@ -146,7 +146,7 @@ class LabelledPoints:
 
     def slices(self, known: set[str], newest: str) -> dict[str, tuple[Samples, NDArray[Any]]]:
         """Return the points of each slice by its name, the current window's first."""
-        windows = [self.windows[at] for at in self.evaluate]
+        windows = [self.windows[int(at)] for at in self.evaluate]
         by_window = slices_by_window(windows, known, newest)
         own = np.array(self.digests)
         parts = {name: self.evaluate[at] for name, at in by_window.items()}

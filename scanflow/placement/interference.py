@@ -181,4 +181,5 @@ def _signed_rank(effects: Sequence[float]) -> float:
 
     if not any(effects):
         return 1.0
-    return float(wilcoxon(effects, alternative="greater").pvalue)
+    _, p = wilcoxon(effects, alternative="greater")
+    return float(p)

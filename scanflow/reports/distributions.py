@@ -66,7 +66,7 @@ def _bars(column: Mapping[str, Any]) -> tuple[list[str], list[float], list[float
     """Return the names of bins, and both shares of each; none, where only a mean was told."""
     shares, before, after = (column.get(name) for name in ("shares", "reference", "current"))
     if isinstance(shares, Mapping):
-        known = [list(shares.get(name) or ()) for name in ("bins", "reference", "current")]
+        known: list[list[Any]] = [list(shares.get(name) or ()) for name in ("bins", "reference", "current")]
         if len({len(one) for one in known}) == 1 and all(map(_is_number, known[1] + known[2])):
             return [str(one) for one in known[0]], known[1], known[2]
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or "mean" in before:

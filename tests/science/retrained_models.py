@@ -84,7 +84,8 @@ def _everything() -> Samples:
             x, y = (np.concatenate([arrays[f"{of}_train"], arrays[f"{of}_test"]]) for of in "xy")
         small = x.reshape(-1, 7, 4, 7, 4).mean(axis=(2, 4)) / 255
         return Samples(x=np.pad(small, ((0, 0), (0, 1), (0, 1))), y=y.astype(np.int64))
-    x, y = load_digits(return_X_y=True)
+    digits: Any = load_digits()
+    x, y = digits.data, digits.target
     return Samples(x=x.reshape(-1, 8, 8) / 16, y=y)
 
 

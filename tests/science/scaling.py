@@ -86,6 +86,7 @@ class Rule(Protocol):
 
     def look(self, now: float, window: Callable[[float], Window]) -> int:
         """Return how many instances there should be; called every POLLING_S."""
+        ...
 
 
 class Result(NamedTuple):

@@ -126,7 +126,7 @@ def oldest(runs: Sequence[Run], most: int, *, least: float, size: Callable[[Run]
 def newest_detection(context: Context, runs: Collection[str]) -> str | None:
     """Return which of some detections was noted last."""
     notes = noted(context, "checked") if runs else []
-    return next((run for one in notes if (run := one.tags.get(OF_RUN)) in runs), None)
+    return next((run for one in notes if (run := one.tags.get(OF_RUN, "")) in runs), None)
 
 
 def time_of(run: TrackedRun) -> float:

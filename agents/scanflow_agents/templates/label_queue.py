@@ -80,11 +80,12 @@ def _with_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, A
     from scanflow.drift.samples import is_table, unpacked
     from scanflow.drift.thumbnail import thumbnail
 
+    samples: Any = []
     try:
         arrays = arrays_of(tracker, tracked, name=PICKED_NPZ)
         samples = unpacked("x", arrays)
     except (NotFoundError, InvalidError):  # without them a point can be labelled by its id alone
-        arrays, samples = {}, []
+        arrays = {}
     columns = [str(name) for name in arrays.get("columns", ())]
     if is_table(samples):
         columns, samples = [str(name) for name in samples.columns], samples.to_numpy(dtype=object)

@@ -87,8 +87,8 @@ class FittedAutoencoder:
         if not (folder / NETWORK).is_file():
             raise NotFoundError(f"{folder} has no {NETWORK}. Fit the detector again and save it.")
         network = keras().models.load_model(folder / NETWORK, compile=False)
-        form = {"shape": tuple(options["shape"]), "low": options["low"], "high": options["high"]}
-        return cls(pictures=Pictures(network=network, **form), held=FittedTable.load(folder / FEATURES))
+        pictures = Pictures(network=network, shape=tuple(options["shape"]), low=options["low"], high=options["high"])
+        return cls(pictures=pictures, held=FittedTable.load(folder / FEATURES))
 
 
 @dataclass(frozen=True, kw_only=True)

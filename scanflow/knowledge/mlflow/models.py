@@ -57,9 +57,9 @@ def load(uri: str) -> FittedModel:
     Raises:
         NotFoundError: there is none.
     """
-    import mlflow
     from mlflow.exceptions import MlflowException
 
+    mlflow = _mlflow()
     try:
         flavors = mlflow.models.get_model_info(uri).flavors
     except MlflowException as error:
@@ -73,9 +73,9 @@ def load(uri: str) -> FittedModel:
 
 def version_of(uri: str) -> int | None:
     """Return the version that ``models:/NAME/VERSION`` or ``models:/NAME@ALIAS`` stands for; None: it is neither."""
-    import mlflow
     from mlflow.exceptions import MlflowException
 
+    mlflow = _mlflow()
     name, _, alias = uri.removeprefix("models:/").partition("@")
     if alias:
         try:
@@ -96,8 +96,7 @@ def register(
     Raises:
         InvalidError: nobody knows how to save such a model.
     """
-    import mlflow
-
+    mlflow = _mlflow()
     client = mlflow.MlflowClient()
     own = {key: tags.get(key, "") for key in ("scanflow.run", "scanflow.step")}
     known = client.search_model_versions(f"name='{name}'") if own["scanflow.run"] else []
@@ -108,13 +107,18 @@ def register(
         mlflow.log_params(dict(params))
         mlflow.log_metrics(dict(metrics))
         signature = mlflow.models.infer_signature(x, FittedModel(model)._raw(x))
-        logged = _log(model, signature)
-    return int(mlflow.register_model(logged.model_uri, name, tags=dict(tags)).version)
+        address = _log(model, signature).model_uri
+        return int(mlflow.register_model(address, name, tags=dict(tags)).version)
+
+
+def _mlflow() -> Any:
+    import mlflow  # its flavors are loaded when they are asked for, which type checkers do not see
+
+    return mlflow
 
 
 def _log(model: Any, signature: Any) -> Any:
-    import mlflow
-
+    mlflow = _mlflow()
     given = {"name": "model", "signature": signature}
     if _is_keras(model):
         import keras

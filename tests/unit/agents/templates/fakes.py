@@ -272,7 +272,12 @@ class World:
         file.write_text(json.dumps(points))
         metrics = {"n_picked": float(len(points))}
         self.tracker.log_run("mnist", "data", name="d", metrics=metrics, tags={"scanflow.run": run}, artifacts=file)
-        outputs = {"drifted": drifted, "n_picked": len(points), "n_anomalies": 3 * len(points), "run_ids": run_ids}
+        outputs: dict[str, Any] = {
+            "drifted": drifted,
+            "n_picked": len(points),
+            "n_anomalies": 3 * len(points),
+            "run_ids": run_ids,
+        }
         outputs["p_value"] = 1e-6 if drifted else 0.5
         self.control_plane.ran(run, "detector", {**outputs, **more})
 

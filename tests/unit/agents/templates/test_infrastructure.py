@@ -160,6 +160,7 @@ def test_a_backup_is_kept_for_longer_the_more_often_it_was_wanted(
 def service(
     name: str, *, requests: int = 0, p95_s: float = 0.03, cpus: Sequence[int] = (0,), **more: Any
 ) -> ServiceRecord:
+    given: dict[str, Any] = {"shape": Shape(), "state": "ready"} | more
     return ServiceRecord(
         name=name,
         app="mnist",
@@ -169,7 +170,7 @@ def service(
         settled=1,
         instances=(InstanceRecord(instance="1", state="ready").with_details(cpus=list(cpus)),),
         revisions=(RevisionRecord(id="r1", requests=requests, buckets=((p95_s, requests), (30.0, requests))),),
-        **{"shape": Shape(), "state": "ready", **more},
+        **given,
     )
 
 
