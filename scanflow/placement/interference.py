@@ -181,5 +181,5 @@ def _signed_rank(effects: Sequence[float]) -> float:
 
     if not any(effects):
         return 1.0
-    _, p = wilcoxon(effects, alternative="greater")
-    return float(p)
+    _, p = map(float, wilcoxon(effects, alternative="greater"))
+    return p
