@@ -18,7 +18,7 @@ from scanflow.drift.detectors.port import Floats, Scores
 from scanflow.drift.evaluation import right
 from scanflow.drift.performance import LEAST, Calibration
 from scanflow.drift.prediction_data import PredictionData, Prepare, collect, step_tracker
-from scanflow.drift.samples import Samples, is_table, joined, packed, rows
+from scanflow.drift.samples import Samples, digests, is_table, joined, packed, rows
 from scanflow.drift.selection import select
 from scanflow.drift.table import DataTable, main_directions
 from scanflow.drift.training_data import TrainingData
@@ -56,7 +56,8 @@ def detect(
     folder, generator, tracker = output_dir(), np.random.default_rng(seed), step_tracker()
     data = TrainingData.load(tracker, app, team, model_name)
     prepared = user_function(prepare) if prepare else None
-    new = _predictions(tracker, run_ids, data.x_reference, prepared, input_name)
+    everything = _predictions(tracker, run_ids, data.x_reference, prepared, input_name)
+    new = _distinct(everything)
     known = [data.x_reference, *_learnt(tracker, model_uri, data.x_reference, prepared, input_name)]
     known = [_drawn(one, reference_size, generator) for one in known]
     reference, regimes = joined(known), np.repeat(np.arange(len(known)), [len(one) for one in known])
@@ -69,7 +70,7 @@ def detect(
     _write(folder, new.x, points)
     figures: dict[str, Any] = {
         "drifted": int(found.drifted),
-        "n_newdata": len(new.x),
+        "n_newdata": len(everything.x),
         "n_anomalies": len(found.outliers),
         "n_picked": len(points),
         "n_evaluation": sum(one.purpose == "evaluate" for one in points),
@@ -133,6 +134,15 @@ def _predictions(
     return found if columns is not None else replace(found, x=_of_type(found.x, like.dtype))
 
 
+def _distinct(data: PredictionData) -> PredictionData:
+    """Return pictures once each: the tests take samples as drawn independently, and what is sent again is not. Rows of
+    tables may well be alike."""
+    if is_table(data.x) or data.x.ndim < 3:
+        return data
+    first = np.sort(np.unique(digests(data.x), return_index=True)[1])
+    return replace(data, x=data.x[first], ids=[data.ids[at] for at in first])
+
+
 def _of_type(x: Samples, dtype: Any) -> Samples:
     """Return an array of that type of number where nothing is lost by it."""
     with np.errstate(invalid="ignore"):
@@ -151,7 +161,7 @@ def _learnt(
     found: list[Samples] = []
     for run, batches in sorted(windows.items()):
         try:
-            found.append(_predictions(tracker, sorted(batches - {""}), like, prepare, input_name).x)
+            found.append(_distinct(_predictions(tracker, sorted(batches - {""}), like, prepare, input_name)).x)
         except (NotFoundError, InvalidError) as error:
             print(f"What the model has learnt of run {run} is not compared with: {error}")
     return found
