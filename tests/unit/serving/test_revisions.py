@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,14 +178,16 @@ async def test_requests_never_fail_while_revisions_come_and_go(path: Path) -> No
             while not stop.is_set():
                 seen.append((await here.infer([0])).status)
 
+        def answered_since(before: int) -> Callable[[], bool]:
+            return lambda: len(seen) > before + 4
+
         callers = [asyncio.ensure_future(caller()) for _ in range(4)]
         for place in range(1, 12):
             current = revision(f"r{place}", adder(path, place), weight=0.5)
             canary = revision(f"c{place}", adder(path, -place), weight=0.5)
-            answered = len(seen) + 4
+            before = len(seen)
             await here.application.apply(desired(current, canary, generation=place + 1))
-            while len(seen) < answered:
-                await asyncio.sleep(0)
+            await until(answered_since(before))
         stop.set()
         await asyncio.gather(*callers)
         assert set(seen) == {200}
