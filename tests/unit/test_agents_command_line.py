@@ -93,7 +93,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch) -> Answers:
+def agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     found = Answers({"GET /sensors": [COUNT]})
 
     def handle(request: httpx.Request) -> httpx.Response:
