@@ -18,20 +18,17 @@ from scanflow.drift.detectors.port import Floats, Scores
 from scanflow.drift.evaluation import right
 from scanflow.drift.performance import LEAST, Calibration
 from scanflow.drift.prediction_data import PredictionData, Prepare, collect, step_tracker
-from scanflow.drift.samples import Samples, digests, is_table, joined, packed, rows
+from scanflow.drift.samples import Samples, digests, firsts, is_table, joined, packed, rows
 from scanflow.drift.selection import select
 from scanflow.drift.table import DataTable, main_directions
 from scanflow.drift.training_data import TrainingData
 from scanflow.drift.two_sample import joint_features
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.labels import read_json
+from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.mlflow import models
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.modules import load_function
 from scanflow.outputs import output, output_dir
-
-OF_LABELS = "scanflow.labels"
-"""The tag of a model version with the tracked run whose labels it has learnt from."""
 
 DIRECTIONS = 16  # in which samples are told apart, so that those picked are of many kinds
 TOLD = 20
@@ -121,6 +118,12 @@ def user_function(locator: str) -> Any:
     return load_function(locator, Path(place).resolve() if place.endswith(".py") else None)
 
 
+def points_learnt(tracker: KnowledgeBase, model_uri: str) -> list[dict[str, Any]]:
+    """Return the labelled points that the version at an address has learnt from; none, if it is a first model."""
+    labels = models.tags_of(model_uri).get(OF_LABELS)
+    return read_json(tracker, labels, LABELS_FILE) if labels else []
+
+
 def _predictions(
     tracker: KnowledgeBase, run_ids: Sequence[str], like: Samples, prepare: Prepare | None, input_name: str | None
 ) -> PredictionData:
@@ -139,7 +142,7 @@ def _distinct(data: PredictionData) -> PredictionData:
     tables may well be alike."""
     if is_table(data.x) or data.x.ndim < 3:
         return data
-    first = np.sort(np.unique(digests(data.x), return_index=True)[1])
+    first = firsts(digests(data.x))
     return replace(data, x=data.x[first], ids=[data.ids[at] for at in first])
 
 
@@ -154,9 +157,8 @@ def _learnt(
     tracker: KnowledgeBase, model_uri: str, like: Samples, prepare: Prepare | None, input_name: str | None
 ) -> list[Samples]:
     """Return the predictions of each window that the model in use has learnt from, as far as they are still kept."""
-    labels = models.tags_of(model_uri).get(OF_LABELS)
     windows: dict[str, set[str]] = {}
-    for point in read_json(tracker, labels, "labels.json") if labels else []:
+    for point in points_learnt(tracker, model_uri):
         windows.setdefault(str(point.get("run")), set()).add(str(point["id"]).rpartition(":")[0])
     found: list[Samples] = []
     for run, batches in sorted(windows.items()):

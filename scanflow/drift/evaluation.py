@@ -23,6 +23,11 @@ class Predicts(Protocol):
         ...
 
 
+def are_for_evaluation(digests: Sequence[str], share: float) -> NDArray[np.bool_]:
+    """Return which samples are for evaluation alone, by their digests, (n,)."""
+    return np.array([for_evaluation(one.encode(), share=share) for one in digests], np.bool_)
+
+
 def divide(
     digests: Sequence[str],
     purposes: Sequence[Purpose],
@@ -42,8 +47,7 @@ def divide(
         trained: The digests of what models learnt from at first.
         clean: Those of the clean points that they are evaluated by.
     """
-    held = [for_evaluation(one.encode(), share=share) for one in digests]
-    all_of = list(zip(digests, purposes, held, strict=True))
+    all_of = list(zip(digests, purposes, are_for_evaluation(digests, share), strict=True))
     evaluated = {*clean, *(one for one, purpose, is_held in all_of if is_held or purpose == "evaluate")}
     learnt = {*trained, *(one for one, purpose, is_held in all_of if purpose == "train" and not is_held)}
     train = [purpose == "train" and one not in evaluated for one, purpose, _ in all_of]

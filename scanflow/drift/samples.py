@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.table import Column
+from scanflow.drift.table import Column, is_missing
 from scanflow.errors import InvalidError
 
 Samples: TypeAlias = Any
@@ -72,6 +72,11 @@ def digests(x: Samples) -> list[str]:
     return [hashlib.sha256(row.tobytes()).hexdigest()[:32] for row in table]
 
 
+def firsts(digests: Sequence[str] | NDArray[np.str_]) -> NDArray[np.intp]:
+    """Return where each different sample comes first, ascending."""
+    return np.sort(np.unique(digests, return_index=True)[1])
+
+
 def row_values(x: Samples, at: int) -> dict[str, Any] | None:
     """Return a table's row as JSON holds it, by column; None: it is no table."""
     if not is_table(x):
@@ -104,6 +109,6 @@ def _from_text(values: NDArray[Any]) -> NDArray[Any]:
 def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         value = value.item()
-    if value is None or type(value).__name__ in {"NAType", "NaTType"} or (isinstance(value, float) and value != value):
+    if is_missing(value):
         return None
     return value if isinstance(value, bool | int | float | str) else str(value)

@@ -12,8 +12,8 @@ import numpy as np
 
 from scanflow.drift.detectors.critical import CriticalPoint, pick
 from scanflow.drift.detectors.port import Floats, Indices
-from scanflow.drift.promotion import for_evaluation
-from scanflow.drift.samples import Samples, digests, row_values
+from scanflow.drift.evaluation import are_for_evaluation
+from scanflow.drift.samples import Samples, digests, firsts, row_values
 from scanflow.errors import InvalidError
 
 
@@ -46,12 +46,10 @@ def select(
     if not 0 <= evaluation_share < 1:
         raise InvalidError(f"evaluation_share={evaluation_share} is no share. Give 0 or more, and less than 1.")
     own = digests(x)
-    first = np.zeros(len(own), bool)
-    first[np.unique(own, return_index=True)[1]] = True
-    held = np.array([for_evaluation(one.encode(), share=evaluation_share) for one in own], bool)
-    candidates = np.flatnonzero(held & first)
+    first, held = firsts(own), are_for_evaluation(own, evaluation_share)
+    candidates = first[held[first]]
     drawn: list[int] = generator.permutation(candidates)[: round(most * evaluation_share)].tolist()
-    free: list[int] = np.flatnonzero(~held & first).tolist()
+    free: list[int] = first[~held[first]].tolist()
 
     def some(outliers: Indices, count: int) -> list[CriticalPoint]:
         return pick(
@@ -67,9 +65,8 @@ def select(
 
     wanted = most - len(drawn)
     picked = some(np.flatnonzero(np.isin(free, outliers)), wanted)
-    if (
-        len(picked) < wanted
-    ):  # a model may be sure of what it has never seen, and be wrong: the others tell something, too
+    if len(picked) < wanted:
+        # A model may be sure of what it has never seen, and be wrong: the others tell something, too.
         known = {one.id for one in picked}
         picked += [one for one in some(np.arange(len(free)), wanted) if one.id not in known][: wanted - len(picked)]
     places = 1 - (np.arange(len(drawn)) + 0.5) / max(len(drawn), 1)

@@ -59,7 +59,7 @@ class Column:
         if array.dtype.kind in "mM":
             numbers = array.astype("int64").astype(np.float64)
             return cls(np.where(np.isnat(array), np.nan, numbers))
-        missing = np.array([_is_missing(one) for one in array], bool)
+        missing = np.array([is_missing(one) for one in array], bool)
         present = [one for one, gone in zip(array, missing, strict=True) if not gone]
         if present and all(isinstance(one, int | float | np.number) and not isinstance(one, bool) for one in present):
             found = np.full(len(array), np.nan)
@@ -309,7 +309,7 @@ def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return found
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     return (
         value is None or (isinstance(value, float) and np.isnan(value)) or type(value).__name__ in {"NAType", "NaTType"}
     )

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.contract import Purpose, purpose_of
-from scanflow.drift.detecting import OF_LABELS, TOLD, user_function
+from scanflow.drift.detecting import TOLD, points_learnt, user_function
 from scanflow.drift.evaluation import check_target, compared, divide, labels_like, right, slices_by_window
 from scanflow.drift.prediction_data import samples_of, step_tracker
 from scanflow.drift.promotion import CURRENT, Slice
-from scanflow.drift.samples import Samples, digests, joined, rows
+from scanflow.drift.samples import Samples, digests, firsts, joined, rows
 from scanflow.drift.training_data import TrainingData
 from scanflow.errors import InvalidError
-from scanflow.knowledge.labels import LABELS_FILE, read_json
+from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.mlflow import models
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.outputs import output
@@ -71,8 +71,9 @@ def retrain(
         example, y = _mixture(known, new_x, new_y, train_size, new_share, generator)
         print(f"Learning from {len(y):,} samples, for which {len(new_y):,} were newly labelled")
         challenger = models.FittedModel(_fitted(learn, example, y, models.load(address).native))
-    champion = models.load(address)
-    parts = labelled.slices(_windows_known(tracker, address), _newest(tracker, points))
+    champion = models.load(address)  # not the one that fit() was given, which it may have taught in place
+    learnt = {str(point.get("run")) for point in points_learnt(tracker, address)}
+    parts = labelled.slices(learnt, _newest(tracker, points))
     slices = [
         compared(name, part_x, part_y, champion=champion, challenger=challenger, tolerance=tolerance)
         for name, (part_x, part_y) in parts.items()
@@ -151,7 +152,7 @@ class LabelledPoints:
         own = np.array(self.digests)
         parts = {name: self.evaluate[at] for name, at in by_window.items()}
         # What came in several windows counts once: it is one point, however often it was labelled.
-        once = {name: at[np.sort(np.unique(own[at], return_index=True)[1])] for name, at in parts.items()}
+        once = {name: at[firsts(own[at])] for name, at in parts.items()}
         return {name: self.some(at) for name, at in once.items()} | {"clean": self.clean}
 
 
@@ -216,11 +217,6 @@ def _points(tracker: KnowledgeBase, app: str, team: str, labels: str) -> tuple[l
     return list(found.values()), {point["id"] for point in given}
 
 
-def _windows_known(tracker: KnowledgeBase, address: str) -> set[str]:
-    labels = models.tags_of(address).get(OF_LABELS)
-    return {str(point.get("run")) for point in read_json(tracker, labels, LABELS_FILE)} if labels else set()
-
-
 def _newest(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> str:
     windows = {str(point["data"]["tracked"]): str(point.get("run")) for point in points}
     return windows[max(windows, key=lambda tracked: str(tracker.get_run(tracked).ended_at))]
@@ -234,10 +230,8 @@ def _mixture(
         raise InvalidError(f"new_share={share} is no share. Give more than 0, and less than 1.")
     old = generator.permutation(len(known.y_train))[:size]
     again = np.resize(generator.permutation(len(y)), max(len(y), round(len(old) * share / (1 - share))))
-    mixed_x, mixed_y = (
-        joined([rows(known.x_train, old), rows(x, again)]),
-        np.concatenate([known.y_train[old], y[again]]),
-    )
+    mixed_x = joined([rows(known.x_train, old), rows(x, again)])
+    mixed_y = np.concatenate([known.y_train[old], y[again]])
     order = generator.permutation(len(mixed_y))
     return rows(mixed_x, order), mixed_y[order]
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.evaluation import are_for_evaluation
 from scanflow.drift.prediction_data import arrays_of
-from scanflow.drift.promotion import for_evaluation
-from scanflow.drift.samples import Samples, digests, packed, rows, unpacked
+from scanflow.drift.samples import Samples, digests, is_table, packed, rows, unpacked
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 
@@ -41,7 +41,7 @@ class TrainingData:
         Raises:
             InvalidError: they do not belong together, or are too few.
         """
-        x = x.reset_index(drop=True) if hasattr(x, "columns") else np.asarray(x)
+        x = x.reset_index(drop=True) if is_table(x) else np.asarray(x)
         labels = np.asarray(y)
         labels = np.array([str(one) for one in labels]) if labels.dtype.kind == "O" else labels
         if labels.shape != (len(x),) or len(x) < _LEAST_ROWS:
@@ -49,7 +49,7 @@ class TrainingData:
                 f"There are {len(x)} samples and labels of the shape {labels.shape}. Give a label for each of at least "
                 f"{_LEAST_ROWS} samples: (x, y)."
             )
-        held = np.array([for_evaluation(one.encode(), share=evaluation_share) for one in digests(x)], bool)
+        held = are_for_evaluation(digests(x), evaluation_share)
         known = rows(x, ~held)
         return cls(x_train=known, y_train=labels[~held], x_clean=rows(x, held), y_clean=labels[held], x_reference=known)
 

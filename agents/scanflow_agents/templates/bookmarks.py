@@ -19,7 +19,7 @@ from typing import Any, Literal
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.drift.contract import purpose_of
-from scanflow.knowledge.labels import LABELS_FILE, read_json
+from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.records import TrackedRun
 from scanflow_agents.host.sensor_state import AHEAD_S
 from scanflow_agents.templates.control_plane import RECENT, control_plane_of, newest_runs, tracker_of
@@ -28,7 +28,6 @@ Kind = Literal["checked", "labels", "learnt"]
 
 KIND = "scanflow.kind"
 OF_RUN = "scanflow.run"
-OF_LABELS = "scanflow.labels"
 DIGEST = "scanflow.digest"
 PREDICTIONS = f"tags.`{KIND}` = 'predictions'"
 """Which tracked runs are recorded predictions: one for each file that a service wrote."""

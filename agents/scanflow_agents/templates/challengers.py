@@ -17,10 +17,10 @@ from scanflow.backends.records import RunRecord
 from scanflow.drift.contract import MOST_COLUMNS, TrainingOutputs, outputs_of_training, purpose_of
 from scanflow.drift.promotion import CURRENT, decide
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.labels import LABELS_FILE, read_json
+from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.records import TrackedRun
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.bookmarks import OF_LABELS, OF_RUN
+from scanflow_agents.templates.bookmarks import OF_RUN
 from scanflow_agents.templates.control_plane import acted_on, newest_runs, outputs_of, tell, tracker_of
 from scanflow_agents.templates.model_registry import PROMOTION, RegisteredModel, rejection
 from scanflow_agents.templates.options import Options

@@ -24,6 +24,7 @@ from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Whole
 from scanflow.backends.records import RunRecord
+from scanflow.drift.contract import DetectionOutputs, outputs_of_detection
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.plugins import not_installed, plugin_names
 from scanflow_agents.templates import bookmarks, label_queue
@@ -170,23 +171,12 @@ def _declare_use(app: Application, options: CheckerOptions, labeller: label_queu
         return {"detections": made, "errors": errors}
 
 
-def drifted(outputs: Mapping[str, Any]) -> bool:
-    """Say whether a detection's outputs tell of drift."""
-    value = outputs.get("drifted")
-    if value is None:
-        raise InvalidError("No step left an output 'drifted'. Write sf.output('drifted', ...) in the detector's step.")
-    if isinstance(value, str) or not isinstance(value, bool | int | float):
-        raise InvalidError(f"The output 'drifted' is {value!r}. Write true or false, or 1 or 0.")
-    return bool(value)
-
-
-def _until(context: Context, outputs: Mapping[str, Any], record: RunRecord) -> float:
+def _until(context: Context, detection: DetectionOutputs, record: RunRecord) -> float:
     """Return up to when a detection has looked at predictions.
 
     That is the end of the last tracked run it was given, if it leaves ``run_ids``; else, a second before it began.
     """
-    given = outputs.get("run_ids")
-    ends = [_ended(context, str(run_id)) for run_id in (given if isinstance(given, list) else [])]
+    ends = [_ended(context, run_id) for run_id in detection.run_ids or ()]
     return max((end for end in ends if end is not None), default=record.created - 1.0)
 
 
@@ -286,7 +276,7 @@ def _use(context: Context, options: CheckerOptions, record: RunRecord) -> dict[s
     """Make use of one detection, note it, and return what it found. That may be told twice, where the agent ends before
     it is noted."""
     outputs, run = outputs_of(context, record.name), str(record.name)
-    drifted(outputs)
+    detection = outputs_of_detection(outputs)
     verdict = verdict_on(
         outputs,
         _looks_since_drift(context, run),
@@ -297,23 +287,22 @@ def _use(context: Context, options: CheckerOptions, record: RunRecord) -> dict[s
     found: dict[str, Any] = {
         "run": run,
         "drifted": verdict.kind == "found",
-        "anomalies": int(outputs.get("n_anomalies") or 0),
+        "anomalies": detection.n_anomalies,
         "picked": 0,
         "labelled": 0,
     }
-    if found["drifted"] and int(outputs.get("n_picked") or 0) > 0:
+    if found["drifted"] and detection.n_picked:
         tracked, points = label_queue.picked_points(context, run)
         items = label_queue.items_of(points, run=run, tracked=tracked)
         control_plane_of(context).want_labels(context.app, items, team=context.team)
         found["picked"] = len(points)
-    about, looked = {name: found[name] for name in ("run", "anomalies", "picked")}, outputs.get("n_newdata")
-    about["predictions"] = looked if isinstance(looked, int) else None
+    about = {name: found[name] for name in ("run", "anomalies", "picked")} | {"predictions": detection.n_newdata}
     figures = ("statistic", "threshold", "p_value", "columns")
     about |= {name: outputs[name] for name in figures if outputs.get(name) is not None}
     about |= {"why": verdict.why} if verdict.why else {}
     tell(context, f"drift.{verdict.kind}", f"workflow/{record.workflow}", **about)
     metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
-    metrics |= {"until": _until(context, outputs, record), "counts": float(verdict.counts)}
+    metrics |= {"until": _until(context, detection, record), "counts": float(verdict.counts)}
     bookmarks.note(context, "checked", tags={bookmarks.OF_RUN: run}, metrics=metrics)
     return found
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scanflow.drift.detectors.port import Floats, Samples, Scores, check_share, checked
 from scanflow.drift.detectors.storage import read, write
 from scanflow.drift.detectors.table import FittedTable, TableDetector
+from scanflow.drift.samples import is_table
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 
 NETWORK = "autoencoder.keras"
@@ -150,7 +151,7 @@ class Autoencoder:
 
 
 def _form_of(reference: Any) -> str:
-    if isinstance(reference, Mapping) or hasattr(reference, "columns"):
+    if isinstance(reference, Mapping) or is_table(reference):
         return "a table"
     return f"an array of the shape {np.shape(reference)}"
 

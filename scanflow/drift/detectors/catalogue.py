@@ -17,6 +17,7 @@ import numpy as np
 
 from scanflow.drift.detectors import storage
 from scanflow.drift.detectors.port import Detector, Fitted, Scores
+from scanflow.drift.samples import is_table
 from scanflow.errors import InvalidError
 from scanflow.plugins import load_plugin, plugin_names
 
@@ -56,7 +57,7 @@ def _taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, 
 def default_detector(reference: Any) -> str:
     """Return the name of the detector for this kind of data: ``autoencoder`` for pictures, (n, height, width) or
     (n, height, width, channels) of 8 or more either way; ``table`` for all else."""
-    shape = () if isinstance(reference, Mapping) or hasattr(reference, "columns") else np.shape(reference)
+    shape = () if isinstance(reference, Mapping) or is_table(reference) else np.shape(reference)
     return "autoencoder" if len(shape) in (3, 4) and min(shape[1:3]) >= 8 else "table"
 
 
