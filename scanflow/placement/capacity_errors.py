@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import ceil
 
-from scanflow.app.quantities import format_memory
+from scanflow.app.quantities import counted, format_memory
 from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.occupancy import FULL, Demand, Occupancy, areas, sockets
@@ -57,9 +57,9 @@ def _advice(occupancy: Occupancy, demand: Demand, free: int, most: Most) -> str:
 
 def _there_is(topology: Topology) -> str:
     whole, allowed, count = len(topology.cpus), len(topology.effective_cpus), topology.effective_count
-    text = f"this machine has {_count(whole, 'CPU')}"
+    text = f"this machine has {counted(whole, 'CPU')}"
     if topology.threads_per_core > 1:
-        text += f" ({_count(len(topology.cores), 'core')} with up to {topology.threads_per_core} siblings)"
+        text += f" ({counted(len(topology.cores), 'core')} with up to {topology.threads_per_core} siblings)"
     if allowed < whole:
         text += f", of which the affinity mask or cpuset leaves {allowed} ({format_cpus(topology.effective_cpus)})"
     if count < allowed:
@@ -81,7 +81,7 @@ def no_socket_fits(occupancy: Occupancy, trial: Occupancy, demand: Demand, place
     each, mode = _cores(demand.milli), f"affinity={demand.mode!r}"
     if ceil(demand.milli / FULL) > widest:
         return (
-            f"An instance of {each} does not fit a socket, which has {_count(widest, 'CPU')} that may be used; {mode} "
+            f"An instance of {each} does not fit a socket, which has {counted(widest, 'CPU')} that may be used; {mode} "
             f"keeps it in one. Write at most cores={widest}, or affinity='cpu'."
         )
     layer = trial.layers if oversubscribe else 0
@@ -115,12 +115,8 @@ def _memory(topology: Topology, area: Iterable[int]) -> int:
 
 
 def _instances(count: int) -> str:
-    return _count(count, "instance")
+    return counted(count, "instance")
 
 
 def _cores(milli: int) -> str:
     return f"{milli / FULL:g} core{'' if milli == FULL else 's'}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -46,3 +46,9 @@ def format_cpus(cpus: Iterable[int]) -> str:
         else:
             ranges.append([cpu, cpu])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def numbered(what: str, numbers: Iterable[int]) -> str:
+    """Return ``"CPU 3"`` or ``"CPUs 0-3,8"``."""
+    listed = sorted(set(numbers))
+    return f"{what}{'' if len(listed) == 1 else 's'} {format_cpus(listed)}"

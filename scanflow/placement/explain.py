@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from scanflow.app.quantities import format_memory
 from scanflow.app.resources import AffinityMode
-from scanflow.placement.cpulist import format_cpus
+from scanflow.placement.cpulist import format_cpus, numbered
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 
@@ -25,7 +25,7 @@ def explain(
     lines = [f"{mode}: {_MODES[mode]}."]
     if mode == "any":
         if grants:
-            lines.append(f"{_several('instance', range(1, len(grants) + 1))}: {_where(topology, grants[0])}")
+            lines.append(f"{numbered('instance', range(1, len(grants) + 1))}: {_where(topology, grants[0])}")
         return lines
     for place, grant in enumerate(grants):
         others = {other + 1: one for other, one in enumerate(grants) if other != place}
@@ -38,7 +38,7 @@ def explain(
 
 def _where(topology: Topology, grant: Grant) -> str:
     sockets = sorted({topology.core_of[cpu].socket for cpu in grant.cpus})
-    text = f"{_several('CPU', grant.cpus)} of {_several('socket', sockets)}"
+    text = f"{numbered('CPU', grant.cpus)} of {numbered('socket', sockets)}"
     caches = {group for cpu in grant.cpus if (group := topology.cache_group(cpu, 3)) is not None}
     if caches:
         sizes = {cache.size_bytes for cache in topology.caches if cache.level == 3 and set(cache.cpus) & caches}
@@ -46,7 +46,7 @@ def _where(topology: Topology, grant: Grant) -> str:
         text += f", {'one L3' if len(caches) == 1 else f'{len(caches)} L3 caches'}{size}"
     near = topology.memory_near(grant.cpus)
     if len(topology.nodes) > 1:
-        text += f", memory of {_several('node', grant.memory_nodes)}"
+        text += f", memory of {numbered('node', grant.memory_nodes)}"
         homes = {topology.node_of[cpu].id for cpu in grant.cpus}
         if near == grant.memory_nodes and not homes >= set(near):
             text += " (the nearest that has any)"
@@ -65,19 +65,14 @@ def _siblings(topology: Topology, grant: Grant, others: dict[int, Grant]) -> Ite
         yield f"{doubled} of them siblings of others of its own"
     sharing = [number for number, other in others.items() if siblings & set(other.cpus)]
     if sharing:
-        yield f"shares cores with {_several('instance', sharing)}"
+        yield f"shares cores with {numbered('instance', sharing)}"
     elif siblings:
-        yield f"{_several('sibling', siblings)} left idle"
+        yield f"{numbered('sibling', siblings)} left idle"
 
 
 def _shared(grant: Grant, others: dict[int, Grant], taken: Collection[int]) -> Iterable[str]:
     sharing = [number for number, other in others.items() if set(other.cpus) & set(grant.cpus)]
     if sharing:
-        yield f"shares CPUs with {_several('instance', sharing)}"
+        yield f"shares CPUs with {numbered('instance', sharing)}"
     if overlap := set(grant.cpus) & set(taken):
-        yield f"{_several('CPU', overlap)} used by others too"
-
-
-def _several(what: str, numbers: Iterable[int]) -> str:
-    listed = sorted(set(numbers))
-    return f"{what}{'' if len(listed) == 1 else 's'} {format_cpus(listed)}"
+        yield f"{numbered('CPU', overlap)} used by others too"

@@ -1,8 +1,8 @@
 """The server's events as the story of the loop: who saw or did what, and what became of the model's versions. Pure.
 
 The built-in agents tell what they find out: ``predictions.counted``, ``drift.found``, ``drift.suspected``,
-``drift.none``, ``labels.given``, ``model.judged``, ``model.promoted`` and ``model.rejected``. What is done about it,
-the arbiter tells: ``intent`` and ``action.*``.
+``drift.none``, ``model.judged``, ``model.promoted`` and ``model.rejected``. What is done about it, the arbiter tells:
+``intent`` and ``action.*``; and what was labelled, the server: ``labels.given``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from scanflow.errors import InvalidError
 from scanflow.reports.records import Answers, Kind, LoopEvent, RequestCounts, Use, Version
 
 MEASURED = "service.measured"
+LABELS = "labels"
+"""What stands for an agent where labels were given: people or a labeller."""
 
 
 def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[LoopEvent]:
@@ -31,7 +33,7 @@ def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[Loop
 def loop_event(event: Event) -> LoopEvent | None:
     """Return an event as a part of the story; None: it is none."""
     teller = _TELLERS.get(event.type)
-    if teller is None or not isinstance(event.data.get("agent"), str):
+    if teller is None or not isinstance(_agent(event), str):
         return None
     try:
         return teller(event)
@@ -167,10 +169,14 @@ def _version(event: Event, number: int | None, metric: str) -> Version | None:
     return Version(version=number, at=event.at, accuracy=min(1.0, max(0.0, accuracy)), n=n, interval=interval)
 
 
+def _agent(event: Event) -> Any:
+    return LABELS if event.type == "labels.given" else event.data.get("agent")  # whoever gave them
+
+
 def _loop_event(
     event: Event, kind: Kind, text: str, *, count: int | None = None, picked: int | None = None, detail: str = ""
 ) -> LoopEvent:
-    agent = str(event.data["agent"])
+    agent = str(_agent(event))
     return LoopEvent(at=event.at, agent=agent, kind=kind, text=text, count=count, picked=picked, detail=detail)
 
 

@@ -11,6 +11,7 @@ from scanflow.reports.drawing import LONG, dated, moment
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.records import Answers, LoopEvent, RequestCounts, Version
 from scanflow.reports.timeline import timeline
+from scanflow.reports.tracker_links import TrackerLinks
 
 MOST_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
 LANES = (
@@ -34,14 +35,14 @@ h1 { font-size: 28px; line-height: 1.2; margin: 16px 0 4px; }
 h2 { font-size: 19px; margin: 40px 0 4px; } h3 { font-size: 16px; margin: 20px 0 4px; }
 p { margin: 4px 0 12px; color: var(--soft); } p.verdict { color: var(--ink); font-weight: 600; }
 figure { margin: 12px 0; } svg { display: block; width: 100%; height: auto; }
-code { font-size: 13px; white-space: nowrap; }
+code { font-size: 13px; white-space: nowrap; } a { color: inherit; }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 12px 20px; margin: 20px 0; }
 dt { color: var(--soft); font-size: 14px; }
 dd { margin: 0; font-size: 22px; font-variant-numeric: tabular-nums; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td:first-child { white-space: nowrap; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(290px, 1fr)); gap: 12px 28px; }
+.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(290px, 1fr)); gap: 12px 28px; }
 .thumbs { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 12px; font-size: 13px; }
 .thumbs img { width: 84px; height: 84px; object-fit: contain; image-rendering: pixelated; background: #888; }
 svg.dot { display: inline; width: 10px; } .narrow { display: none; }
@@ -49,7 +50,7 @@ svg.dot { display: inline; width: 10px; } .narrow { display: none; }
   .wide { display: none; } .narrow { display: block; } body { padding: 12px 14px 40px; } h1 { font-size: 24px; }
   tr { display: block; padding: 8px 0; border-bottom: 1px solid var(--line); }
   td, td:first-child { display: block; border: 0; padding: 0; white-space: normal; }
-  td[data-head]:not(:empty)::before { content: attr(data-head) ": "; color: var(--soft); }
+  td[data-head]:not(:empty, [data-head=""])::before { content: attr(data-head) ": "; color: var(--soft); }
   tr:has(> th) { display: none; }
 }
 """
@@ -68,12 +69,15 @@ def loop_report(
     outcomes: Sequence[DriftOutcome] = (),
     facts: Mapping[str, str] | None = None,
     lead: str = "",
+    links: TrackerLinks | None = None,
 ) -> str:
     """Return the page. It has no scripts and asks for nothing from elsewhere; what was not told, it says so.
 
     ``counted`` is a sentence on whose ``answers`` are known; ``columns`` are as ``drift.found`` has them, ``picked`` as
-    the label queue has them. ``facts`` are shown first; without them, what can be counted is. ``lead`` is a sentence.
+    the label queue has them. ``facts`` are shown first; without them, what can be counted is. ``lead`` is a sentence,
+    and ``links`` are where the tracker shows runs and versions.
     """
+    tracker = links or TrackerLinks()
     shown = dict(facts) if facts is not None else totals(events, versions)
     times = [one.at for part in (events, answers, asked) for one in part]
     span = (min(times), max(times)) if times else (0.0, 0.0)
@@ -101,13 +105,13 @@ def loop_report(
 <h2>Requests</h2>
 {sections.requests(asked, marks, span)}
 <h2>Versions of the model</h2>
-{sections.served(asked, answers, versions)}
+{sections.served(asked, answers, versions, tracker)}
 {_plot(POINTS, sections.history, versions) if versions else "<p>No version was compared with another yet.</p>"}
 <h2>What the agents did</h2>
 {_plot(LANES, timeline, events) if events else "<p>Nothing has happened yet.</p>"}
 {table(events)}
 <h2>What became of the drift</h2>
-{"".join(map(became, outcomes)) or "<p>No drift was found.</p>"}
+{"".join(became(one, tracker) for one in outcomes) or "<p>No drift was found.</p>"}
 </body>
 </html>
 """
@@ -142,12 +146,13 @@ def table(events: Sequence[LoopEvent]) -> str:
     return f"<details><summary>All {len(rows):,} events</summary>\n{note}{listed}</details>"
 
 
-def became(one: DriftOutcome) -> str:
+def became(one: DriftOutcome, links: TrackerLinks) -> str:
     form = dated(one.at, one.steps[-1][0])
     steps = [
-        (moment(at, form), what, figures, f"scanflow show {run}" if run else "") for at, what, figures, run in one.steps
+        (moment(at, form), what, figures, f"scanflow show {run}" if run else "", links.run(run))
+        for at, what, figures, run in one.steps
     ]
-    listed = sections.table(("time", "what", "figures", "more"), steps)
+    listed = sections.table(("time", "what", "figures", "more", ""), steps)
     return f'<h3>Found at {moment(one.at, LONG)}</h3>\n{listed}\n<p class="verdict">{escape(one.verdict)}</p>\n'
 
 

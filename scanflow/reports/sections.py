@@ -14,6 +14,7 @@ from scanflow.reports.distributions import MOST_COLUMNS, draw_column
 from scanflow.reports.loop_events import interval_of
 from scanflow.reports.records import Answers, LoopEvent, RequestCounts, Version
 from scanflow.reports.series import LINES, EventLine, Point, chart
+from scanflow.reports.tracker_links import Link, TrackerLinks
 
 MOST_POINTS = 40  # of a line over time; what is closer is added up
 MOST_SAMPLES, MOST_VALUES = 12, 8
@@ -97,8 +98,10 @@ def requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: S
     return f'<p>{told}</p><div class="grid">{"".join(drawn)}</div>'
 
 
-def served(asked: Sequence[RequestCounts], answers: Sequence[Answers], versions: Sequence[Version]) -> str:
-    compared, rows = {f"V{one.version}": one for one in versions}, []
+def served(
+    asked: Sequence[RequestCounts], answers: Sequence[Answers], versions: Sequence[Version], links: TrackerLinks
+) -> str:
+    compared, rows = {f"V{one.version}": one for one in versions}, list[list[str | Link]]()
     names = {*compared, *(one.version for one in asked), *(one.version for one in answers)}
     for name in sorted(names, key=lambda name: (len(name), name)):
         mine, one = [each for each in asked if each.version == name], compared.get(name)
@@ -112,7 +115,8 @@ def served(asked: Sequence[RequestCounts], answers: Sequence[Answers], versions:
             told = (times, f"{count:,}", f"{failed:,}")
         live = share(right / n, n, interval_of(right, n)) if n else ""
         judged = share(one.accuracy, one.n, one.interval) if one else ""
-        rows.append((name + (" champion" if one and one.champion else ""), *told, live, judged))
+        shown = links.version(name + (" champion" if one and one.champion else ""))
+        rows.append([shown, *told, live, judged])
     heads = ("version", "served", "requests", "failed", "live accuracy", "accuracy when compared")
     return table(heads, rows) if rows else ""
 
@@ -163,12 +167,15 @@ def both(draw: Callable[[float], str]) -> str:
     return f'<figure class="wide">{draw(svg.WIDTH)}</figure>\n<figure class="narrow">{draw(svg.NARROW)}</figure>'
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str | Link]]) -> str:
     """Return a table whose rows are lists of their own on a phone; Scanflow's commands are set as code."""
 
-    def cell(head: str, words: str) -> str:
-        code = words.startswith("scanflow ")
-        return f'<td data-head="{escape(head)}">{f"<code>{escape(words)}</code>" if code else escape(words)}</td>'
+    def cell(head: str, words: str | Link) -> str:
+        if isinstance(words, Link):
+            shown = f'<a href="{escape(words.address)}">{escape(words.words)}</a>'
+        else:
+            shown = f"<code>{escape(words)}</code>" if words.startswith("scanflow ") else escape(words)
+        return f'<td data-head="{escape(head)}">{shown}</td>'
 
     top = "".join(f"<th>{escape(one)}</th>" for one in heads)
     body = "".join(f"<tr>{''.join(map(cell, heads, row))}</tr>\n" for row in rows)
@@ -210,5 +217,5 @@ def _said(item: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)

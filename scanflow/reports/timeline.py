@@ -13,7 +13,7 @@ ROW_PX, MARKER_PX, MOST_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0
 MERGE_PX = 14.0  # events of one kind in one lane that are closer than this to the first of them are drawn as one
 MERGE_PREDICTIONS_PX = 72.0  # the same for predictions: what counts is how many there were until somebody looked
-ORDER = ("tracker", "checker", "planner", "executor")
+ORDER = ("tracker", "checker", "labels", "planner", "executor")
 LOOKS: dict[Kind, tuple[str, str]] = {
     "predictions": ("blue", "predictions"),
     "call": ("soft", "calls"),

@@ -39,7 +39,7 @@ def judged(version: int, old: float, new: float, *, champion: int | None = 1, be
         ),
         (event("drift.found", "checker", anomalies=3, picked=0, predictions=None), "detection", "drift: 3 outliers"),
         (event("drift.none", "checker", predictions=1000), "look", "no drift in 1,000 predictions"),
-        (event("labels.given", "checker", count=100, by="ada"), "label", "100 labels"),
+        (event("labels.given", None, count=100, by="ada"), "label", "100 labels"),
         (judged(2, 0.9, 0.93), "gate", "V2 0.930 > 0.900: better"),
         (judged(2, 0.9, 0.9, better=False), "gate", "V2 0.900 ≤ 0.900: not better"),
         (event("model.promoted", "executor", version=2, action="abc"), "promotion", "V2 is the champion"),
@@ -72,7 +72,7 @@ def judged(version: int, old: float, new: float, *, champion: int | None = 1, be
 def test_each_thing_has_its_kind_and_its_words(happened: Event, kind: str, text: str) -> None:
     found = loop_event(happened)
     assert found is not None
-    assert (found.kind, found.text, found.at, found.agent) == (kind, text, 100.0, happened.data["agent"])
+    assert (found.kind, found.text, found.at, found.agent) == (kind, text, 100.0, happened.data.get("agent", "labels"))
 
 
 @pytest.mark.parametrize(

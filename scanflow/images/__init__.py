@@ -1,0 +1,1 @@
+"""Container images: what an application's nodes run in, described by pure functions and built by programs."""

@@ -1,0 +1,134 @@
+"""The programs that build images and push them: buildah, podman and docker, behind one small protocol."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal, Protocol, TypeAlias
+
+from scanflow.errors import InvalidError, MissingExtraError, UsageError, did_you_mean
+
+Say: TypeAlias = Callable[[str], None]
+"""Takes a line of what a builder prints."""
+
+Program: TypeAlias = Literal["buildah", "podman", "docker"]
+PROGRAMS: Final[tuple[Program, ...]] = ("buildah", "podman", "docker")
+"""In the order in which they are looked for: those that need no daemon come first."""
+
+_LAST_LINES: Final = 12
+
+
+class Builder(Protocol):
+    """Builds images from a folder, and pushes them."""
+
+    name: str
+
+    def build(self, context: Path, image: str, say: Say, *, pull: bool = False) -> None:
+        """Build the folder's ``Dockerfile`` as ``image``; what is printed goes to ``say``, line by line.
+
+        ``pull``: take the newest base image of its registry, not the one that was pulled before.
+
+        Raises:
+            UsageError: it failed; the message has its last lines.
+        """
+        ...
+
+    def push(self, image: str, say: Say) -> None:
+        """Push an image to the registry that its name begins with.
+
+        Raises:
+            UsageError: it failed; the message has its last lines.
+        """
+        ...
+
+
+class CommandBuilder:
+    """A :class:`Builder` that runs one of the programs."""
+
+    def __init__(self, name: Program, *, insecure: bool = False, options: Sequence[str] = ()) -> None:
+        self.name: str = name
+        self._program: Program = name
+        self._insecure, self._options = insecure, tuple(options)
+
+    def build(self, context: Path, image: str, say: Say, *, pull: bool = False) -> None:
+        options = [*(["--pull"] if pull else []), *self._options]
+        command = build_command(self._program, context, image, insecure=self._insecure, options=options)
+        _run(command, f"The image {image!r} cannot be built", say)
+
+    def push(self, image: str, say: Say) -> None:
+        command = push_command(self._program, image, insecure=self._insecure)
+        _run(command, f"The image {image!r} cannot be pushed", say)
+
+
+def build_command(
+    program: Program, context: Path, image: str, *, insecure: bool = False, options: Sequence[str] = ()
+) -> list[str]:
+    """Return the command that builds ``context/Dockerfile``; steps that did not change come from the cache. Pure."""
+    plain = [] if program == "docker" or not insecure else ["--tls-verify=false"]
+    layers = [] if program == "docker" else ["--layers"]
+    return [program, "build", *layers, *plain, *options, "-f", str(context / "Dockerfile"), "-t", image, str(context)]
+
+
+def push_command(program: Program, image: str, *, insecure: bool = False) -> list[str]:
+    """Return the command that pushes an image. Docker asks its daemon whether a registry may be plain HTTP. Pure."""
+    return [program, "push", *([] if program == "docker" or not insecure else ["--tls-verify=false"]), image]
+
+
+def find_builder(name: str | None = None, *, insecure: bool = False, options: str = "") -> Builder:
+    """Return the builder of that name; None: the first one that is installed. ``options`` are words of a command line.
+
+    Raises:
+        InvalidError: the name is not known, or the options are no words of a command line.
+        MissingExtraError: it, or any, is not installed; the message says how to install it.
+    """
+    if name is not None and name not in PROGRAMS:
+        raise InvalidError(f"The builder {name!r} is not known.{did_you_mean(name, PROGRAMS)}")
+    installed: list[Program] = [one for one in PROGRAMS if name in {None, one} and shutil.which(one) is not None]
+    if not installed:
+        what = f"{name} is" if name is not None else "None of buildah, podman and docker is"
+        raise MissingExtraError(
+            f"{what} installed, which building images needs. On Debian or Ubuntu: sudo apt-get install "
+            f"{'docker.io' if name == 'docker' else name or 'buildah'}"
+        )
+    try:
+        words = shlex.split(options)
+    except ValueError as error:
+        raise InvalidError(f"The options of the builder, {options!r}, cannot be read: {error}.") from error
+    return CommandBuilder(installed[0], insecure=insecure, options=words)
+
+
+def _run(command: Sequence[str], what: str, say: Say) -> None:
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    try:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        ) as process:
+            for line in process.stdout or ():
+                last.append(line.rstrip())
+                say(line.rstrip())
+    except OSError as error:
+        raise UsageError(f"{what}: {command[0]} does not start: {error}") from error
+    if process.returncode != 0:
+        said = "".join(f"\n  {line}" for line in last if line)
+        raise UsageError(f"{what}: `{' '.join(command[:2])}` exited with {process.returncode}.{said}")
+
+
+def _environment() -> dict[str, str]:
+    """Return what a builder is started with: where this process may make no namespaces, ``chroot`` is enough."""
+    return {"BUILDAH_ISOLATION": "chroot", **os.environ} if _is_contained() else dict(os.environ)
+
+
+def _is_contained() -> bool:
+    return os.geteuid() == 0 and not Path("/run/systemd/system").exists()

@@ -1,0 +1,101 @@
+"""Images made of an application, where they are not there already."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from scanflow.errors import UsageError
+from scanflow.images.builders import Builder, Say
+from scanflow.images.files import code_files
+from scanflow.images.recipe import Recipe, dockerfile
+from scanflow.images.recipes import PlannedImage
+from scanflow.images.records import BuiltImage, BuiltImages
+
+
+class ImageRecord(BaseModel):
+    """One image of an application, after a build."""
+
+    model_config = ConfigDict(frozen=True)
+
+    image: str
+    workflow: str
+    nodes: tuple[str, ...]
+    """Those that run in it."""
+
+    state: Literal["built", "unchanged"]
+    pushed: bool
+    seconds: float
+
+
+def build_images(
+    app_dir: Path,
+    wanted: Sequence[PlannedImage],
+    *,
+    builder: Callable[[], Builder],
+    built: BuiltImages,
+    registry: str | None,
+    push: bool = False,
+    again: bool = False,
+    say: Say,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[ImageRecord]:
+    """Build what was not built before, push it if asked, and return all images in order.
+
+    ``again`` builds those that are there too, on the newest base image: one may get other content under the same name.
+
+    Raises:
+        UsageError: an image cannot be built or pushed, or there is no registry to push to. What was built before that
+            is kept, and not built again.
+    """
+    if push and registry is None:
+        raise UsageError("Push where to? Name a registry: --registry host:5000, or SCANFLOW_KUBERNETES_REGISTRY.")
+    records: list[ImageRecord] = []
+    done: set[str] = set()
+    for one in wanted:
+        image, tag, began = one.recipe.name(registry), one.recipe.tag, clock()
+        before = built.find(tag)
+        there = before is not None and before.image == image and (tag in done or not again)
+        pushed = there and before is not None and before.pushed
+        if not there:
+            _build(app_dir, one.recipe, image, builder(), say, pull=again)
+            built.keep(tag, BuiltImage(image=image, pushed=False))
+        if push and not pushed:
+            builder().push(image, say)
+            pushed = True
+            built.keep(tag, BuiltImage(image=image, pushed=True))
+        done.add(tag)
+        state: Literal["built", "unchanged"] = "unchanged" if there else "built"
+        seconds = round(clock() - began, 3)
+        records.append(
+            ImageRecord(
+                image=image, workflow=one.workflow, nodes=one.nodes, state=state, pushed=pushed, seconds=seconds
+            )
+        )
+    return records
+
+
+def _build(app_dir: Path, recipe: Recipe, image: str, builder: Builder, say: Say, *, pull: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="scanflow-image-") as folder:
+        context = Path(folder)
+        write_context(app_dir, recipe, context)
+        builder.build(context, image, say, pull=pull)
+
+
+def write_context(app_dir: Path, recipe: Recipe, context: Path) -> None:
+    """Write what a builder takes: the ``Dockerfile``, the code, and the requirements."""
+    (context / "Dockerfile").write_text(dockerfile(recipe), encoding="utf-8")
+    if recipe.requirements:
+        (context / "requirements.txt").write_text("\n".join(recipe.requirements) + "\n", encoding="utf-8")
+    (context / "code").mkdir()
+    for file in code_files(app_dir):
+        target = context / "code" / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file.path, target)
+        target.chmod(0o755 if file.executable else 0o644)  # others may have no rights here: no image runs as its owner

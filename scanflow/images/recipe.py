@@ -1,0 +1,86 @@
+"""What an image is made of, its Dockerfile, and the name that follows from both. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from scanflow.errors import InvalidError
+
+USER: Final = "10001:10001"
+"""The user and group of the base image: no image runs as root."""
+
+CODE: Final = "/app"
+"""Where an image has the application's code; steps and instances work there."""
+
+_REFERENCE: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._\-/:@]*")
+_KEPT: Final = 16
+
+
+class Recipe(BaseModel):
+    """What one image is made of. Equal ones are one image."""
+
+    model_config = ConfigDict(frozen=True)
+
+    app: str
+    team: str
+    base: str
+    """The image that it is built on; with a digest (``…@sha256:…``) what is built is always the same."""
+
+    requirements: tuple[str, ...] = ()
+    """As pip reads them, one a line."""
+
+    code: str
+    """What :func:`~scanflow.images.files.digest_of` says of the code."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def tag(self) -> str:
+        """What changes with the image: 16 hexadecimal digits."""
+        return hashlib.sha256(json.dumps([dockerfile(self), *self.requirements]).encode()).hexdigest()[:_KEPT]
+
+    def name(self, registry: str | None = None) -> str:
+        """Return the image's name: ``host:5000/scanflow/mnist:0f3c…``."""
+        return f"{'' if registry is None else registry.rstrip('/') + '/'}scanflow/{self.app}:{self.tag}"
+
+
+def dockerfile(recipe: Recipe) -> str:
+    """Return the Dockerfile. Its context has the code in ``code/`` and, where there are any, ``requirements.txt``.
+
+    Raises:
+        InvalidError: the name of the base image is none.
+    """
+    if not _REFERENCE.fullmatch(recipe.base):
+        raise InvalidError(f"The base image {recipe.base!r} is no image's name. Write it as registry/name:tag.")
+    installed = (
+        "COPY requirements.txt /opt/requirements/app.txt\n"
+        "RUN pip install --quiet --no-cache-dir -r /opt/requirements/app.txt\n"
+        if recipe.requirements
+        else ""
+    )
+    labels = {
+        "dev.scanflow.app": recipe.app,
+        "dev.scanflow.team": recipe.team,
+        "dev.scanflow.code": recipe.code,
+        **dict(recipe.labels),
+    }
+    return (
+        f"FROM {recipe.base}\n"
+        "USER 0:0\n"
+        f"{installed}"
+        f"COPY code/ {CODE}/\n"
+        f"RUN python -m compileall -q {CODE} || true\n"
+        f"USER {USER}\n"
+        f"WORKDIR {CODE}\n"
+        f"LABEL {' '.join(f'{name}={_quoted(labels[name])}' for name in sorted(labels))}\n"
+    )
+
+
+def _quoted(text: str) -> str:
+    """Return a value as a Dockerfile has it: no variable is put in."""
+    return json.dumps(text, ensure_ascii=False).replace("$", "\\$")

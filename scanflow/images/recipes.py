@@ -1,0 +1,123 @@
+"""Which images an application's workflows need: for each step its own, for an online workflow one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from scanflow.app.application import Application
+from scanflow.app.executor import Executor
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.service import Service
+from scanflow.app.workflow import Workflow
+from scanflow.app_files import AppFiles
+from scanflow.errors import InvalidError, UsageError
+from scanflow.images.files import code_files, digest_of
+from scanflow.images.recipe import Recipe
+
+ModelFolder: TypeAlias = Callable[[str], Path]
+"""From a model's address in the registry to the folder that holds its files."""
+
+AppNode: TypeAlias = Executor | Service | MPIWorkload
+
+_IN_BASE: Final = re.compile(r"(?i)mlflow([-_.]skinny)?\s*([=<>!~].*)?")
+_OWN_FILE: Final = re.compile(r"\s*(-r|-c|--requirement|--constraint|-e|--editable)\b|\s*(\.{0,2}/|file:)")
+
+
+class PlannedImage(NamedTuple):
+    """An image, and the nodes that run in it."""
+
+    workflow: str
+    nodes: tuple[str, ...]
+    recipe: Recipe
+
+
+def recipes(app: Application, workflows: Sequence[Workflow], base: str, models: ModelFolder) -> list[PlannedImage]:
+    """Return the images of some workflows; nodes that name one themselves (``image=``) need none.
+
+    Raises:
+        UsageError: a file of requirements is not there or refers to others, or two nodes of an online workflow name
+            different images.
+    """
+    code = digest_of(code_files(Path(app.app_dir)))
+    return [
+        PlannedImage(
+            workflow.name, tuple(node.name for node in nodes), recipe_of(app, workflow, nodes, base, code, models)
+        )
+        for workflow in workflows
+        for nodes in together(workflow)
+        if own_image(nodes) is None
+    ]
+
+
+def together(workflow: Workflow) -> Iterator[tuple[AppNode, ...]]:
+    """Yield the nodes that run in one container: all services of an online workflow, each step alone."""
+    if workflow.services:
+        yield tuple(workflow.services)
+        return
+    for node in workflow.nodes:
+        yield (node,)
+
+
+def own_image(nodes: Sequence[AppNode]) -> str | None:
+    """Return the image that nodes of one container name themselves, if any.
+
+    Raises:
+        UsageError: they name several.
+    """
+    named = {node.image: node.name for node in nodes if node.image is not None}
+    if len(named) > 1:
+        (first, one), (second, other) = list(named.items())[:2]
+        raise UsageError(
+            f"The nodes {one!r} and {other!r} run in one container, and name two images: {first!r} and {second!r}. "
+            "Name one, or make two workflows of them."
+        )
+    return next(iter(named), None)
+
+
+def recipe_of(
+    app: Application, workflow: Workflow, nodes: Sequence[AppNode], base: str, code: str, models: ModelFolder
+) -> Recipe:
+    """Return what the image of nodes that run together is made of."""
+    wanted = dict.fromkeys(line for node in nodes for line in requirements_of(app, workflow, node, models))
+    return Recipe(app=app.name, team=app.team, base=base, requirements=tuple(wanted), code=code)
+
+
+def requirements_of(app: Application, workflow: Workflow, node: AppNode, models: ModelFolder) -> list[str]:
+    """Return what a node asks for: the lines of its file or list; of a registered model, what it was saved with.
+
+    Raises:
+        NotFoundError: its file is not there.
+        InvalidError: it refers to other files, which no image would have.
+    """
+    if isinstance(node, MPIWorkload):
+        return []
+    lines: list[str] = []
+    if isinstance(node.requirements, str):
+        file = AppFiles(app, workflow).find(node.requirements, node.name)
+        lines = _lines(file.read_text(encoding="utf-8"))
+    elif node.requirements is not None:
+        lines = _lines("\n".join(node.requirements))
+    for line in lines:
+        if _OWN_FILE.match(line):
+            raise InvalidError(
+                f"{node.name!r}: the requirements refer to another file ({line!r}), which is not in the image. Write "
+                "all of them in one file, by name."
+            )
+    if isinstance(node, Service) and node.model is not None and not lines:
+        lines = _saved_with(models(node.model))
+    return lines
+
+
+def _saved_with(folder: Path) -> list[str]:
+    """Return what a model was saved with, without MLflow: the base image has the part of it that loads models."""
+    file = folder / "requirements.txt"
+    lines = _lines(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return [line for line in lines if not _IN_BASE.fullmatch(line)]
+
+
+def _lines(text: str) -> list[str]:
+    lines = (line.partition(" #")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]

@@ -1,0 +1,46 @@
+"""Which images were built from here: one small file each, in the home folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scanflow.private import private_folder, write_private
+
+
+class BuiltImage(BaseModel):
+    """An image that was built."""
+
+    model_config = ConfigDict(frozen=True)
+
+    image: str
+    """Its name: ``host:5000/scanflow/mnist:0f3c…``."""
+
+    pushed: bool
+    """Whether its registry has it."""
+
+
+class BuiltImages:
+    """The images that a home knows."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "images"
+
+    def find(self, tag: str) -> BuiltImage | None:
+        """Return the image with a recipe's tag, if it was built."""
+        try:
+            return BuiltImage.model_validate_json((self._folder / f"{tag}.json").read_bytes())
+        except (FileNotFoundError, ValidationError):  # one that cannot be read is built again
+            return None
+
+    def usable(self, tag: str, registry: str | None) -> str | None:
+        """Return the name of an image that nodes can pull: it was pushed, or there is no registry to push it to."""
+        found = self.find(tag)
+        return found.image if found is not None and (found.pushed or registry is None) else None
+
+    def keep(self, tag: str, image: BuiltImage) -> None:
+        private_folder(self._folder)
+        draft = self._folder / f".{tag}.json"
+        write_private(draft, image.model_dump_json())
+        draft.replace(self._folder / f"{tag}.json")

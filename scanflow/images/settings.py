@@ -1,0 +1,56 @@
+"""What building images is told, read from the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from scanflow.environment_variables import read_settings
+
+_VARIABLES: Final = {
+    "builder": "SCANFLOW_IMAGES_BUILDER",
+    "options": "SCANFLOW_IMAGES_OPTIONS",
+    "insecure": "SCANFLOW_IMAGES_INSECURE",
+    "registry": "SCANFLOW_KUBERNETES_REGISTRY",  # what nodes pull from is what is pushed to
+    "base": "SCANFLOW_KUBERNETES_IMAGE",
+}
+
+_OPTIONS: Final = {"registry": "registry", "base": "image"}
+
+
+class ImageSettings(BaseModel):
+    """What images are built with, on what, and where they are pushed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    builder: str | None = None
+    """``buildah``, ``podman`` or ``docker``. Unset: the first of them that is installed."""
+
+    options: str = ""
+    """More words for its command: ``--network host -v /etc/pip.conf:/etc/pip.conf:ro``."""
+
+    insecure: bool = False
+    """Whether the registry may be spoken to in plain HTTP, or with a certificate that nobody vouches for."""
+
+    registry: str | None = None
+    """Where images are pushed: ``host:5000`` or ``host:5000/project``. Unset: they stay where they were built."""
+
+    base: str = "scanflow/base:latest"
+    """The image that they are built on."""
+
+    def with_given(self, given: Mapping[str, str | bool | None]) -> Self:
+        """Return these settings with those of ``given`` that are not None."""
+        return self.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str] | None = None, *, options: Mapping[str, str] | None = None
+    ) -> Self:
+        """Read the settings from ``environ`` (default: this process' own). An empty variable counts as unset.
+
+        What a client chose for its backend comes first: ``options`` has the backend's own fields by name.
+        """
+        chosen = {field: (options or {}).get(name) for field, name in _OPTIONS.items()}
+        return read_settings(cls, _VARIABLES, environ, given=chosen)

@@ -1,0 +1,203 @@
+"""The plan of an MPI job, which every launcher carries out: how it is cut; each rank's worker, node and CPUs. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.quantities import counted, round_memory
+from scanflow.app.resources import AffinityMode
+from scanflow.errors import InvalidError
+from scanflow.placement.cpulist import numbered
+from scanflow.placement.mpi.granularity import Granularity, select_granularity
+from scanflow.placement.mpi.groups import ClusterNode, build_groups, place_groups
+from scanflow.placement.mpi.tasks import MPIWorker, make_workers, ranks_of
+from scanflow.placement.place import Grant, place
+from scanflow.placement.topology import Topology
+
+Placing = Callable[[Sequence[MPIWorker], Sequence[Sequence[int]], Sequence[ClusterNode]], tuple[str, ...]]
+"""Chooses the node of each worker, from the workers, their groups, and what is free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRank:
+    rank: int
+    worker: int
+    group: int
+    node: str
+    cpus: tuple[int, ...] = ()
+    """The CPUs that it may run on; none: its node's kernel or kubelet decides."""
+
+    memory_nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MPIPlan:
+    name: str
+    granularity: Granularity
+    affinity: AffinityMode
+    workers: tuple[MPIWorker, ...]
+    ranks: tuple[PlacedRank, ...]
+    """By number; those of a worker one after another."""
+
+    oversubscribed: bool
+    """Whether a core has more than one task."""
+
+    reasons: tuple[str, ...]
+    """Why it is so, a line each."""
+
+    @property
+    def ranks_by_node(self) -> dict[str, int]:
+        """How many ranks each node has."""
+        return dict(Counter(rank.node for rank in self.ranks))
+
+    def lines(self) -> list[str]:
+        """Return the map rank -> worker -> node -> CPUs, for people; ranks that are alike are one line."""
+        found: list[str] = []
+        for worker, ranks in groupby(self.ranks, key=lambda rank: rank.worker):
+            own = list(ranks)
+            where = f"worker {worker} on {own[0].node}"
+            if len({rank.cpus for rank in own}) == 1:
+                alike = numbered("rank", (rank.rank for rank in own))
+                found.append(f"{alike} -> {where} -> {_cpus(own[0].cpus)}")
+            else:
+                found += [f"rank {rank.rank} -> {where} -> {_cpus(rank.cpus)}" for rank in own]
+        return found
+
+
+def plan_job(
+    workload: MPIWorkload,
+    nodes: Sequence[ClusterNode],
+    *,
+    topologies: Mapping[str, Topology] | None = None,
+    placing: Placing = place_groups,
+) -> MPIPlan:
+    """Return the plan of a job on these nodes.
+
+    Args:
+        workload: What is to run.
+        nodes: What is free, in the order of preference.
+        topologies: Of those nodes whose CPUs are known; elsewhere ranks are not bound to numbered CPUs.
+        placing: Who chooses nodes: Algorithms 4 and 5, or what stands for another scheduler.
+
+    Raises:
+        InvalidError: it does not fit, or what bounds it has still to be measured.
+    """
+    if workload.profile == "auto":
+        raise InvalidError(
+            f"{workload.name!r} says profile='auto', which is measured where the program is. Measure it on this "
+            "machine: scanflow mpi plan --measure; then write what it prints: profile='cpu', 'memory' or 'network'."
+        )
+    per_task = workload.resources_per_task
+    granularity = _granularity(workload, len(nodes))
+    free = sum(node.cores for node in nodes)
+    wanted = workload.n_tasks * (1.0 if per_task.cores is None else per_task.cores)
+    crowded = wanted > free + 1e-9
+    if crowded and not workload.oversubscribe:
+        raise InvalidError(
+            f"{workload.name!r} needs {wanted:g} cores for its {workload.n_tasks} tasks, and {free:g} are there. Start "
+            "fewer tasks, or let them share cores: oversubscribe=True."
+        )
+    memory = workload.memory_bytes
+    _check_memory(workload, memory, nodes)
+    cores = min(wanted, free)
+    workers = make_workers(workload.n_tasks, granularity.workers, cores=cores, memory_bytes=memory)
+    groups = build_groups(workers, min(granularity.groups, len(workers)))
+    placed = placing(workers, groups, nodes)
+    bound = _bindings(workload, workers, placed, topologies or {})
+    group_of = {index: number for number, members in enumerate(groups) for index in members}
+    ranks: list[PlacedRank] = []
+    for worker, own in zip(workers, ranks_of(workers), strict=True):
+        grant = bound.get(worker.index)
+        for place_in_worker, rank in enumerate(own):
+            ranks.append(
+                PlacedRank(
+                    rank=rank,
+                    worker=worker.index,
+                    group=group_of[worker.index],
+                    node=placed[worker.index],
+                    cpus=() if grant is None else _cpus_of(grant, place_in_worker),
+                    memory_nodes=() if grant is None else grant.memory_nodes,
+                )
+            )
+    return MPIPlan(
+        name=workload.name,
+        granularity=granularity,
+        affinity=workload.mode,
+        workers=workers,
+        ranks=tuple(ranks),
+        oversubscribed=crowded,
+        reasons=_reasons(workload, granularity, wanted, cores),
+    )
+
+
+def _granularity(workload: MPIWorkload, there: int) -> Granularity:
+    nodes = max(1, min(there, workload.n_nodes))
+    if workload.n_workers is not None or workload.profile is None or workload.profile == "auto":
+        return select_granularity(
+            workload.n_tasks, nodes=nodes, workers=workload.n_workers or 1, profile=None, policy="none"
+        )
+    return select_granularity(workload.n_tasks, nodes=nodes, profile=workload.profile, policy=workload.policy)
+
+
+def _check_memory(workload: MPIWorkload, memory: int | None, nodes: Sequence[ClusterNode]) -> None:
+    known = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
+    if memory is not None and len(known) == len(nodes) and memory > sum(known):
+        raise InvalidError(
+            f"{workload.name!r} needs {round_memory(memory)} for its {workload.n_tasks} tasks, and "
+            f"{round_memory(sum(known))} are there. Start fewer tasks, or ask for less memory for each."
+        )
+
+
+def _bindings(
+    workload: MPIWorkload, workers: Sequence[MPIWorker], placed: Sequence[str], topologies: Mapping[str, Topology]
+) -> dict[int, Grant]:
+    """Return what each worker is granted on the nodes whose CPUs are known: equations 3.13 to 3.23."""
+    found: dict[int, Grant] = {}
+    for node, topology in topologies.items():
+        here = [worker for worker in workers if placed[worker.index] == node]
+        given: list[Grant] = []
+        for size in sorted({(worker.cores, worker.n_tasks) for worker in here}, reverse=True):
+            alike = [worker for worker in here if (worker.cores, worker.n_tasks) == size]
+            grants = place(
+                topology,
+                len(alike),
+                size[0],
+                workload.mode,
+                beside=given,
+                oversubscribe=workload.oversubscribe,
+                n_threads=size[1] if workload.mode == "cpumempin" else None,
+                order="numbered",
+            )
+            given += grants
+            found |= {worker.index: grant for worker, grant in zip(alike, grants, strict=True)}
+    return found
+
+
+def _cpus_of(grant: Grant, place_in_worker: int) -> tuple[int, ...]:
+    return (grant.thread_cpus[place_in_worker],) if grant.thread_cpus else grant.cpus
+
+
+def _reasons(workload: MPIWorkload, granularity: Granularity, wanted: float, cores: float) -> tuple[str, ...]:
+    workers, nodes = counted(granularity.workers, "worker"), counted(granularity.nodes, "node")
+    if workload.n_workers is not None:
+        why = "as n_workers says"
+    elif workload.profile is None:
+        why = "what bounds the program is not known, so it is not cut"
+    elif workload.profile == "network":
+        why = "the network bounds the program, so its tasks stay together"
+    else:
+        why = f"the {workload.profile} bounds the program, and the policy is {workload.policy!r}"
+    found = [f"{workload.n_tasks} tasks in {workers} on {nodes}: {why} (Algorithm 2)"]
+    if wanted > cores + 1e-9:
+        found.append(
+            f"{wanted:g} cores were asked for and {cores:g} are there: tasks share cores, and yield while they wait"
+        )
+    return tuple(found)
+
+
+def _cpus(cpus: tuple[int, ...]) -> str:
+    return numbered("CPU", cpus) if cpus else "any CPU"

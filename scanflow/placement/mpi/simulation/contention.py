@@ -1,0 +1,113 @@
+"""How much jobs that run together slow each other: CPUs, memory of a socket, network of a node.
+
+A job is as slow as its slowest rank, and a rank's time is that of its program's three shares, each multiplied::
+
+    compute   1 + migration * (1 - 1 / ranks that share a container) [+ floating_compute, without CPUs of its own]
+    memory    what all ranks of the socket ask for / what the socket gives, if more than 1
+    MPI       [1 + floating_mpi, without CPUs of its own], or, between nodes and if more than that,
+              rate on one node * ranks of the node that send to others / what its network gives
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scanflow.placement.mpi.simulation.programs import ProgramModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """The machine's figures, and how much it costs ranks to share."""
+
+    socket_gb_per_s: float
+    """Memory bandwidth of a socket."""
+
+    network_gb_per_s: float
+    """What a node can send to others."""
+
+    migration: float
+    """How much slower a rank computes that shares the CPUs of a container with very many others: the kernel moves it
+    between them."""
+
+    floating_compute: float
+    """How much slower it computes, on top, where containers have no CPUs of their own."""
+
+    floating_mpi: float
+    """How much slower MPI is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksOfWorker:
+    """Where the ranks of one worker run."""
+
+    node: int
+    sockets: tuple[tuple[int, float], ...]
+    """How many ranks on which socket of it; fractions where they float over all of them."""
+
+    pinned: bool
+    """Whether the worker has CPUs of its own."""
+
+    @property
+    def n_ranks(self) -> float:
+        return sum(ranks for _, ranks in self.sockets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Workers of one job that are alike."""
+
+    count: int
+    ranks: RanksOfWorker
+    remote_share: float
+    """The share of a rank's peers that are on other nodes."""
+
+
+def group_alike(workers: Sequence[RanksOfWorker]) -> tuple[Workers, ...]:
+    """Return the workers of a job, alike ones together."""
+    on_node: dict[int, float] = {}
+    for worker in workers:
+        on_node[worker.node] = on_node.get(worker.node, 0) + worker.n_ranks
+    total = sum(on_node.values())
+    remote = {node: (total - ranks) / max(1, total - 1) for node, ranks in on_node.items()}
+    return tuple(
+        Workers(count=count, ranks=ranks, remote_share=remote[ranks.node]) for ranks, count in Counter(workers).items()
+    )
+
+
+def slowdowns(running: Sequence[tuple[ProgramModel, Sequence[Workers]]], contention: Contention) -> list[float]:
+    """Return by what each job's running time is multiplied while these run together, in their order."""
+    memory: dict[tuple[int, int], float] = defaultdict(float)  # asked for, by node and socket
+    senders: dict[int, float] = defaultdict(float)  # ranks that send to other nodes, by node
+    for program, workers in running:
+        for alike in workers:
+            node = alike.ranks.node
+            for socket, ranks in alike.ranks.sockets:
+                memory[node, socket] += alike.count * ranks * program.memory_gb_per_s
+            if program.mpi_gb_per_s:
+                senders[node] += alike.count * alike.ranks.n_ranks * alike.remote_share
+    return [
+        max(_slowdown(program, alike.ranks, memory, senders[alike.ranks.node], contention) for alike in workers)
+        for program, workers in running
+    ]
+
+
+def _slowdown(
+    program: ProgramModel,
+    worker: RanksOfWorker,
+    memory: Mapping[tuple[int, int], float],
+    senders: float,
+    contention: Contention,
+) -> float:
+    compute = 1 + contention.migration * (1 - 1 / worker.n_ranks)
+    asked = [memory[worker.node, socket] for socket, _ in worker.sockets]
+    waiting = [max(1.0, gb_per_s / contention.socket_gb_per_s) for gb_per_s in asked]
+    mpi = max(1.0, program.mpi_gb_per_s * senders / contention.network_gb_per_s)
+    if worker.pinned:
+        memory_wait = max(waiting)
+    else:
+        compute += contention.floating_compute
+        mpi = max(mpi, 1 + contention.floating_mpi)
+        memory_wait = sum(waiting) / len(waiting)
+    return program.compute_share * compute + program.memory_share * memory_wait + program.mpi_share * mpi

@@ -1,0 +1,74 @@
+"""MPI jobs over time as an SVG: for each job how long it waited and ran, and where (thesis Fig. 6.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scanflow.app.quantities import format_duration
+from scanflow.backends.job_times import JobTimes, totals
+from scanflow.reports import drawing as svg
+
+LEFT, RIGHT, TOP, BOTTOM = 150.0, 24.0, 34.0, 32.0
+ROW_PX, BAR_PX = 26.0, 16.0
+COLOURS = {"succeeded": "green", "failed": "red", "stopped": "amber", "running": "blue", "interrupted": "soft"}
+MOST_LETTERS = 19
+
+
+def gantt(jobs: Sequence[JobTimes], *, width: float = svg.WIDTH) -> str:
+    """Return the chart of one or more jobs, the first submitted on top. What waits is an outline, what runs is full."""
+    ordered = sorted(jobs, key=lambda one: one.submitted)
+    begin = ordered[0].submitted
+    end = max(begin + 1.0, *(one.ended or one.now for one in ordered))
+    right = width - RIGHT
+    scale = (right - LEFT) / (end - begin)
+    bottom = TOP + len(ordered) * ROW_PX
+    rows = [_row(one, TOP + place * ROW_PX, begin, scale, right) for place, one in enumerate(ordered)]
+    axis = svg.time_axis(begin, end, left=LEFT, right=right, y=bottom)
+    return svg.whole(bottom + BOTTOM, "MPI jobs over time", _head(ordered), *rows, axis, width=width)
+
+
+def _head(jobs: Sequence[JobTimes]) -> str:
+    found = totals(jobs)
+    said = f"{len(jobs)} jobs"
+    if found is not None:
+        said += f"; makespan {format_duration(found.makespan_s)}, mean wait {format_duration(found.waiting_s)}"
+    return svg.text(said, LEFT, 18.0, "ink", anchor="start")
+
+
+def _row(job: JobTimes, top: float, begin: float, scale: float, right: float) -> str:
+    name = job.job if len(job.job) <= MOST_LETTERS else job.job[: MOST_LETTERS - 1] + "…"
+    submitted = LEFT + (job.submitted - begin) * scale
+    began = submitted + job.waiting_s * scale
+    y = top + (ROW_PX - BAR_PX) / 2
+    parts = [
+        svg.element("title", svg.safe(_summary(job))),
+        svg.text(name, LEFT - 10, y + BAR_PX - 4, "ink", anchor="end"),
+        _bar(submitted, began, y, stroke="soft"),
+    ]
+    last = began
+    if job.running_s is not None:
+        last = began + job.running_s * scale
+        parts.append(_bar(began, last, y, fill=COLOURS[job.state]))
+    parts.append(_label(job, began, last, y + BAR_PX - 4, right))
+    return svg.element("g", "\n".join(["", *parts, ""]))
+
+
+def _label(job: JobTimes, began: float, last: float, y: float, right: float) -> str:
+    """Return how long it ran: inside the bar where there is room, else behind or before it."""
+    ran = "waits" if job.running_s is None else format_duration(job.running_s)
+    wide = svg.text_width(ran) + 8
+    if last - began >= wide:
+        return svg.text(ran, (began + last) / 2, y, "paper")
+    if last + wide <= right:
+        return svg.text(ran, last + 5, y, "soft", anchor="start")
+    return svg.text(ran, began - 5, y, "soft", anchor="end")
+
+
+def _bar(left: float, right: float, y: float, **colour: str) -> str:
+    return svg.element("rect", x=left, y=y, width=max(right - left, 1.0), height=BAR_PX, rx=2, **svg.paint(**colour))
+
+
+def _summary(job: JobTimes) -> str:
+    where = f" on {', '.join(job.nodes)}" if job.nodes else ""
+    ran = "" if job.running_s is None else f", ran {format_duration(job.running_s)}"
+    return f"{job.job} ({job.run}), {job.ranks} ranks{where}: waited {format_duration(job.waiting_s)}{ran}, {job.state}"

@@ -1,0 +1,48 @@
+"""Addresses of MLflow's pages on what a report names: runs of workflows, and versions of the model. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote
+
+
+class Link(NamedTuple):
+    """Words that lead somewhere."""
+
+    words: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerLinks:
+    """A tracker with pages."""
+
+    address: str = ""
+    """Empty: it has none, and nothing is linked."""
+
+    experiment: str = ""
+    """The id of the application's experiment. Empty: it is not known, and runs are not linked."""
+
+    model: str = ""
+    """The registered model whose versions the report names."""
+
+    def run(self, name: str) -> str | Link:
+        """Return a link to what the steps of a workflow's run tracked; nothing where there is no page for it."""
+        if not (self._has_pages and self.experiment and name):
+            return ""
+        asked = quote(f"tags.`scanflow.run` = '{name}'", safe="")
+        return Link(
+            "in MLflow", f"{self.address.rstrip('/')}/#/experiments/{self.experiment}/runs?searchFilter={asked}"
+        )
+
+    def version(self, words: str) -> str | Link:
+        """Return words that begin with ``V3``, say, as a link to that version."""
+        number = words.partition(" ")[0].removeprefix("V")
+        if not (self._has_pages and self.model and number.isdecimal()):
+            return words
+        return Link(words, f"{self.address.rstrip('/')}/#/models/{quote(self.model, safe='')}/versions/{number}")
+
+    @property
+    def _has_pages(self) -> bool:
+        return self.address.startswith(("http://", "https://"))

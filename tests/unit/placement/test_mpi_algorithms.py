@@ -1,0 +1,148 @@
+"""Algorithms 2 to 5 of the thesis, each beside its printed form."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.errors import InvalidError
+from scanflow.placement.mpi.granularity import Granularity, select_granularity
+from scanflow.placement.mpi.groups import ClusterNode, build_groups, node_score, place_groups
+from scanflow.placement.mpi.tasks import MPIWorker, allocate_tasks, hostfile, machinefile, make_workers, ranks_of
+
+
+@pytest.mark.parametrize(
+    ("policy", "profile", "found"),
+    [
+        ("scale", "network", (1, 1, 1)),
+        ("scale", "cpu", (4, 4, 4)),
+        ("scale", "memory", (4, 4, 4)),
+        ("granularity", "network", (1, 1, 1)),
+        ("granularity", "cpu", (4, 16, 4)),
+        ("granularity", "memory", (4, 16, 4)),
+        ("none", "cpu", (1, 2, 1)),
+        ("none", None, (1, 2, 1)),
+    ],
+)
+def test_algorithm_2_for_16_tasks_on_4_nodes(policy: str, profile: str | None, found: tuple[int, int, int]) -> None:
+    chosen = select_granularity(16, nodes=4, workers=2, profile=profile, policy=policy)  # type: ignore[arg-type]
+    assert (chosen.nodes, chosen.workers, chosen.groups) == found
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.sampled_from(["scale", "granularity"]))
+def test_algorithm_2_uses_no_more_nodes_than_there_are_tasks(n_tasks: int, nodes: int, policy: str) -> None:
+    chosen = select_granularity(n_tasks, nodes=nodes, profile="cpu", policy=policy)  # type: ignore[arg-type]
+    used = min(nodes, n_tasks)
+    assert chosen == Granularity(nodes=used, workers=used if policy == "scale" else n_tasks, groups=used)
+
+
+def test_a_policy_needs_a_profile() -> None:
+    with pytest.raises(InvalidError, match="Write profile='cpu', 'memory' or 'network', or policy='none'"):
+        select_granularity(4, nodes=1, profile=None, policy="scale")
+
+
+@given(st.integers(1, 300), st.data())
+def test_algorithm_3_deals_tasks_in_turn(n_tasks: int, data: st.DataObject) -> None:
+    n_workers = data.draw(st.integers(1, n_tasks))
+    dealt = [0] * n_workers
+    for task in range(n_tasks):  # as it is printed: one after another, in turn
+        dealt[task % n_workers] += 1
+    assert allocate_tasks(n_tasks, n_workers) == tuple(dealt)
+    workers = make_workers(n_tasks, n_workers, cores=n_tasks * 2, memory_bytes=n_tasks * 1024)
+    assert [worker.cores for worker in workers] == [2 * worker.n_tasks for worker in workers]
+    assert sum(worker.memory_bytes or 0 for worker in workers) == n_tasks * 1024
+    assert [rank for own in ranks_of(workers) for rank in own] == list(range(n_tasks))
+
+
+def test_the_hostfile_says_how_many_tasks_each_worker_takes() -> None:
+    hosts = list(zip(["w-0", "w-1"], allocate_tasks(5, 2), strict=True))
+    assert hostfile(hosts) == "w-0 slots=3\nw-1 slots=2\n"
+    assert machinefile(hosts) == "w-0:3\nw-1:2\n"
+
+
+def printed_groups(workers: Sequence[MPIWorker], n_groups: int) -> list[list[int]]:
+    """Algorithm 4, lines 1 to 6."""
+    groups: list[list[int]] = [[] for _ in range(n_groups)]
+    for worker in workers:
+        smallest = min(groups, key=lambda group: (sum(workers[one].cores for one in group), groups.index(group)))
+        smallest.append(worker.index)
+    return groups
+
+
+def printed_placing(
+    workers: Sequence[MPIWorker], groups: Sequence[Sequence[int]], nodes: Sequence[ClusterNode]
+) -> list[str] | None:
+    """Algorithm 4, lines 7 to 18, with Algorithm 5 for each pair; None: a worker fits nowhere."""
+    free = {node.name: node.cores for node in nodes}
+    on_node: dict[str, set[int]] = defaultdict(set)
+    placed: dict[int, str] = {}
+    for number, group in enumerate(groups):
+        for index in group:
+            fitting = [node.name for node in nodes if workers[index].cores <= free[node.name] + 1e-9]
+            if not fitting:
+                return None
+            scores = {
+                name: node_score(
+                    number,
+                    name,
+                    bound=[placed[one] for one in group if one in placed],
+                    group_size=len(group),
+                    groups_on_node=sorted(on_node[name]),
+                )
+                for name in fitting
+            }
+            best = max(fitting, key=lambda name: scores[name])
+            free[best] -= workers[index].cores
+            on_node[best].add(number)
+            placed[index] = best
+    return [placed[index] for index in range(len(workers))]
+
+
+@given(n_tasks=st.integers(1, 24), spare=st.lists(st.integers(0, 12), min_size=1, max_size=8), data=st.data())
+def test_algorithms_4_and_5_choose_what_their_printed_form_chooses(
+    n_tasks: int, spare: list[int], data: st.DataObject
+) -> None:
+    n_workers = data.draw(st.integers(1, n_tasks))
+    n_groups = data.draw(st.integers(1, n_workers))
+    workers = make_workers(n_tasks, n_workers, cores=n_tasks)
+    nodes = [ClusterNode(name=f"n{place}", cores=cores) for place, cores in enumerate(spare)]
+    groups = build_groups(workers, n_groups)
+    wanted = printed_placing(workers, groups, nodes)
+    if wanted is None:
+        with pytest.raises(InvalidError, match="and no node has them free"):
+            place_groups(workers, groups, nodes)
+    else:
+        assert list(place_groups(workers, groups, nodes)) == wanted
+
+
+@given(st.integers(1, 40), st.data())
+def test_algorithm_4_makes_groups_that_are_alike(n_tasks: int, data: st.DataObject) -> None:
+    n_workers = data.draw(st.integers(1, n_tasks))
+    n_groups = data.draw(st.integers(1, n_workers))
+    workers = make_workers(n_tasks, n_workers, cores=n_tasks)
+    groups = build_groups(workers, n_groups)
+    assert [list(group) for group in groups] == printed_groups(workers, n_groups)
+    sizes = Counter(len(group) for group in groups)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_ten_thousand_tasks_go_evenly_to_a_thousand_nodes_within_a_second_of_cpu() -> None:
+    nodes = [ClusterNode(name=f"n{place}", cores=32) for place in range(1000)]
+    began = time.process_time()
+    workers = make_workers(10_000, 10_000, cores=10_000)
+    found = Counter(place_groups(workers, build_groups(workers, 1000), nodes))
+    assert time.process_time() - began < 5  # a bound against a square in it; docs/mpi.md has the figure
+    assert set(found.values()) == {10}
+
+
+def test_what_fits_no_node_is_told() -> None:
+    workers = make_workers(8, 1, cores=8)
+    with pytest.raises(InvalidError, match=r"Worker 0 needs 8 cores, and no node has them free: the largest, 'b'"):
+        place_groups(
+            workers, build_groups(workers, 1), [ClusterNode(name="a", cores=2), ClusterNode(name="b", cores=4)]
+        )

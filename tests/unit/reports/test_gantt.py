@@ -1,0 +1,83 @@
+"""MPI jobs over time: waiting, running and response times, and charts of them."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import Any
+
+from scanflow.backends.job_times import JobTimes, is_job, job_times, totals
+from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.names import RunName, StepName
+from scanflow.reports.gantt import gantt
+from scanflow_client.formatting.jobs import job_chart, job_table
+from scanflow_client.formatting.table import Table
+
+
+def record(name: str, state: Any, created: float, began: float | None, seconds: float | None) -> RunRecord:
+    job_state: Any = "pending" if began is None else "running" if state == "running" else state
+    job = TaskRecord(task=StepName("ring"), step="ring", state=job_state, began=began, seconds=seconds)
+    ranks = [
+        TaskRecord(task=StepName(f"ring.{rank}"), step="ranks", state="running", place=f"n{rank % 2}, CPUs {rank}")
+        for rank in range(4)
+    ]
+    found = RunRecord(
+        name=RunName(name), app="hpc", team="t", workflow="w", state=state, created=created, tasks=(*ranks, job)
+    )
+    return found.with_details(type="mpi")
+
+
+def jobs() -> list[JobTimes]:
+    """Three jobs, the newest first: one that waits, one that runs, one that ended."""
+    records = [
+        record("c", "running", 130.0, None, None),
+        record("b", "running", 110.0, 120.0, None),
+        record("a", "succeeded", 100.0, 104.0, 20.0),
+    ]
+    return [job_times(one, now=150.0) for one in records]
+
+
+def test_times_are_those_of_the_thesis() -> None:
+    waits, runs, ended = jobs()
+    assert (waits.waiting_s, waits.running_s, waits.response_s) == (20.0, None, None)
+    assert (runs.waiting_s, runs.running_s, runs.response_s) == (10.0, 30.0, None)
+    assert (ended.waiting_s, ended.running_s, ended.response_s) == (4.0, 20.0, 24.0)
+    assert (ended.ranks, ended.nodes) == (4, ("n0", "n1"))
+    second = job_times(record("d", "failed", 108.0, 124.0, 6.0), now=150.0)
+    found = totals([waits, runs, ended, second])
+    assert found is not None
+    assert (found.jobs, found.makespan_s, found.response_s, found.waiting_s) == (2, 30.0, 46.0, 10.0)
+    assert totals([waits, runs]) is None
+
+
+def test_a_run_of_another_type_is_no_job() -> None:
+    batch = RunRecord(name=RunName("x"), app="a", team="t", workflow="w", state="running", created=0.0)
+    assert not is_job(batch)
+    assert is_job(record("a", "running", 0.0, None, None))
+
+
+def test_a_table_has_the_newest_first_and_the_totals() -> None:
+    table, said = job_table(jobs())
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows] == ["c", "b", "a"]
+    assert list(table.rows[2][2:]) == ["✓ succeeded", "4", "n0, n1", "4.00 s", "20.0 s", "24.0 s"]
+    assert said == "1 ended: makespan 24.0 s, overall response 24.0 s, mean wait 4.00 s."
+
+
+def test_a_chart_of_characters_is_to_scale() -> None:
+    lines = job_chart(jobs(), width=66)
+    bars = [str(line).split("  ", 1)[1] for line in lines[:3]]
+    assert [bar.count("█") for bar in bars] == [20, 30, 0]  # 50 s in 50 characters
+    assert [bar.count("·") for bar in bars] == [4, 10, 20]
+    assert [len(bar) - len(bar.lstrip()) for bar in bars] == [0, 10, 30]
+
+
+def test_the_svg_has_a_bar_for_waiting_and_one_for_running() -> None:
+    drawn = ET.fromstring(gantt(jobs()))
+    rows = drawn.findall("{http://www.w3.org/2000/svg}g")
+    bars = [[float(one.get("width") or 0) for one in row.findall("{http://www.w3.org/2000/svg}rect")] for row in rows]
+    assert [len(row) for row in bars] == [2, 2, 1]
+    scale = (960 - 150 - 24) / 50
+    assert [round(row[0] / scale) for row in bars] == [4, 10, 20]
+    assert [round(row[1] / scale) for row in bars[:2]] == [20, 30]
+    titles = [row.findtext("{http://www.w3.org/2000/svg}title") for row in rows]
+    assert titles[0] == "ring (a), 4 ranks on n0, n1: waited 4.00 s, ran 20.0 s, succeeded"
