@@ -1,0 +1,1 @@
+"""Agents on a cluster: one pod each."""

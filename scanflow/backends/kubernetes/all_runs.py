@@ -1,0 +1,94 @@
+"""All runs of a cluster: each is given to what runs workflows of its type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from scanflow.app.application import Application
+from scanflow.app.plan import Plan
+from scanflow.app.workflow import Workflow
+from scanflow.backends.definition import definition_of
+from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kubernetes.batch.backend import KubernetesBatch
+from scanflow.backends.kubernetes.batch.ground import Ground
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.mpi.backend import KubernetesMPI
+from scanflow.backends.kubernetes.runs import ClusterRuns
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
+from scanflow.backends.records import Observer, RunRecord
+from scanflow.names import RunName
+from scanflow.placement.mpi.groups import ClusterNode
+from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.settings import Settings
+
+
+class KubernetesRuns(ClusterRuns):
+    """See :class:`~scanflow.backends.port.RunBackend`. Any process of this home may call for any run."""
+
+    def __init__(
+        self, settings: Settings, cluster: Cluster, cluster_settings: KubernetesSettings, ground: Ground
+    ) -> None:
+        super().__init__(settings, cluster, cluster_settings, ground)
+        self._batch = KubernetesBatch(settings, cluster, cluster_settings, ground)
+        self._mpi = KubernetesMPI(settings, cluster, cluster_settings, ground)
+
+    def _for(self, workflow: Workflow) -> KubernetesBatch | KubernetesMPI:
+        return self._mpi if workflow.type == "mpi" else self._batch
+
+    def _of(self, run: str) -> KubernetesBatch | KubernetesMPI:
+        return self._for(self.definition(run).workflow)
+
+    def check(self, definition: RunDefinition) -> None:
+        self._for(definition.workflow).check(definition)
+
+    def plan(self, app: Application, workflow: Workflow) -> Plan:
+        return self._for(workflow).plan(app, workflow)
+
+    def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
+        """Return what a run of a workflow would be made of, under a name that no run has."""
+        return self._for(workflow).manifests(app, workflow)
+
+    @property
+    def queue(self) -> str:
+        return self._mpi.queue
+
+    def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
+        return self._mpi.job_nodes(app, workflow)
+
+    def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
+        return self._mpi.job_plan(app, workflow)
+
+    def keep_function(self, pickled: bytes) -> str:
+        return self._batch.keep_function(pickled)
+
+    def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:
+        return self._batch.forget_functions(before, needed)
+
+    def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
+        return self._for(definition.workflow).enter(definition, name)
+
+    def drive(
+        self, run: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
+    ) -> RunRecord:
+        return self._of(run).drive(run, definition, environment=environment, observe=observe)
+
+    def stop(self, run: str) -> RunRecord:
+        return self._of(run).stop(run)
+
+    def stop_task(self, run: str, task: str) -> RunRecord:
+        return self._of(run).stop_task(run, task)
+
+    def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        return self._of(run).outputs(run, step)
+
+    def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
+        return self._of(run).logs(run, task, stream=stream, attempt=attempt)
+
+    def _stands(self, journal: Journal, run: JournalRun) -> RunRecord:
+        return self._for(definition_of(run).workflow)._stands(journal, run)
+
+    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
+        return self._for(definition_of(run).workflow)._complete(journal, run)

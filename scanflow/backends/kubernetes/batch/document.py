@@ -1,0 +1,121 @@
+"""What a run's ConfigMap holds: all that its pods, and whoever goes on with it, must know."""
+
+from __future__ import annotations
+
+import gzip
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scanflow.backends.definition import KeptDefinition
+from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED, run_object
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.port import RunDefinition
+from scanflow.errors import InvalidError, UsageError
+
+LARGEST: int = 1_000_000
+"""Bytes of an object: etcd takes 1.5 MB, and the engine adds its own."""
+
+PACKED_FROM: int = 200_000
+"""Bytes of text from which it is kept compressed: shorter ones can be read with ``kubectl``."""
+
+
+class RunDocument(BaseModel):
+    """One run, from its entering on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    definition: KeptDefinition
+    source: str | None = None
+    created: float
+    drive: int = 0
+    """How often it was driven; the Workflow of that number is its last one."""
+
+    kept: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
+    """Of fanned-out steps that are run again, the tasks that had finished."""
+
+    origins: Mapping[str, str] = Field(default_factory=dict)
+    """Of a spin: the run that each earlier step's outputs are taken from."""
+
+    max_fan_out: int = 10_000
+    variables: Mapping[str, str] = Field(default_factory=dict)
+    """Those that make a task log to the tracker, with ``@step@`` and ``@task@`` where they name it."""
+
+    def made(self, app_dir: PurePath | None = None) -> RunDefinition:
+        """Return what the run is made of; ``app_dir``: where the application's files are now."""
+        found = self.definition.read(self.source)
+        if app_dir is None:
+            return found
+        app = found.app.replace(app_dir=str(app_dir))
+        return RunDefinition(app, found.workflow, found.parameters, found.source, found.step)
+
+    def manifest(self, namespace: str, functions: Mapping[str, str], **annotations: str) -> Manifest:
+        """Return the run's ConfigMap; ``functions`` are pickles in base64.
+
+        Raises:
+            UsageError: it is larger than an object may be.
+        """
+        app = self.definition.read(self.source).app
+        text = self.model_dump_json()
+        binary = dict(functions)
+        if len(text) > PACKED_FROM:
+            binary[PACKED] = b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+            text = ""
+        size = len(text) + sum(map(len, binary.values()))
+        check_size(size, f"The run {self.run!r}", len(app.workflows[0].nodes))
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": run_object(self.run),
+                "namespace": namespace,
+                "labels": labels_of(app.name, app.team, run=self.run, workflow=self.definition.workflow),
+                "annotations": dict(annotations),
+            },
+            "data": {DOCUMENT: text} if text else {},
+            "binaryData": binary,
+        }
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read a run's ConfigMap where it is mounted."""
+        if (packed := folder / PACKED).exists():
+            return cls.model_validate_json(gzip.decompress(packed.read_bytes()))
+        return cls.model_validate_json((folder / DOCUMENT).read_text(encoding="utf-8"))
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Read a run's ConfigMap.
+
+        Raises:
+            InvalidError: somebody else wrote it.
+        """
+        data: dict[str, Any] = manifest.get("data") or {}
+        packed = (manifest.get("binaryData") or {}).get(PACKED)
+        try:
+            return cls.model_validate_json(data[DOCUMENT] if packed is None else gzip.decompress(b64decode(packed)))
+        except (KeyError, ValueError, OSError, EOFError) as error:
+            name = manifest["metadata"]["name"]
+            raise InvalidError(
+                f"The ConfigMap {name!r} in {manifest['metadata'].get('namespace')!r} was not written by this version "
+                "of scanflow. Delete it, and start a new run."
+            ) from error
+
+
+def check_size(size: int, what: str, steps: int) -> None:
+    """Refuse what a cluster would not take.
+
+    Raises:
+        UsageError: says how large it is.
+    """
+    if size > LARGEST:
+        raise UsageError(
+            f"{what} takes {size:,} bytes, more than the {LARGEST:,} that an object of a cluster may have: it has "
+            f"{steps:,} steps. Steps that differ only in parameters can be one, of a list (for_each=...); else cut it "
+            "into workflows of fewer steps, or put long parameters into a file."
+        )

@@ -1,0 +1,233 @@
+"""Watches a Workflow to its end: what happens is told, written down, and kept before its pods are gone.
+
+Argo drives by itself. Who watches may be killed at any instant; the next one reads where the run stands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from scanflow.app.executor import Executor
+from scanflow.app.workflow import Workflow
+from scanflow.backends.kubernetes.batch.facts import Facts
+from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.layout import GIVEN_UP
+from scanflow.backends.kubernetes.batch.pod_logs import copy_log
+from scanflow.backends.kubernetes.batch.records import TaskPod, WorkflowSeen, observe_workflow
+from scanflow.backends.kubernetes.batch.stopping import annotate, end_on_node
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.object_looks import ObjectLooks
+from scanflow.backends.kubernetes.pods import why_pending
+from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.records import EnvironmentReady, Observer, TaskEnded, TaskRecord, TaskStarted, Waiting
+from scanflow.backends.tasks import split_task
+from scanflow.names import RunName, StepName
+
+QUIET_S: Final = 10.0
+"""How long a pod that is on its way is not asked about."""
+
+
+@dataclass(slots=True)
+class _Emitted:
+    """What has been told already."""
+
+    started: set[tuple[StepName, int]] = field(default_factory=set)
+    ended: set[tuple[StepName, int]] = field(default_factory=set)
+    waiting: dict[StepName, tuple[float, str]] = field(default_factory=dict)
+    """Of pods that do not start: since when, and why."""
+
+
+class Drive:
+    """One look at one Workflow, from now to its end."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        run: RunName,
+        workflow: Workflow,
+        facts: Facts,
+        home: RunHome,
+        *,
+        observe: Observer,
+        pending_s: float,
+        away_s: float,
+        known: dict[StepName, TaskRecord],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._namespace, self._run, self._workflow = cluster, namespace, run, workflow
+        self._facts, self._home, self._observe = facts, home, observe
+        self._pending_s, self._clock = pending_s, clock
+        self._looks = ObjectLooks(cluster, namespace, run, observe=observe, away_s=away_s, sleep=sleep, clock=clock)
+        self._known, self._emitted = known, _Emitted()
+        self._position = {name: place for place, level in enumerate(workflow.levels) for name in level}
+        self._stopping = False
+
+    def watch(self, manifest: Manifest, *, adopted: bool) -> WorkflowSeen | None:
+        """Return how a Workflow ended; None: somebody deleted it.
+
+        Raises:
+            UnavailableError: the API server was away for too long.
+        """
+        name, found = manifest["metadata"]["name"], manifest
+        while True:
+            try:
+                return self._watch(found, adopted=adopted)
+            except KeyboardInterrupt:
+                if self._stopping:
+                    raise  # the second Ctrl-C: Argo goes on ending it with nobody watching
+                self.stop(name)
+                there, adopted = self._cluster.get("Workflow", name, self._namespace), False
+                if there is None:
+                    return None
+                found = there
+
+    def _watch(self, manifest: Manifest, *, adopted: bool) -> WorkflowSeen | None:
+        observed = self._see(manifest, adopted=adopted)
+        if adopted:
+            self._emitted.ended |= {(one.task, one.number) for one in observed.attempts if self._was_known(one)}
+        for seen in self._looks.at(manifest):
+            if seen is None:
+                return None
+            observed = self._see(seen)
+            if observed.phase != "running":
+                break
+        return observed
+
+    def _was_known(self, attempt: TaskPod) -> bool:
+        before = self._known.get(attempt.task)
+        return before is not None and before.attempts == attempt.number and before.state not in {"running", "pending"}
+
+    def stop(self, name: str) -> None:
+        """Ask Argo to end all of it."""
+        self._stopping = True
+        self._cluster.patch("Workflow", name, self._namespace, {"spec": {"shutdown": "Terminate"}})
+
+    # What happened
+
+    def _see(self, manifest: Manifest, *, adopted: bool = False) -> WorkflowSeen:
+        observed = observe_workflow(manifest)
+        self._facts.note(observed.tasks)
+        self._facts.keep_outputs(observed)
+        self._tell_waiting(observed, manifest)
+        attempts = sorted(observed.attempts, key=self._order)
+        for attempt in attempts:
+            key = (attempt.task, attempt.number)
+            if attempt.node.get("phase") != "Pending" and key not in self._emitted.started:
+                self._emitted.started.add(key)
+                if not (adopted and attempt.record.state != "running"):
+                    self._started(attempt, observed, adopted=adopted)
+        last = {attempt.task: attempt.number for attempt in attempts}
+        for attempt in attempts:
+            key = (attempt.task, attempt.number)
+            if attempt.record.state in {"running", "pending"} or key in self._emitted.ended:
+                continue
+            if adopted and self._was_known(attempt):
+                continue
+            self._emitted.ended.add(key)
+            self._ended(attempt, observed, again=attempt.number < last[attempt.task])
+        for name, task in observed.tasks.items():
+            if task.state == "skipped" and (name, 0) not in self._emitted.ended:
+                self._emitted.ended.add((name, 0))
+                self._observe(TaskEnded(run=self._run, record=task, width=1))
+        return observed
+
+    def _order(self, attempt: TaskPod) -> tuple[float, int, int, int]:
+        ended = attempt.node.get("finishedAt")
+        when = epoch_s(ended) if ended else float("inf")
+        place = self._position.get(attempt.step, len(self._position))
+        return when, place, split_task(attempt.task)[1] or 0, attempt.number
+
+    def _started(self, attempt: TaskPod, observed: WorkflowSeen, *, adopted: bool) -> None:
+        if attempt.record.origin is not None:
+            return
+        self._observe(
+            TaskStarted(
+                run=self._run,
+                task=attempt.task,
+                step=attempt.step,
+                width=self._width(attempt.step, observed),
+                attempt=attempt.number,
+                adopted=adopted,
+            )
+        )
+
+    def _ended(self, attempt: TaskPod, observed: WorkflowSeen, *, again: bool) -> None:
+        copy_log(self._cluster, attempt.pod, self._namespace, self._home.attempt(attempt.task, attempt.number))
+        node = self._workflow.by_name.get(attempt.step)
+        wait_s = None
+        if isinstance(node, Executor) and (again or attempt.task in observed.retrying):
+            wait_s = node.retry.wait_s(max(1, attempt.retry + 1))
+        width = self._width(attempt.step, observed)
+        # Several may have ended since the last look; each is told of in its turn.
+        told = {name for name, _ in self._emitted.ended}
+        told |= {name for name, task in self._known.items() if task.state == "succeeded"}
+        done = {
+            name
+            for name, task in {**self._known, **observed.tasks}.items()
+            if task.step == attempt.step and task.state == "succeeded" and name in told
+        }
+        self._observe(
+            TaskEnded(
+                run=self._run, record=attempt.record, width=width, left=max(0, width - len(done)), retry_in_s=wait_s
+            )
+        )
+
+    def _width(self, step: str, observed: WorkflowSeen) -> int:
+        return len({name for name, task in {**self._known, **observed.tasks}.items() if task.step == step}) or 1
+
+    # What does not happen
+
+    def _tell_waiting(self, observed: WorkflowSeen, manifest: Manifest) -> None:
+        now = self._clock()
+        for task in set(self._emitted.waiting) - set(observed.waiting):
+            since, reason = self._emitted.waiting.pop(task)
+            if reason and observed.tasks[task].state != "failed":
+                self._observe(EnvironmentReady(run=self._run, what=f"the pod of {task}", seconds=now - since))
+        pods = {attempt.task: attempt.pod for attempt in observed.attempts}
+        late: dict[StepName, str] = {}
+        events: list[Manifest] | None = None  # of this look, for all that wait: claims' events are no pod's own
+        for task, told in observed.waiting.items():
+            since, before = self._emitted.waiting.get(task, (now, ""))
+            self._emitted.waiting[task] = (since, before)
+            if not told and now - since < QUIET_S:
+                continue
+            if events is None:
+                events, _ = self._cluster.find("Event", self._namespace)
+            reason = self._why(pods[task], events) or told
+            if _kind(reason) != _kind(before):
+                self._emitted.waiting[task] = (since, reason)
+                self._observe(Waiting(run=self._run, what=f"the pod of {task}: {reason}"))
+            if now - since > self._pending_s and task not in observed.given_up:
+                late[task] = reason or "nothing says why"
+        if late:
+            self._give_up(late, manifest, pods)
+
+    def _why(self, pod: str, events: list[Manifest]) -> str:
+        """Return what a pod waits for, in the cluster's words and with what to do."""
+        found = self._cluster.get("Pod", pod, self._namespace)
+        if found is None:
+            return ""
+        why = why_pending(found, events)
+        return "" if why is None else str(why)
+
+    def _give_up(self, late: dict[StepName, str], manifest: Manifest, pods: dict[StepName, str]) -> None:
+        """End tasks whose pods do not start: its node ends a pod, and so the task; without a node, all of the run.
+
+        Deleting a pod would not do: Argo makes another one.
+        """
+        why = {task: [reason, self._pending_s] for task, reason in late.items()}
+        annotate(self._cluster, manifest, GIVEN_UP, lambda told: {**told, **why}, empty={})
+        ended = [end_on_node(self._cluster, pods[task], self._namespace) for task in late]
+        if not all(ended):
+            self.stop(manifest["metadata"]["name"])
+
+
+def _kind(reason: str) -> str:
+    """Return what does not change while a pod waits for the same thing."""
+    return "image" if reason.startswith(("ErrImage", "ImagePull")) else reason.partition(":")[0]

@@ -1,0 +1,152 @@
+"""Outputs and logs that this home has not: read from the claim by a pod that is made for it and removed again."""
+
+from __future__ import annotations
+
+import base64
+import io
+import secrets
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.place import SMALL
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import MANAGER, RUN
+from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError
+from scanflow.names import StepName
+from scanflow.outputs import OUTPUTS_FOLDER
+from scanflow.private import private_folder, write_private
+
+LONGEST_S: Final = 120.0
+LARGEST: Final = 4_000_000
+"""Bytes of outputs that are fetched; a kubelet keeps 10 MB of a log."""
+
+_PROGRAM: Final = """
+import base64, io, os, sys, tarfile
+base, longest, folders = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+found = io.BytesIO()
+with tarfile.open(fileobj=found, mode="w:gz") as packed:
+    for number, name in enumerate(folders):
+        folder = os.path.join(base, name)
+        for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+            packed.add(os.path.join(folder, file), arcname="%d/%s" % (number, file), recursive=False)
+text = base64.b64encode(found.getvalue())
+if len(text) > longest:
+    sys.exit("they are %d bytes" % len(text))
+sys.stdout.write(text.decode())
+"""
+
+
+def fetch_outputs(
+    cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, wanted: Mapping[StepName, RunHome]
+) -> None:
+    """Copy the named outputs of tasks from the claim into this home.
+
+    Raises:
+        InvalidError: they are too large.
+        UnavailableError: no pod could be started.
+    """
+    folders = {
+        f"{run}/{task.replace('.', '/', 1)}/{OUTPUTS_FOLDER}": home.outputs_of(task) / OUTPUTS_FOLDER
+        for task, home in wanted.items()
+    }
+    _fetch(cluster, settings, namespace, run, folders)
+
+
+def fetch_log(
+    cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, task: str, attempt: int, folder: Path
+) -> None:
+    """Copy what an attempt wrote from the claim into this home; see :func:`fetch_outputs`."""
+    there = layout.attempt_folder(Path(), run, task, attempt)
+    _fetch(cluster, settings, namespace, run, {str(there): folder})
+
+
+def _fetch(
+    cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, wanted: Mapping[str, Path]
+) -> None:
+    """Copy the files of folders below the claim into folders here."""
+    pod = reader_pod(settings, namespace, run, list(wanted))
+    name = pod["metadata"]["name"]
+    cluster.create(pod)
+    try:
+        phase = _ended(cluster, name, namespace)
+        text = b"".join(cluster.log(name, namespace))
+    finally:
+        cluster.delete("Pod", name, namespace, grace_s=0)
+    if phase != "Succeeded":
+        raise InvalidError(
+            f"What the run {run!r} left cannot be fetched: {text.decode(errors='replace').strip()[-300:]}. "
+            "Read it in a step, or have steps name files rather than values."
+        )
+    folders = list(wanted.values())
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text)), mode="r:gz") as packed:
+        for folder in folders:
+            private_folder(folder)
+        for member in packed:
+            number, _, file = member.name.partition("/")
+            content = packed.extractfile(member) if member.isfile() and "/" not in file else None
+            if content is not None and file not in {"", ".", ".."}:
+                write_private(folders[int(number)] / file, content.read())
+
+
+def reader_pod(settings: KubernetesSettings, namespace: str, run: str, folders: list[str]) -> Manifest:
+    """Return a pod that writes the files of folders below the claim to its log, packed."""
+    base = str(layout.OUTPUTS)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"read-{secrets.token_hex(4)}",
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/managed-by": MANAGER, RUN: run},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "activeDeadlineSeconds": round(LONGEST_S),
+            "securityContext": pod_security(),
+            **({"imagePullSecrets": [{"name": settings.pull_secret}]} if settings.pull_secret else {}),
+            "containers": [
+                {
+                    "name": "read",
+                    "image": settings.image,
+                    "command": ["python", "-c", _PROGRAM, base, str(LARGEST), *folders],
+                    "resources": {"requests": SMALL},
+                    "securityContext": container_security(),
+                    "volumeMounts": [{"name": "outputs", "mountPath": str(layout.OUTPUTS), "readOnly": True}],
+                }
+            ],
+            "volumes": [{"name": "outputs", "persistentVolumeClaim": {"claimName": OUTPUTS, "readOnly": True}}],
+        },
+    }
+
+
+def _ended(cluster: Cluster, name: str, namespace: str) -> str:
+    """Wait until a pod has ended, and return its phase."""
+    give_up = time.monotonic() + LONGEST_S
+    while (left := give_up - time.monotonic()) > 0:
+        found = cluster.get("Pod", name, namespace)
+        if found is None:
+            raise NotFoundError(f"The pod {namespace}/{name}, which was to read outputs, was deleted. Try again.")
+        phase = str(found["status"].get("phase"))
+        if phase in {"Succeeded", "Failed"}:
+            return phase
+        since = found["metadata"]["resourceVersion"]
+        watched = cluster.watch(
+            "Pod", namespace, fields=f"metadata.name={name}", since=since, within_s=max(1.0, min(left, 10.0))
+        )
+        for event in watched:
+            if event.object["status"].get("phase") in {"Succeeded", "Failed"} or event.type == "DELETED":
+                break
+    raise UnavailableError(
+        f"The pod {namespace}/{name}, which was to read outputs, did not end in {LONGEST_S:g} s. Look: "
+        f"kubectl get pods -n {namespace}"
+    )

@@ -1,0 +1,63 @@
+"""What of an application's environment batch runs stand on: its objects and its images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scanflow.app.application import Application
+from scanflow.app.workflow import Workflow
+from scanflow.backends.environments import EnsuredEnvironment
+from scanflow.backends.kubernetes.batch.place import Place, StepImage
+from scanflow.backends.kubernetes.environment.manifests import STEPS
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.pod_image import FindImage, PodImages
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.port import OpenModels
+
+
+class StepCode(NamedTuple):
+    """What the pods of a workflow's steps run."""
+
+    images: Mapping[str, StepImage]
+    volumes: tuple[Manifest, ...] = ()
+    config_map: Manifest | None = None
+    """The application's files, where an image has them not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """See the module."""
+
+    ensure: Callable[[Application], EnsuredEnvironment]
+    settings: KubernetesSettings
+    find_image: FindImage
+    models: OpenModels
+
+    def code(self, app: Application, workflow: Workflow) -> StepCode:
+        """Return what the steps' pods run.
+
+        Raises:
+            UsageError: they need an image that is not built.
+        """
+        found = PodImages.open(app, workflow, self.settings, self.find_image, self.models(None))
+        images, volumes, config_map = dict[str, StepImage](), list[Manifest](), None
+        for node in workflow.steps:
+            one = found.of(node)
+            images[node.name] = StepImage(one.image, tuple(one.mounts))
+            if one.code is not None:
+                config_map, volumes = one.code.config_map, one.volumes
+        return StepCode(images, tuple(volumes), config_map)
+
+    def place(self, namespace: str, code: StepCode) -> Place:
+        """Return where a run's pods are."""
+        return Place(
+            namespace=namespace,
+            image=self.settings.image,
+            service_account=STEPS,
+            images=code.images,
+            volumes=code.volumes,
+            pull_secret=self.settings.pull_secret,
+            keep_s=round(self.settings.workflow_ttl_s),
+        )

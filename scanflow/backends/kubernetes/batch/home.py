@@ -1,0 +1,41 @@
+"""What a home keeps of a cluster's runs, so that it outlives their pods: the journal, logs, outputs. Paths only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scanflow.backends.tasks import split_task
+from scanflow.names import StepName
+
+
+class BatchHome:
+    """This home's part of all runs."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.path = home / "kubernetes"
+        self.journal = self.path / "journal.db"
+        self.functions = self.path / "functions"  # those that were sent by value, by their digests
+        self.runs = self.path / "runs"
+
+    def run(self, run: str) -> RunHome:
+        return RunHome(self.runs / run)
+
+
+class RunHome:
+    """One run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = path / "lock"  # held by whoever drives the run
+        self.asked_to_stop = path / "stop"  # asked for while whoever drives the run had not made its object yet
+        self.driven = path / "driven"  # the number of the last Workflow that was made
+        self.functions = path / "functions"  # functions that no file defines (a notebook's), kept by value
+
+    def outputs_of(self, task: StepName) -> Path:
+        step, index = split_task(task)
+        return self.path / "outputs" / step if index is None else self.path / "outputs" / step / str(index)
+
+    def attempt(self, task: StepName, number: int) -> Path:
+        """Return where the logs of an attempt are."""
+        return self.path / "steps" / task / str(number)

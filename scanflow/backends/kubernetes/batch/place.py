@@ -1,0 +1,70 @@
+"""Where a run's pods are, and what they find there: what their manifests are made from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from scanflow.app.executor import Executor
+from scanflow.app.resources import Affinity
+from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
+from scanflow.errors import UnsupportedError
+
+SMALL: Final = {"cpu": "50m", "memory": "128Mi"}
+
+
+@dataclass(frozen=True, slots=True)
+class StepImage:
+    """What a step's container runs, and what it mounts beside what all do: the application's files, where the image
+    has them not."""
+
+    image: str
+    mounts: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run's pods are, and what they find there."""
+
+    namespace: str
+    image: str
+    """Of steps that are not in ``images``, and of pods that only tell signals."""
+
+    service_account: str
+    images: Mapping[str, StepImage] = field(default_factory=dict)
+    volumes: tuple[Mapping[str, Any], ...] = ()
+    """Beside those of every run, what ``images`` mount."""
+
+    claim: str = OUTPUTS
+    pull_secret: str | None = None
+    keep_s: int = 7 * 24 * 3600
+    """Seconds that a Workflow stays after its end."""
+
+    def image_of(self, step: str) -> StepImage:
+        return self.images.get(step) or StepImage(self.image)
+
+
+def check_honoured(node: Executor) -> None:
+    """Refuse what pods cannot honour.
+
+    Raises:
+        UnsupportedError: names the field.
+    """
+    affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
+    if affinity.mode == "cpumempin":
+        raise UnsupportedError(
+            f"Executor {node.name!r}: Kubernetes cannot honour affinity 'cpumempin' of a step. Write 'cpumem': whole "
+            "cores of its own."
+        )
+    if affinity.mode != "any":
+        _check_exclusive(node)
+
+
+def _check_exclusive(node: Executor) -> None:
+    cores = node.resources.cores
+    if cores is None or cores % 1 or node.resources.memory_bytes is None:
+        raise UnsupportedError(
+            f"Executor {node.name!r}: Kubernetes honours affinity for whole cores and known memory only. "
+            "Write resources=sf.Resources(cpu=2, memory='1Gi')."
+        )

@@ -1,0 +1,94 @@
+"""Logs of a run's tasks: from its pods while they are there, and from this home's copies afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from scanflow.backends.kubernetes.batch.framing import Unframed, split_streams
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.port import LogPage, LogPart, Stream
+from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.private import private_folder
+from scanflow.processes.files import write_atomically
+
+MAIN = "main"
+"""The step's own container; Argo has others beside it."""
+
+SILENCE_S = 30.0
+"""How long a followed log may say nothing before it is asked for again."""
+
+
+def copy_log(cluster: Cluster, pod: str, namespace: str, folder: Path) -> bool:
+    """Keep what a pod that has ended wrote; say whether it could be read."""
+    try:
+        streams = split_streams(cluster.log(pod, namespace, container=MAIN))
+    except (NotFoundError, UsageError):  # the pod is gone, or its container never started
+        return False
+    private_folder(folder)
+    for name, data in streams.items():
+        write_atomically(folder / f"{name}.log", data)
+    return True
+
+
+class TaskPodLogs:
+    """See :class:`~scanflow.backends.port.LogReader`. Reads the log of a pod that runs, as it comes."""
+
+    def __init__(self, cluster: Cluster, pod: str, namespace: str, stream: Stream, ended: Callable[[], bool]) -> None:
+        self._cluster, self._pod, self._namespace, self._stream = cluster, pod, namespace, stream
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._parts: list[LogPart] = []
+        self._closed = self._done = False
+        self._error: Exception | None = None
+        threading.Thread(target=self._follow, name="scanflow-pod-log", daemon=True).start()
+
+    def read(self) -> LogPage:
+        with self._lock:
+            parts, self._parts = tuple(self._parts), []
+            done, error = self._done, self._error
+        if error is not None and not parts:
+            raise error
+        return LogPage(parts, ended=done and not parts)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _follow(self) -> None:
+        try:
+            for name, data in self._streams():
+                if self._closed:
+                    return
+                if self._stream in {name, "both"}:
+                    with self._lock:
+                        self._parts.append(LogPart(name, data))
+        except Exception as error:  # noqa: BLE001  raised to whoever reads
+            self._error = error
+        finally:
+            self._done = True
+
+    def _streams(self) -> Iterator[tuple[str, bytes]]:
+        """Yield what the streams wrote, the log begun anew where it broke off, without what was read before."""
+        reader, seen = Unframed(), 0
+        while True:
+            over, skip = self._ended(), seen
+            for block in self._blocks():
+                seen += max(0, len(block) - skip)
+                skip, block = max(0, skip - len(block)), block[skip:]
+                yield from reader.feed(block)
+            if over or self._closed:
+                yield from reader.feed(b"", last=True)
+                return
+
+    def _blocks(self) -> Iterator[bytes]:
+        try:
+            yield from self._cluster.log(
+                self._pod, self._namespace, container=MAIN, follow=not self._ended(), within_s=SILENCE_S
+            )
+        except NotFoundError:
+            return
+        except (UsageError, UnavailableError):
+            if self._ended():
+                return
+            threading.Event().wait(0.5)  # its container has not started yet, or the API server is away for a while

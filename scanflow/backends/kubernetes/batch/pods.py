@@ -1,0 +1,98 @@
+"""The pods of a run: one container that runs as nobody in particular, on a file system it cannot write. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hera.workflows import models as argo
+
+from scanflow.app.application import Application
+from scanflow.app.executor import Executor
+from scanflow.app.quantities import format_cpu
+from scanflow.app.resources import Affinity
+from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch.place import SMALL, Place
+from scanflow.backends.kubernetes.environment.manifests import variables_from
+from scanflow.backends.kubernetes.placement import step_placement
+from scanflow.backends.kubernetes.security import container_security, pod_security
+
+PROGRAM: Final = ("python", "-m", "scanflow.backends.kubernetes.batch.step")
+MOUNTS: Final[tuple[Mapping[str, Any], ...]] = (
+    {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the pod's own
+    {"name": "outputs", "mountPath": str(layout.OUTPUTS)},
+    {"name": "run", "mountPath": str(layout.RUN_FILES), "readOnly": True},
+    {"name": "keys", "mountPath": str(layout.KEYS), "readOnly": True},
+)
+_OWN: Final = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
+_GUARANTEED: Final = json.dumps(
+    {"containers": [{"name": "wait", "resources": _OWN}], "initContainers": [{"name": "init", "resources": _OWN}]}
+)
+"""Argo's own containers with limits: only a pod whose containers all have them gets cores of its own."""
+
+
+def spec(place: Place, run: str, templates: list[argo.Template]) -> argo.WorkflowSpec:
+    return argo.WorkflowSpec(
+        entrypoint="run",
+        service_account_name=place.service_account,
+        security_context=argo.PodSecurityContext.model_validate(pod_security()),
+        image_pull_secrets=[argo.LocalObjectReference(name=place.pull_secret)] if place.pull_secret else None,
+        pod_gc=argo.PodGC(strategy="OnPodCompletion", delete_delay_duration="10m"),
+        ttl_strategy=argo.TTLStrategy(seconds_after_completion=place.keep_s),
+        template_defaults=argo.Template(
+            container=argo.Container(
+                image=place.image,
+                command=list(PROGRAM),
+                working_dir=str(layout.APP),
+                env=_variables({"HOME": "/tmp"}),  # noqa: S108  the pod's own
+                env_from=[argo.EnvFromSource.model_validate(source) for source in variables_from()],
+                security_context=argo.SecurityContext.model_validate(container_security()),
+                volume_mounts=[argo.VolumeMount.model_validate(mount) for mount in MOUNTS],
+            )
+        ),
+        volumes=[argo.Volume.model_validate(volume) for volume in volumes(place, run)],
+        templates=templates,
+    )
+
+
+def volumes(place: Place, run: str) -> list[Mapping[str, Any]]:
+    """Return the volumes of a run's pods, as a pod has them."""
+    return [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "outputs", "persistentVolumeClaim": {"claimName": place.claim}},
+        {"name": "run", "configMap": {"name": layout.run_object(run)}},
+        {"name": "keys", "secret": {"secretName": layout.KEY_SECRET, "defaultMode": 0o440}},
+        *place.volumes,
+    ]
+
+
+def step_template(place: Place, app: Application, node: Executor, arguments: list[str], *, run: str) -> argo.Template:
+    """Return a step's template: what it runs, what it may use, and where it may run."""
+    resources = node.resources
+    granted: dict[str, Any] = {}
+    if resources.cores is not None:
+        granted["cpu"] = format_cpu(resources.cores)
+    if resources.memory_bytes is not None:
+        granted["memory"] = str(resources.memory)
+    limits = granted | ({"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {})
+    asked = argo.ResourceRequirements.model_validate({"requests": limits, "limits": limits}) if limits else None
+    image = place.image_of(node.name)
+    extra = [argo.VolumeMount.model_validate(mount) for mount in image.mounts]
+    container = argo.Container(image=image.image, args=arguments, resources=asked, volume_mounts=extra or None)
+    found = argo.Template(container=container)
+    where = step_placement(node.affinity, app=app.name, team=app.team, run=run)
+    found.node_selector = where.get("nodeSelector")
+    found.affinity = argo.Affinity.model_validate(where["affinity"]) if "affinity" in where else None
+    if isinstance(node.affinity, Affinity) and node.affinity.mode != "any":
+        found.pod_spec_patch = _GUARANTEED
+    return found
+
+
+def small_template(place: Place, arguments: list[str]) -> argo.Template:
+    granted = argo.ResourceRequirements.model_validate({"requests": SMALL})
+    return argo.Template(container=argo.Container(image=place.image, args=arguments, resources=granted))
+
+
+def _variables(variables: Mapping[str, str]) -> list[argo.EnvVar]:
+    return [argo.EnvVar(name=name, value=value) for name, value in variables.items()]

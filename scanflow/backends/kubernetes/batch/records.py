@@ -1,0 +1,324 @@
+"""From what Argo tells of a Workflow to records of a run's tasks. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from scanflow.app.quantities import format_duration
+from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch.report import TaskReport, read_report
+from scanflow.backends.kubernetes.batch.sharing import STEP_INPUT
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.records import TaskRecord, TaskState
+from scanflow.backends.tasks import task_name
+from scanflow.failures import Failure
+from scanflow.names import StepName
+
+Phase = Literal["running", "succeeded", "failed", "stopped"]
+
+_ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
+_QUIET: Final = ("ContainerCreating", "PodInitializing")
+"""Reasons of a pod that is on its way."""
+
+_EXIT: Final = re.compile(r"\(exit code (\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPod:
+    """One pod of a task."""
+
+    task: StepName
+    step: str
+    number: int
+    pod: str
+    node: Mapping[str, Any]
+    retry: int
+    """How often it had failed in this Workflow."""
+
+    record: TaskRecord
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowSeen:
+    """A Workflow, read."""
+
+    phase: Phase
+    error: str | None
+    """What Argo says of the Workflow itself: it could not be made sense of, or was not allowed."""
+
+    tasks: Mapping[StepName, TaskRecord]
+    widths: Mapping[str, int]
+    waiting: Mapping[StepName, str]
+    """Tasks whose pods have not started, and what Argo says of it."""
+
+    attempts: tuple[TaskPod, ...]
+    outputs: Mapping[StepName, Mapping[str, str]]
+    """The named outputs, as JSON texts, of tasks that told them."""
+
+    retrying: frozenset[StepName]
+    """Failed tasks that will be tried again."""
+
+    given_up: Mapping[str, Any]
+    """Tasks whose pods were not waited for any longer, and why."""
+
+
+def observe_workflow(manifest: Manifest) -> WorkflowSeen:
+    """Read a Workflow."""
+    status = manifest.get("status") or {}
+    nodes = _nodes(status)
+    asked = set(_annotation(manifest, layout.ASKED_TO_STOP, []))
+    before = _annotation(manifest, layout.ATTEMPTS, {})
+    shut_down = bool(manifest["spec"].get("shutdown"))
+    name = manifest["metadata"]["name"]
+    given_up = _annotation(manifest, layout.GIVEN_UP, {})
+    namespace = manifest["metadata"].get("namespace", "")
+
+    def record(step: str, task: StepName, number: int, node: Mapping[str, Any]) -> TaskRecord:
+        if task in given_up and node.get("phase") in {"Failed", "Error"}:
+            reason, bound_s = given_up[task]
+            failure = pending_failure(task, reason, namespace, pod_name(name, node), bound_s)
+            return TaskRecord(task=task, step=step, state="failed", attempts=number, failure=failure)
+        return _record(task, step, number, node, stopping=shut_down or task in asked)
+
+    attempts = tuple(_attempts(nodes, name, before, record))
+    tasks: dict[StepName, TaskRecord] = {}
+    waiting: dict[StepName, str] = {}
+    outputs: dict[StepName, Mapping[str, str]] = {}
+    for attempt in attempts:  # in their order, so that the last one of each task stays
+        tasks[attempt.task] = attempt.record
+        waiting.pop(attempt.task, None)
+        outputs.pop(attempt.task, None)
+        if (reason := _reason(attempt.node)) is not None:
+            waiting[attempt.task] = reason
+        if attempt.node["phase"] == "Succeeded" and (left := _parameter(attempt.node, layout.LEFT)):
+            outputs[attempt.task] = json.loads(left)
+    tasks |= _skipped(nodes, name)
+    return WorkflowSeen(
+        phase=_phase(status, shut_down, tasks, given_up),
+        error=_error(status, tasks),
+        tasks=tasks,
+        widths=_widths(attempts),
+        waiting=waiting,
+        attempts=attempts,
+        outputs=outputs,
+        retrying=frozenset(_retrying(nodes, tasks)),
+        given_up=given_up,
+    )
+
+
+def pod_name(workflow: str, node: Mapping[str, Any]) -> str:
+    """Return the name of a node's pod, as Argo makes it."""
+    prefix = f"{workflow}-{node['templateName']}"[:242]
+    return f"{prefix}-{_fnv32a(node['name'])}"
+
+
+def _nodes(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    packed = status.get("compressedNodes")
+    if packed:
+        import base64
+        import gzip
+
+        found: dict[str, dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(packed)))
+        return found
+    return status.get("nodes") or {}
+
+
+_ToRecord = Callable[[str, StepName, int, Mapping[str, Any]], TaskRecord]
+
+
+def _attempts(
+    nodes: Mapping[str, Any], workflow: str, before: Mapping[str, int], record: _ToRecord
+) -> Iterator[TaskPod]:
+    counts: dict[StepName, int] = {}
+    pods = [one for one in nodes.values() if one.get("type") == "Pod" and _step(one) is not None]
+    for node in sorted(pods, key=lambda one: (one["name"].count("("), _retry(one), one["name"])):
+        step = _step(node) or ""
+        index = _index(node)
+        task = task_name(step, index if index is None or index >= 0 else None)
+        counts[task] = counts.get(task, before.get(task, 0)) + 1
+        number = counts[task]
+        retry = number - 1 - before.get(task, 0)
+        yield TaskPod(task, step, number, pod_name(workflow, node), node, retry, record(step, task, number, node))
+
+
+def _step(node: Mapping[str, Any]) -> str | None:
+    """Return the step that a node is a task of; None: of none."""
+    template = node.get("templateName") or ""
+    if not template.startswith("step-"):
+        return None
+    return _input(node, STEP_INPUT) or template.removeprefix("step-")
+
+
+def _retry(node: Mapping[str, Any]) -> int:
+    """Return which try a pod is: ``wf.train(1)`` is the second."""
+    _, _, last = node["name"].rpartition("(")
+    text = last.removesuffix(")")
+    return int(text) if text.isdecimal() else 0
+
+
+def _index(node: Mapping[str, Any]) -> int | None:
+    found = _input(node, "index")
+    return None if found is None else int(found)
+
+
+def _input(node: Mapping[str, Any], name: str) -> str | None:
+    given = (node.get("inputs") or {}).get("parameters") or ()
+    return next((str(one["value"]) for one in given if one["name"] == name), None)
+
+
+def _record(task: StepName, step: str, number: int, node: Mapping[str, Any], *, stopping: bool) -> TaskRecord:
+    report = read_report(_parameter(node, layout.REPORT)) or TaskReport()
+    state = _state(node, report, stopping=stopping)
+    if state == "pending":
+        return TaskRecord(task=task, step=step, state="pending", attempts=number - 1)
+    began, ended = _time(node.get("startedAt")), _time(node.get("finishedAt"))
+    return TaskRecord(
+        task=task,
+        step=step,
+        state=state,
+        attempts=number - 1 if report.origin else number,
+        began=report.began or began,
+        seconds=report.seconds if report.seconds is not None else _seconds(began, ended, state),
+        exit_code=report.exit_code if report.exit_code is not None else _exit_code(node, state),
+        cpu_s=report.cpu_s,
+        max_rss_bytes=report.max_rss_bytes,
+        origin=report.origin,
+        failure=None if state in {"running", "succeeded"} else report.failure or _failure(node, state),
+    )
+
+
+def _state(node: Mapping[str, Any], report: TaskReport, *, stopping: bool) -> TaskState:
+    phase = node.get("phase")
+    if phase == "Succeeded":
+        return "succeeded"
+    if phase in _ENDED:
+        return "stopped" if stopping or report.stopped else "failed"
+    return "running" if phase == "Running" else "pending"
+
+
+def _failure(node: Mapping[str, Any], state: TaskState) -> Failure:
+    """Return what is known of a task whose own program could tell nothing."""
+    message = str(node.get("message") or "")
+    if state == "stopped":
+        return Failure(summary="stopped")
+    if "OOMKilled" in message:
+        return Failure(
+            summary="killed because it used more memory than it may",
+            cause=f"{message}. Raise the step's memory: resources=sf.Resources(memory='2Gi').",
+        )
+    if "deadline" in message.lower():
+        return Failure(summary="its pod was ended after its deadline", cause=message)
+    if message == "pod deleted":
+        return Failure(
+            summary="its pod was deleted", cause="Its pod was deleted: by a person, or with the node it was on."
+        )
+    if "No module named 'scanflow" in message or "No module named scanflow" in message:
+        return Failure(
+            summary="its image has no scanflow", cause=f"{message} Build one that has it: scanflow build, or name none."
+        )
+    code = _EXIT.search(message)
+    return Failure(summary=f"exit code {code[1]}" if code else "lost", cause=message or "Argo does not say why.")
+
+
+def _exit_code(node: Mapping[str, Any], state: TaskState) -> int | None:
+    if state in {"running", "pending"}:
+        return None
+    if found := _EXIT.search(str(node.get("message") or "")):
+        return int(found[1])
+    code = (node.get("outputs") or {}).get("exitCode")
+    return int(code) if code is not None and str(code).isdecimal() else None
+
+
+def _reason(node: Mapping[str, Any]) -> str | None:
+    """Return what Argo says of a pod that has not started; nothing: it is on its way. None: it has started."""
+    message = str(node.get("message") or "")
+    if node.get("phase") != "Pending":
+        return None
+    return "" if message.startswith(_QUIET) else message
+
+
+def _skipped(nodes: Mapping[str, Any], workflow: str) -> dict[StepName, TaskRecord]:
+    found = {}
+    for node in nodes.values():
+        step = node["name"].removeprefix(f"{workflow}.")
+        if node.get("type") == "Skipped" and node.get("phase") == "Skipped" and re.fullmatch(r"[-a-z0-9]+", step):
+            found[StepName(step)] = TaskRecord(task=StepName(step), step=step, state="skipped")
+    return found
+
+
+def _retrying(nodes: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> Iterator[StepName]:
+    for node in nodes.values():
+        if node.get("type") == "Retry" and node.get("phase") == "Running" and (step := _step(node)) is not None:
+            task = task_name(step, _index(node))
+            if task in tasks and tasks[task].state == "failed":
+                yield task
+
+
+def _widths(attempts: tuple[TaskPod, ...]) -> dict[str, int]:
+    tasks: dict[str, set[str]] = {}
+    for attempt in attempts:
+        tasks.setdefault(attempt.step, set()).add(attempt.task)
+    return {step: len(found) for step, found in tasks.items()}
+
+
+def _phase(
+    status: Mapping[str, Any], shut_down: bool, tasks: Mapping[StepName, TaskRecord], given_up: Mapping[str, Any]
+) -> Phase:
+    phase = status.get("phase")
+    if phase == "Succeeded":
+        return "succeeded"
+    if phase not in _ENDED:
+        return "running"
+    states = {task.state for task in tasks.values()}
+    if given_up:
+        return "failed"
+    return "stopped" if shut_down or ("stopped" in states and "failed" not in states) else "failed"
+
+
+def _error(status: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> str | None:
+    if status.get("phase") not in {"Failed", "Error"} or any(
+        task.state in {"failed", "stopped"} for task in tasks.values()
+    ):
+        return None
+    return f"Argo ended the Workflow: {status.get('message') or 'it does not say why'}."
+
+
+def _annotation(manifest: Manifest, name: str, without: Any) -> Any:
+    text = (manifest["metadata"].get("annotations") or {}).get(name)
+    return json.loads(text) if text else without
+
+
+def _parameter(node: Mapping[str, Any], name: str) -> str:
+    for parameter in (node.get("outputs") or {}).get("parameters") or ():
+        if parameter["name"] == name:
+            return str(parameter.get("value") or "")
+    return ""
+
+
+def _time(text: str | None) -> float | None:
+    return None if not text else epoch_s(text)
+
+
+def _seconds(began: float | None, ended: float | None, state: TaskState) -> float | None:
+    return None if began is None or ended is None or state in {"running", "pending"} else ended - began
+
+
+def _fnv32a(text: str) -> int:
+    found = 0x811C9DC5
+    for byte in text.encode():
+        found = ((found ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return found
+
+
+def pending_failure(task: str, reason: str, namespace: str, pod: str, bound_s: float) -> Failure:
+    """Return why a task is given up whose pod did not start; the reason says what to do."""
+    then = "Raise the namespace's quota, or ask for less: kubectl describe quota." if "quota" in reason else ""
+    return Failure(
+        summary=f"its pod did not start in {format_duration(bound_s)}",
+        cause=f"The pod {namespace}/{pod} of {task!r} did not start: {reason.rstrip('.')}. {then}".rstrip(),
+    )

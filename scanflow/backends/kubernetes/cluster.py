@@ -1,0 +1,455 @@
+"""The API server, and the only module that speaks to it: objects in and out as plain mappings, its errors as ours.
+
+lightkube finds and reads the kubeconfig, certificates, tokens and credential plugins, and makes the HTTP client; the
+requests are made here, since its typed resources have no proxies, no raw logs and no unknown fields.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import httpx2
+from lightkube import Client
+from lightkube.config import client_adapter
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.exceptions import ConfigError
+from pydantic_core import from_json
+
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, given, group_path, path_of
+from scanflow.backends.kubernetes.labels import MANAGER
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import (
+    AccessDeniedError,
+    InvalidError,
+    NotFoundError,
+    ScanflowError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
+
+_PAGE: Final = 500
+_TRIES: Final = 20
+_CASCADE: Final = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+
+Changed = TypeVar("Changed")
+
+
+class ConflictError(UsageError):
+    """An object exists already, was changed meanwhile, or another manager owns a field that was to be set."""
+
+
+def until_unchanged(what: str, attempt: Callable[[], Changed]) -> Changed:
+    """Read an object, change it and write it by ``attempt``, again where it was changed between the two.
+
+    Raises:
+        UnavailableError: it always was. ``what`` names it.
+    """
+    for _ in range(_TRIES):
+        try:
+            return attempt()
+        except ConflictError:
+            continue
+    raise UnavailableError(f"{what} is changed by others all the time. Try again in a moment.")
+
+
+class ExpiredError(UnavailableError):
+    """A watch began too long ago: list again, and watch from there."""
+
+
+class WatchEvent(NamedTuple):
+    """What a watch saw."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    object: Manifest
+
+
+class Cluster:
+    """One cluster. It connects when it is first asked; threads may share it. To be closed."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._closed = False
+        self._reading = 0
+        """How many requests and watches have a connection."""
+
+    # Objects
+
+    def apply(self, manifest: Manifest, *, force: bool = False, dry_run: bool = False) -> Manifest:
+        """Make or change an object so that it has these fields, by server-side apply; return it.
+
+        Args:
+            manifest: What is said here is ours; what an earlier apply said and this one does not is removed.
+            force: Take fields over from other managers.
+            dry_run: Check everything, admission included, and change nothing.
+
+        Raises:
+            ConflictError: another manager set a field to something else.
+        """
+        params = {"fieldManager": MANAGER, "force": str(force).lower(), **_dry(dry_run)}
+        return self._json(
+            "PATCH",
+            _path(manifest),
+            params=params,
+            headers={"Content-Type": "application/apply-patch+yaml"},
+            content=json.dumps(manifest),
+        )
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Make an object, and return it.
+
+        Raises:
+            ConflictError: there is one of that name.
+        """
+        path = _path(manifest).rpartition("/")[0] if "name" in manifest["metadata"] else _path(manifest)
+        return self._json("POST", path, params={"fieldManager": MANAGER, **_dry(dry_run)}, json=manifest)
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
+        """Return an object; None: there is none."""
+        try:
+            return self._json("GET", path_of(kind, name, namespace=namespace))
+        except NotFoundError:
+            return None
+
+    def find(
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> tuple[list[Manifest], str]:
+        """Return all objects of a kind, of one namespace or of all, and the version to watch from.
+
+        Which manager set which field is left out, as it is in :meth:`watch`: it is half of what an object takes.
+
+        Raises:
+            UnsupportedError: the cluster has no such kind.
+        """
+        found: list[Manifest] = []
+        params = {"limit": str(_PAGE)} | given(labelSelector=labels, fieldSelector=fields)
+        api_version = KINDS[kind].api_version
+        while True:
+            page = self._json("GET", path_of(kind, namespace=namespace), params=params)
+            found += [{"apiVersion": api_version, "kind": kind, **_without_managers(one)} for one in page["items"]]
+            if not (more := page["metadata"].get("continue")):
+                return found, page["metadata"].get("resourceVersion", "")
+            params["continue"] = more
+
+    def patch(
+        self, kind: str, name: str, namespace: str | None, patch: Any, *, subresource: str = "", dry_run: bool = False
+    ) -> Manifest:
+        """Change fields of an object by a JSON merge patch (None removes one); return it."""
+        return self._json(
+            "PATCH",
+            path_of(kind, name, namespace=namespace) + (f"/{subresource}" if subresource else ""),
+            params={"fieldManager": MANAGER, **_dry(dry_run)},
+            headers={"Content-Type": "application/merge-patch+json"},
+            content=json.dumps(patch),
+        )
+
+    def delete(
+        self,
+        kind: str,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_s: int | None = None,
+        version: str | None = None,
+    ) -> bool:
+        """Ask for an object, and what it owns, to be removed; say whether it was there. It goes in the background.
+
+        Raises:
+            ConflictError: it has another ``resourceVersion`` than ``version``.
+        """
+        options: dict[str, Any] = _CASCADE if grace_s is None else {**_CASCADE, "gracePeriodSeconds": grace_s}
+        if version is not None:
+            options = {**options, "preconditions": {"resourceVersion": version}}
+        try:
+            self._json("DELETE", path_of(kind, name, namespace=namespace), json=options)
+        except NotFoundError:
+            return False
+        return True
+
+    def watch(
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        since: str = "",
+        within_s: float = 60.0,
+        bookmarks: bool = False,
+    ) -> Iterator[WatchEvent]:
+        """Yield changes after the version ``since`` of a list, as they happen, until ``within_s`` has passed.
+
+        Whoever wants to go on watches again from the ``resourceVersion`` of the last object. Where the objects seldom
+        change that version grows too old meanwhile: ``bookmarks`` are objects with nothing but a newer one.
+
+        Raises:
+            ExpiredError: ``since`` is too old.
+        """
+        params = {"watch": "true", "timeoutSeconds": str(max(1, round(within_s)))} | given(
+            labelSelector=labels,
+            fieldSelector=fields,
+            resourceVersion=since,
+            allowWatchBookmarks="true" if bookmarks else "",
+        )
+        timeout = httpx2.Timeout(self._settings.request_timeout_s, read=within_s + self._settings.request_timeout_s)
+        with self._stream(path_of(kind, namespace=namespace), params, timeout) as response:
+            for line in _lines(response):
+                seen = from_json(line, cache_strings="all")
+                if seen["type"] == "ERROR":
+                    raise _error(int(seen["object"].get("code", 500)), seen["object"], path_of(kind))
+                if seen["type"] != "BOOKMARK" or bookmarks:
+                    yield WatchEvent(seen["type"], _without_managers(seen["object"]))
+
+    # Pods
+
+    def log(
+        self,
+        pod: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        since: str | None = None,
+        timestamps: bool = False,
+        previous: bool = False,
+        within_s: float = 60.0,
+    ) -> Iterator[bytes]:
+        """Yield what a container wrote, as it comes; with ``follow`` until it ends or writes nothing for ``within_s``.
+
+        Args:
+            pod: Its name.
+            namespace: Where it is.
+            container: Which one. None: the only one.
+            follow: Go on while it runs.
+            since: Only what was written after this time (RFC 3339).
+            timestamps: Begin each line with its time.
+            previous: What the container wrote before it was restarted.
+            within_s: The longest silence.
+        """
+        params = given(
+            container=container or "",
+            sinceTime=since or "",
+            follow="true" if follow else "",
+            timestamps="true" if timestamps else "",
+            previous="true" if previous else "",
+        )
+        timeout = httpx2.Timeout(self._settings.request_timeout_s, read=within_s)
+        with self._stream(f"{path_of('Pod', pod, namespace=namespace)}/log", params, timeout) as response:
+            try:
+                yield from response.iter_bytes()
+            except httpx2.ReadTimeout:
+                return
+
+    def exec(self, pod: str, namespace: str, command: list[str], *, container: str | None = None) -> str:
+        """Run a command in a container; return what it printed.
+
+        Raises:
+            UnavailableError: the container does not run, or the command failed.
+        """
+        try:
+            with Client(self._config, trust_env=True) as client:
+                done = client.exec(
+                    pod,
+                    namespace=namespace,
+                    container=container,
+                    command=command,
+                    stdout=True,
+                    stderr=True,
+                    timeout=self._settings.request_timeout_s,
+                )
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            raise UnavailableError(
+                f"The command {command[0]!r} could not be run in the pod {namespace}/{pod}: {error}"
+            ) from error
+        if done.exit_code:
+            text = str(done.stderr or done.stdout or "").strip()
+            raise UnavailableError(f"{command[0]!r} failed in the pod {namespace}/{pod}: {text:.300}")
+        return str(done.stdout or "")
+
+    def text(self, path: str, *, timeout_s: float | None = None) -> str:
+        """Return a document of the API server as it is, such as ``/version`` or ``/api/v1/nodes/n/proxy/configz``.
+
+        ``timeout_s``: how long it may take. None: as long as all requests.
+        """
+        return self._send("GET", path, **({} if timeout_s is None else {"timeout": timeout_s})).text
+
+    # Connections
+
+    @property
+    def address(self) -> str:
+        """The API server's address."""
+        return str(self._config.cluster.server)
+
+    def close(self) -> None:
+        """Release the connections; the last of the requests and watches that other threads wait for does it."""
+        with self._lock:
+            self._closed = True
+            self._release()
+
+    def _release(self) -> None:
+        # Never under whoever reads: the next connection gets the number of the closed one, and the reader, who has
+        # not noticed, takes bytes of that.
+        if self._closed and not self._reading and "_client" in self.__dict__:
+            self._client.close()
+
+    @contextmanager
+    def _connected(self) -> Iterator[httpx2.Client]:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("The connections to the cluster are closed.")
+            client = self._client
+            self._reading += 1
+        try:
+            yield client
+        except (httpx2.HTTPError, ConfigError, OSError) as error:
+            raise self._unreachable(error) from error
+        finally:
+            with self._lock:
+                self._reading -= 1
+                self._release()
+
+    @cached_property
+    def _config(self) -> SingleConfig:
+        try:
+            named = self._settings.kubeconfig
+            found = (KubeConfig.from_file(named) if named else KubeConfig.from_env()).get(self._settings.context)
+        except (ConfigError, KeyError, OSError, ValueError) as error:
+            raise UsageError(
+                f"No cluster could be found: {error}. Set KUBECONFIG to the file that names it, and "
+                "SCANFLOW_KUBERNETES_CONTEXT to its context. Look at it: kubectl config get-contexts"
+            ) from error
+        if found is None:
+            raise UsageError("No cluster is configured. Set KUBECONFIG to the file that names it.")
+        return found
+
+    @cached_property
+    def _client(self) -> httpx2.Client:
+        timeout = httpx2.Timeout(self._settings.request_timeout_s)
+        try:
+            made = client_adapter.Client(self._config, client_adapter.ConnectionParams(timeout=timeout))
+        except (ConfigError, OSError, ValueError, AssertionError) as error:
+            raise UsageError(f"The cluster's kubeconfig cannot be used: {error}") from error
+        weakref.finalize(self, made.close)  # what nobody closes, such as a notebook's
+        return made
+
+    def _json(self, method: str, path: str, **request: Any) -> Manifest:
+        found: Manifest = from_json(self._send(method, path, **request).content, cache_strings="all")
+        return found
+
+    def _send(self, method: str, path: str, **request: Any) -> httpx2.Response:
+        with self._connected() as client:
+            response = client.request(method, path, **request)
+        if response.is_error:
+            raise _error(response.status_code, _status(response), path)
+        return response
+
+    @contextmanager
+    def _stream(self, path: str, params: dict[str, str], timeout: httpx2.Timeout) -> Iterator[httpx2.Response]:
+        with self._connected() as client, client.stream("GET", path, params=params, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+                raise _error(response.status_code, _status(response), path)
+            yield response
+
+    def _unreachable(self, error: Exception) -> UnavailableError:
+        return UnavailableError(
+            f"The API server {self.address} does not answer ({type(error).__name__}: {error}). Is it up? Look: "
+            "kubectl cluster-info"
+        )
+
+
+def missing_kind(kind: str) -> UnsupportedError:
+    """Return the error for a kind that the cluster does not know."""
+    found = KINDS[kind]
+    engine = found.engine or "a newer Kubernetes"
+    return UnsupportedError(
+        f"The cluster has no {kind} ({found.api_version}): it needs {engine}. Install it, then look: "
+        "scanflow doctor --backend kubernetes"
+    )
+
+
+def _without_managers(manifest: Manifest) -> Manifest:
+    manifest["metadata"].pop("managedFields", None)
+    return manifest
+
+
+def _path(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    return path_of(manifest["kind"], metadata.get("name"), namespace=metadata.get("namespace"))
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
+
+
+def _lines(response: httpx2.Response) -> Iterator[bytes]:
+    """Yield whole lines; ``iter_lines`` of httpx also ends one at signs that JSON may hold."""
+    kept = b""
+    for part in response.iter_bytes():
+        *whole, kept = (kept + part).split(b"\n")
+        yield from (line for line in whole if line)
+
+
+def _status(response: httpx2.Response) -> Manifest:
+    try:
+        found = response.json()
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"message": response.text.strip()[:500]}
+
+
+def _error(code: int, status: Manifest, path: str) -> ScanflowError:
+    """Return the API server's refusal as our error: who can act on it, and its own words."""
+    reason, message = str(status.get("reason", "")), str(status.get("message") or f"status {code}")
+    if code == 401:
+        return AccessDeniedError(f"The cluster does not know who asks: {message}. Renew the kubeconfig's credentials.")
+    if code == 403 and "exceeded quota" in message:
+        return UsageError(f"The namespace's quota does not allow it: {message}. Raise it, or ask for less.")
+    if "denied the request" in message or "denied request" in message:
+        return InvalidError(
+            f"The cluster's admission control refuses {_object_at(path)}: {message}. Change what it objects to, or "
+            "have whoever runs it let it in."
+        )
+    if "failed calling webhook" in message:
+        return UnavailableError(
+            f"The cluster cannot take {_object_at(path)} now: {message}. Is what serves the webhook up? Look: kubectl "
+            "get validatingwebhookconfigurations,mutatingwebhookconfigurations"
+        )
+    if code == 403:
+        return AccessDeniedError(
+            f"The cluster does not allow it: {message}. Look: scanflow doctor --backend kubernetes"
+        )
+    if code == 404:
+        return _missing(message, path)
+    if code == 409:
+        return ConflictError(message)
+    if code == 410 or reason == "Expired":
+        return ExpiredError(message)
+    if code in {400, 413, 415, 422}:
+        return InvalidError(f"The cluster refuses it: {message}")
+    return UnavailableError(f"The API server could not do it now ({code}): {message}")
+
+
+def _object_at(path: str) -> str:
+    """Return what a path is of: ``deployments 'a' of the namespace 'b'``."""
+    parts = path.split("/")
+    if "namespaces" not in parts or len(parts) < (at := parts.index("namespaces")) + 3:
+        return path
+    _, namespace, plural, *name = parts[at:]
+    return f"{plural}{f' {name[0]!r}' if name else ''} of the namespace {namespace!r}"
+
+
+def _missing(message: str, path: str) -> ScanflowError:
+    """Return the error for an object that is not there, or, as the API server's words tell, for its kind."""
+    if "could not find the requested resource" in message or "page not found" in message:
+        for kind, one in KINDS.items():
+            if path.startswith(group_path(one.api_version)) and one.plural in path.split("/"):
+                return missing_kind(kind)
+    return NotFoundError(message)

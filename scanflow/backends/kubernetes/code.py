@@ -1,0 +1,106 @@
+"""An application's folder as a ConfigMap, for pods whose image has no code of its own.
+
+The ConfigMap is named by its content and never changes: pods that run keep the code that they were started with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.errors import UsageError
+from scanflow.images.files import IGNORE_FILE, CodeFile, code_files, digest_of
+
+APP_DIR: Final = "/app"
+"""Where containers find the application's folder."""
+
+LARGEST: Final = 900_000
+"""Bytes of files and their names. An object may have 1 MiB, and more than its data is counted."""
+
+CODE_VOLUME: Final = "code"
+_DIGITS: Final = 16
+_LONGEST_KEY: Final = 200
+
+
+class Code(NamedTuple):
+    """An application's folder, for pods to mount."""
+
+    config_map: Manifest
+    volume: Manifest
+    """An entry of a pod's ``volumes``."""
+
+    mount: Manifest
+    """An entry of a container's ``volumeMounts``: the folder at ``/app``, read-only."""
+
+    digest: str
+    """What changes with the code."""
+
+    @property
+    def name(self) -> str:
+        """The ConfigMap's: ``code-<hash>``."""
+        return str(self.config_map["metadata"]["name"])
+
+
+def code_of(app: str, team: str, namespace: str, app_dir: Path) -> Code:
+    """Return an application's folder as a ConfigMap, and what a pod mounts of it.
+
+    Files keep their permission to run. Which are left out: see :func:`~scanflow.images.files.code_files`.
+
+    Raises:
+        UsageError: there are more than 900 kB of them.
+    """
+    files = code_files(app_dir)
+    _check_size(files, app_dir)
+    digest = digest_of(files)
+    name = f"code-{digest[:_DIGITS]}"
+    metadata = {"name": name, "namespace": namespace, "labels": labels_of(app, team)}
+    return Code(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **_data(files)},
+        {"name": CODE_VOLUME, "configMap": {"name": name, "items": _items(files)}},
+        {"name": CODE_VOLUME, "mountPath": APP_DIR, "readOnly": True},
+        digest,
+    )
+
+
+def _data(files: tuple[CodeFile, ...]) -> Manifest:
+    """Return text as ``data``, which people can read, and the rest as ``binaryData``."""
+    text: dict[str, str] = {}
+    binary: dict[str, str] = {}
+    for file in files:
+        content = file.path.read_bytes()
+        try:
+            text[_key(file.name)] = content.decode("utf-8")
+        except UnicodeDecodeError:
+            binary[_key(file.name)] = b64encode(content).decode("ascii")
+    return {"data": text, **({"binaryData": binary} if binary else {})}
+
+
+def _items(files: tuple[CodeFile, ...]) -> list[Manifest]:
+    """Return which key becomes which file; a ConfigMap without any would be mounted whole, which is the same."""
+    return [
+        {"key": _key(file.name), "path": file.name, **({"mode": 0o755} if file.executable else {})} for file in files
+    ]
+
+
+def _key(name: str) -> str:
+    """Return a key of a ConfigMap for a path: its own name, and what tells it apart from those in other folders."""
+    plain = "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_.") else "_" for sign in name)
+    if plain == name and len(name) <= _LONGEST_KEY:
+        return name
+    return f"{plain[-_LONGEST_KEY:].lstrip('.')}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _check_size(files: tuple[CodeFile, ...], folder: Path) -> None:
+    total = sum(file.size + 2 * len(file.name) for file in files)
+    if total <= LARGEST:
+        return
+    largest = sorted(files, key=lambda file: file.size, reverse=True)[:3]
+    raise UsageError(
+        f"The application's folder {str(folder)!r} has {total / 1e6:.1f} MB, and a ConfigMap holds "
+        f"{LARGEST / 1e6:.1f} MB. Put it into an image: scanflow build --push. Or name what is no code in "
+        f"{IGNORE_FILE}; the largest are {', '.join(f'{file.name} ({file.size / 1e6:.1f} MB)' for file in largest)}."
+    )

@@ -1,0 +1,101 @@
+"""What applying manifests would change in a cluster: asked of its API server by a dry-run, which changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from scanflow.backends.environments import FieldChange, ObjectChange
+from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.errors import NotFoundError, UsageError
+
+_SERVERS: Final = {"creationTimestamp", "generation", "managedFields", "resourceVersion", "uid", "deletionTimestamp"}
+_AT_ONCE: Final = 8
+_NEVER_SHOWN: Final = "..."
+
+
+def differences(cluster: Cluster, manifests: Iterable[Manifest]) -> list[ObjectChange]:
+    """Return what applying manifests would change, in their order; several are asked about at a time."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda manifest: difference(cluster, manifest), manifests))
+
+
+def difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
+    """Return what applying a manifest would change.
+
+    An object of a namespace that is not there yet is to be made, and is not checked by the API server.
+    """
+    kind, metadata = manifest["kind"], manifest["metadata"]
+    name, namespace = metadata["name"], metadata.get("namespace")
+    try:
+        before = cluster.get(kind, name, namespace)
+        after, conflict = _applied(cluster, manifest)
+    except NotFoundError:
+        return ObjectChange(kind, name, namespace, "create", why="its namespace is not there yet")
+    except UsageError as error:
+        return ObjectChange(kind, name, namespace, "refused", why=str(error))
+    if before is None:
+        return ObjectChange(kind, name, namespace, "create")
+    changes = tuple(changed_fields(before, after, secret=kind == "Secret"))
+    if conflict:
+        return ObjectChange(kind, name, namespace, "conflict", changes, conflict)
+    return ObjectChange(kind, name, namespace, "change" if changes else "none", changes)
+
+
+def made_again(manifest: Manifest) -> str:
+    """Return what is told of an object that is made again."""
+    metadata = manifest["metadata"]
+    return f"somebody deleted the {manifest['kind']} {metadata['namespace']}/{metadata['name']}: made it again"
+
+
+def changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -> Iterator[FieldChange]:
+    """Yield the fields in which two states of an object differ, but for those that the server keeps."""
+    old, new = dict(_leaves(_cleaned(before))), dict(_leaves(_cleaned(after)))
+    for path in sorted(old.keys() | new.keys()):
+        if old.get(path) != new.get(path):
+            hidden = secret and path.startswith((".data", ".stringData"))
+            yield FieldChange(path, *(_hide(hidden, side.get(path)) for side in (old, new)))
+
+
+def missing_fields(live: Manifest, manifest: Manifest) -> list[FieldChange]:
+    """Return the fields of a manifest that an object does not have, or has otherwise; not what else it has."""
+    return list(changed_fields(live, _merged(live, manifest)))
+
+
+def _applied(cluster: Cluster, manifest: Manifest) -> tuple[Manifest, str]:
+    try:
+        return cluster.apply(manifest, dry_run=True), ""
+    except ConflictError as error:
+        return cluster.apply(manifest, dry_run=True, force=True), str(error)
+
+
+def _merged(live: Any, wanted: Any) -> Any:
+    """Return ``live`` with all that ``wanted`` says; the items of lists are held against those at their place."""
+    if isinstance(live, dict) and isinstance(wanted, dict):
+        return {**live, **{name: _merged(live.get(name), value) for name, value in wanted.items()}}
+    if isinstance(live, list) and isinstance(wanted, list) and len(live) == len(wanted):
+        return [_merged(one, other) for one, other in zip(live, wanted, strict=True)]
+    return wanted
+
+
+def _cleaned(manifest: Manifest) -> Manifest:
+    metadata = {name: value for name, value in manifest["metadata"].items() if name not in _SERVERS}
+    return {**{name: value for name, value in manifest.items() if name != "status"}, "metadata": metadata}
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if "." not in name else f"{path}[{name!r}]")
+    elif isinstance(value, list) and value:
+        for number, inner in enumerate(value):
+            label = inner["name"] if isinstance(inner, dict) and isinstance(inner.get("name"), str) else number
+            yield from _leaves(inner, f"{path}[{label}]")
+    else:
+        yield path, value
+
+
+def _hide(hidden: bool, value: Any) -> Any:
+    return _NEVER_SHOWN if hidden and value is not None else value

@@ -1,0 +1,204 @@
+"""Makes environments, keeps them as they are described, and removes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from scanflow.app.application import Application
+from scanflow.backends.environments import EnsuredEnvironment, EnvironmentDeletion, ObjectChange
+from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.differences import changed_fields, differences, missing_fields
+from scanflow.backends.kubernetes.environment import tracker
+from scanflow.backends.kubernetes.environment.delete import delete_environment
+from scanflow.backends.kubernetes.environment.manifests import MADE_FROM, OPTIONAL, PODS, environment_manifests, hash_of
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM, namespace_of
+from scanflow.backends.kubernetes.pods import why_pending
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import AccessDeniedError, InvalidError, UnavailableError, UsageError
+
+CHECKED_FOR_S: Final = 60.0
+"""How long an environment that was compared with its description counts as unchanged, in one process."""
+
+_MANAGED: Final = "app.kubernetes.io/managed-by"
+
+
+class Environments:
+    """See :class:`~scanflow.backends.environments.EnvironmentBackend`. Threads may share it; it holds nothing open."""
+
+    def __init__(
+        self, cluster: Cluster, settings: KubernetesSettings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster, self._settings, self._clock = cluster, settings, clock
+        self._checked: dict[str, tuple[str, str, float]] = {}
+        """By namespace: of what, as which object and when it was found to be as described."""
+
+        self._lock = threading.Lock()
+
+    def ensure(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
+        """Where nothing changed this takes one request; each object is looked at once a minute."""
+        manifests = environment_manifests(app, self._settings)
+        namespace, digest = namespace_of(app.name, app.team), hash_of(manifests)
+        changed: list[str] = []
+        kept: list[str] = []
+        with self._lock:
+            uid, made_from = self._marker(namespace)
+            same = made_from == digest
+            checked, of, at = self._checked.get(namespace, ("", "", 0.0))
+            if not same or force or (checked, of) != (digest, uid) or self._clock() - at >= CHECKED_FOR_S:
+                changed, kept = self._bring_about(app, manifests, digest, same=same, force=force)
+                uid = uid or self._marker(namespace)[0]
+                self._checked[namespace] = digest, uid, self._clock()
+        return EnsuredEnvironment(
+            namespace, tracker.tracker_uri(app, self._settings), tuple(changed), uid=uid, kept=tuple(kept)
+        )
+
+    def _marker(self, namespace: str) -> tuple[str, str | None]:
+        """Return what tells the environment there from others, and the hash of what it was made from, if it is."""
+        found = self._cluster.get("ServiceAccount", PODS, namespace)
+        metadata = {} if found is None else found["metadata"]
+        return metadata.get("uid", ""), metadata.get("annotations", {}).get(MADE_FROM)
+
+    def plan(self, app: Application) -> list[ObjectChange]:
+        manifests = environment_manifests(app, self._settings)
+        return differences(self._cluster, [_marked(one, hash_of(manifests)) for one in manifests])
+
+    def delete(self, app: Application) -> EnvironmentDeletion:
+        with self._lock:
+            self._checked.pop(namespace_of(app.name, app.team), None)
+        return delete_environment(self._cluster, app.name, app.team, self._settings)
+
+    def wait_for_tracker(self, app: Application, *, within_s: float) -> None:
+        """Return once the environment's own tracker answers; at once where it has none.
+
+        Raises:
+            UnavailableError: it did not within that time; the message says what its pod waits for.
+        """
+        if not tracker.is_own(app, self._settings):
+            return
+        namespace, until = namespace_of(app.name, app.team), self._clock() + within_s
+        named = f"metadata.name={tracker.NAME}"
+        while True:
+            found, version = self._cluster.find("Deployment", namespace, fields=named)
+            if any(_available(one) for one in found):
+                return
+            left = until - self._clock()
+            if left <= 0:
+                raise UnavailableError(
+                    f"The tracker of {namespace} was not ready within {within_s:g} s. {self._why(namespace)} Look: "
+                    f"kubectl -n {namespace} describe pods -l scanflow.dev/component={tracker.NAME}"
+                )
+            for event in self._cluster.watch("Deployment", namespace, fields=named, since=version, within_s=left):
+                if _available(event.object):
+                    return
+
+    def _bring_about(
+        self, app: Application, manifests: list[Manifest], digest: str, *, same: bool, force: bool
+    ) -> tuple[list[str], list[str]]:
+        """Apply what differs; the object with the hash last, so that what was interrupted is done again."""
+        changed: list[str] = []
+        kept: list[str] = []
+        first, *rest = manifests
+        changed += self._ensure_namespace(app, first)
+        if not same:
+            changed += self._prune(manifests)
+        for manifest in sorted(rest, key=_is_marker):
+            manifest = _marked(manifest, digest)
+            try:
+                changed += self._ensure_object(manifest, same=same, force=force)
+            except ConflictError as error:
+                if not same:
+                    raise UsageError(
+                        f"{_named(manifest)} of {manifest['metadata']['namespace']!r} cannot be brought to what is "
+                        f"described now, since another one set a field: {error}. Undo that, or take it over: scanflow "
+                        "apply --force"
+                    ) from error
+                kept.append(f"{_named(manifest)}: {error}")
+        return changed, kept
+
+    def _ensure_namespace(self, app: Application, manifest: Manifest) -> Iterator[str]:
+        name = manifest["metadata"]["name"]
+        try:
+            live = self._cluster.get("Namespace", name)
+        except AccessDeniedError:
+            return  # who may not look at namespaces was given one
+        if live is None:
+            try:
+                self._cluster.apply(manifest)
+            except AccessDeniedError as error:
+                raise AccessDeniedError(
+                    f"The namespace {name!r} is not there, and you may not make it. Let who may do that: "
+                    f"kubectl create namespace {name} ({error})"
+                ) from error
+            yield f"Namespace {name}: made"
+            return
+        if "deletionTimestamp" in live["metadata"]:
+            raise UnavailableError(f"The namespace {name!r} is being deleted. Try again once it is gone.")
+        labels = live["metadata"].get("labels") or {}
+        owner = labels.get(APP, app.name), labels.get(TEAM, app.team)
+        if owner != (app.name, app.team):
+            raise UsageError(
+                f"The namespace {name!r} is the environment of the application {owner[0]!r} of team {owner[1]!r}. "
+                "Rename this one, or delete that one."
+            )
+        if labels.get(_MANAGED) == MANAGER and missing_fields(live, manifest):
+            self._cluster.apply(manifest, force=True)
+            yield f"Namespace {name}: its labels were changed"
+
+    def _ensure_object(self, manifest: Manifest, *, same: bool, force: bool) -> Iterator[str]:
+        metadata = manifest["metadata"]
+        live = self._cluster.get(manifest["kind"], metadata["name"], metadata["namespace"])
+        if same and live is not None and not missing_fields(live, manifest):
+            return
+        try:
+            after = self._cluster.apply(manifest, force=force)
+        except InvalidError as error:
+            if "immutable" not in str(error) and "field can not be less" not in str(error):
+                raise
+            raise UsageError(
+                f"{_named(manifest)} of {metadata['namespace']!r} cannot be changed to what the settings say now: "
+                f"{error}. Set them back, or delete the environment, with its data, and make it again."
+            ) from error
+        if live is None:
+            yield f"{_named(manifest)}: made"
+        elif after["metadata"]["resourceVersion"] != live["metadata"]["resourceVersion"]:
+            fields = ", ".join(change.path for change in changed_fields(live, after))
+            yield f"{_named(manifest)}: {fields} changed"
+
+    def _prune(self, manifests: list[Manifest]) -> Iterator[str]:
+        """Remove what an earlier description had. Never a claim: it holds data."""
+        namespace = manifests[-1]["metadata"]["namespace"]
+        wanted = {(one["kind"], one["metadata"]["name"]) for one in manifests}
+        for kind, name in OPTIONAL:
+            if (kind, name) not in wanted and self._cluster.delete(kind, name, namespace):
+                yield f"{kind} {name}: removed"
+
+    def _why(self, namespace: str) -> str:
+        pods, _ = self._cluster.find("Pod", namespace, labels=f"scanflow.dev/component={tracker.NAME}")
+        events, _ = self._cluster.find("Event", namespace)
+        reasons = [str(reason) for pod in pods if (reason := why_pending(pod, events))]
+        return reasons[0] if reasons else ""
+
+
+def _available(deployment: Manifest) -> bool:
+    status = deployment.get("status", {})
+    current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    return bool(current and status.get("updatedReplicas", 0) and status.get("availableReplicas", 0))
+
+
+def _is_marker(manifest: Manifest) -> bool:
+    return (manifest["kind"], manifest["metadata"]["name"]) == ("ServiceAccount", PODS)
+
+
+def _marked(manifest: Manifest, digest: str) -> Manifest:
+    """Return the manifest that carries the hash of all of them with it, and any other as it is."""
+    if not _is_marker(manifest):
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": {MADE_FROM: digest}}}
+
+
+def _named(manifest: Manifest) -> str:
+    return f"{manifest['kind']} {manifest['metadata']['name']}"

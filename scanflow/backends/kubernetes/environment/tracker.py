@@ -1,0 +1,122 @@
+"""An environment's own tracker, MLflow, as manifests. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from scanflow.app.application import Application
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+
+NAME: Final = "tracker"
+CLAIM: Final = "scanflow-tracker"
+DEFAULT_PORT: Final = 5000
+_FILES: Final = "/scanflow/tracker"
+
+
+def is_own(app: Application, settings: KubernetesSettings) -> bool:
+    """Return whether an application asks for a tracker, and neither it nor the settings name one that is there."""
+    return settings.tracker_uri is None and app.tracker is not None and app.tracker.uri is None
+
+
+def tracker_uri(app: Application, settings: KubernetesSettings) -> str | None:
+    """Return the address at which an environment's pods reach their tracker; None: wherever MLflow itself would."""
+    if app.tracker is not None and app.tracker.uri is not None:
+        return app.tracker.uri
+    if is_own(app, settings):
+        return f"http://{NAME}.{namespace_of(app.name, app.team)}.svc:{_port(app)}"
+    return settings.tracker_uri
+
+
+def service(app: Application, metadata: Manifest) -> Manifest:
+    """Return the Service under whose name the environment's pods reach the tracker."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": NAME, **metadata},
+        "spec": {
+            "selector": _selected(metadata),
+            "ports": [{"name": "http", "port": _port(app), "targetPort": DEFAULT_PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def deployment(
+    app: Application, settings: KubernetesSettings, metadata: Manifest, *, account: str, keeps_files: bool
+) -> Manifest:
+    """Return the tracker itself: one pod, since SQLite has one writer, replaced only once the old one is gone."""
+    volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  the container's own
+    if keeps_files:
+        volumes.append({"name": "files", "persistentVolumeClaim": {"claimName": CLAIM}})
+        mounts.append({"name": "files", "mountPath": _FILES})
+    probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5, "timeoutSeconds": 5}
+    container: dict[str, Any] = {
+        "name": NAME,
+        "image": settings.tracker_image,
+        "command": ["mlflow", "server"],
+        "args": _arguments(app, keeps_files=keeps_files),
+        "env": [
+            {"name": "HOME", "value": "/tmp"},  # noqa: S108  the container's own
+            {"name": "MLFLOW_DISABLE_TELEMETRY", "value": "true"},
+            # Else it has eight processes more, half a gigabyte, for what is not used here.
+            {"name": "MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "value": "false"},
+        ],
+        "ports": [{"name": "http", "containerPort": DEFAULT_PORT, "protocol": "TCP"}],
+        "startupProbe": {**probe, "failureThreshold": 60},
+        "readinessProbe": probe,
+        "livenessProbe": {**probe, "periodSeconds": 20, "failureThreshold": 3},
+        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
+        "securityContext": container_security(),
+        "volumeMounts": mounts,
+    }
+    if settings.tracker_secret:
+        container["envFrom"] = [{"secretRef": {"name": settings.tracker_secret}}]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": NAME, **metadata},
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": _selected(metadata)},
+            "template": {
+                "metadata": {"labels": metadata["labels"]},
+                "spec": {
+                    "serviceAccountName": account,
+                    "automountServiceAccountToken": False,
+                    "enableServiceLinks": False,
+                    "securityContext": pod_security(),
+                    "containers": [container],
+                    "volumes": volumes,
+                },
+            },
+        },
+    }
+
+
+def _arguments(app: Application, *, keeps_files: bool) -> list[str]:
+    """Return the arguments of ``mlflow server``. It lets in who calls it by a name that its Service has, or a probe."""
+    names = [NAME, f"{NAME}.{namespace_of(app.name, app.team)}", f"{NAME}.{namespace_of(app.name, app.team)}.svc"]
+    hosts = [*names, f"{names[-1]}.cluster.local", "localhost", "127.0.0.1"]
+    allowed = ",".join([host for name in hosts for host in (name, f"{name}:*")] + _PRIVATE)
+    arguments = ["--host", "0.0.0.0", "--port", str(DEFAULT_PORT), "--workers", "1", "--allowed-hosts", allowed]  # noqa: S104
+    if keeps_files:
+        arguments += ["--backend-store-uri", f"sqlite:///{_FILES}/mlflow.db"]
+        arguments += ["--artifacts-destination", f"{_FILES}/artifacts"]
+    return [*arguments, "--serve-artifacts"]
+
+
+_PRIVATE: Final = ["10.*", "192.168.*", *(f"172.{number}.*" for number in range(16, 32))]
+"""Addresses of pods and Services, by which kubelets probe it."""
+
+
+def _selected(metadata: Manifest) -> dict[str, str]:
+    component = {name: value for name, value in metadata["labels"].items() if name.endswith("/component")}
+    return {"app.kubernetes.io/managed-by": metadata["labels"]["app.kubernetes.io/managed-by"], **component}
+
+
+def _port(app: Application) -> int:
+    return (app.tracker.port if app.tracker else None) or DEFAULT_PORT

@@ -1,0 +1,150 @@
+"""A Kubernetes cluster as a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from scanflow.app.application import Application
+from scanflow.app.workflow import Workflow
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.port import HostedProgram, OnlineBackend, OpenModels, RunBackend
+from scanflow.errors import InvalidError, MissingExtraError
+from scanflow.settings import Settings
+
+if TYPE_CHECKING:
+    from scanflow.backends.environments import ObjectChange
+    from scanflow.backends.findings import Finding
+    from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
+    from scanflow.backends.kubernetes.all_runs import KubernetesRuns
+    from scanflow.backends.kubernetes.cluster import Cluster
+    from scanflow.backends.kubernetes.environment.apply import Environments
+    from scanflow.backends.kubernetes.followed import Followed
+    from scanflow.backends.kubernetes.lease import KubernetesLease
+    from scanflow.backends.kubernetes.online.backend import KubernetesServices
+    from scanflow.backends.kubernetes.online.drift import LiveObjects
+    from scanflow.backends.kubernetes.online.looks import ServiceLooks
+    from scanflow.backends.kubernetes.pod_image import FindBuilt
+
+
+class Kubernetes:
+    """See :class:`~scanflow.backends.port.Backend`. Facts are in the cluster; what outlives pods is below
+    ``settings.home``."""
+
+    def __init__(self, settings: Settings, models: OpenModels) -> None:
+        self._settings, self._models = settings, models
+        self._cluster_settings = KubernetesSettings.from_environment(options=settings.backend_options)
+        self._looks: dict[str, ServiceLooks] = {}
+        self._objects: LiveObjects | None = None
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        try:
+            from scanflow.backends.kubernetes.cluster import Cluster
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                "The backend 'kubernetes' needs what speaks to clusters. Install it: pip install 'scanflow[kubernetes]'"
+            ) from error
+        return Cluster(self._cluster_settings)
+
+    def objects(self, app: Application, workflow: Workflow) -> list[ObjectChange]:
+        from scanflow.backends.kubernetes.differences import differences
+
+        found = self._services(None) if workflow.type == "online" else self.batch()
+        made = found.manifests(app, workflow)
+        return [*self._environments.plan(app), *differences(self.cluster, made)]
+
+    def environments(self) -> Environments:
+        return self._environments
+
+    def tracker(self, app: Application) -> str | None:
+        from scanflow.backends.kubernetes.environment.tracker import tracker_uri
+
+        return tracker_uri(app, self._cluster_settings)
+
+    @cached_property
+    def _environments(self) -> Environments:
+        from scanflow.backends.kubernetes.environment.apply import Environments
+
+        return Environments(self.cluster, self._cluster_settings)
+
+    def batch(self) -> KubernetesRuns:
+        """Return what runs batch workflows, and MPI jobs."""
+        return self._runs
+
+    @cached_property
+    def _runs(self) -> KubernetesRuns:
+        from scanflow.backends.kubernetes.all_runs import KubernetesRuns
+        from scanflow.backends.kubernetes.batch.ground import Ground
+
+        ground = Ground(self._environments.ensure, self._cluster_settings, self._find_image, self._models)
+        return KubernetesRuns(self._settings, self.cluster, self._cluster_settings, ground)
+
+    def online(self, tracker: str | None = None) -> OnlineBackend:
+        return self._services(tracker)
+
+    def _services(self, tracker: str | None) -> KubernetesServices:
+        from scanflow.backends.kubernetes.online.backend import KubernetesServices
+        from scanflow.backends.kubernetes.online.drift import LiveObjects
+        from scanflow.backends.kubernetes.pod_image import PodImages
+
+        self._objects = self._objects or LiveObjects()
+        settings, models = self._cluster_settings, self._models(tracker)
+        find = self._find_image
+        return KubernetesServices(
+            self.cluster,
+            settings,
+            self._environments,
+            models,
+            lambda app, workflow: PodImages.open(app, workflow, settings, find, models).of(*workflow.services),
+            self._looks,
+            self._objects,
+            followed=self._followed,
+        )
+
+    @cached_property
+    def _followed(self) -> Followed:
+        from scanflow.backends.kubernetes.followed import Followed
+
+        return Followed(lambda: self.cluster)
+
+    @cached_property
+    def _find_image(self) -> FindBuilt:
+        from scanflow.backends.kubernetes.pod_image import FindBuilt
+
+        return FindBuilt(self._cluster_settings, self._settings.home.expanduser().absolute())
+
+    def mpi(self) -> RunBackend:
+        return self._runs
+
+    def agents(self, *, ended: Callable[[], None]) -> KubernetesAgents:  # noqa: ARG002
+        from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
+
+        return KubernetesAgents(
+            lambda: self.cluster, self._cluster_settings, ensure=self._ensured_tracker, followed=lambda: self._followed
+        )
+
+    def _ensured_tracker(self, app: Application) -> str | None:
+        return self._environments.ensure(app).tracker_uri
+
+    def lease(self, name: str, *, holder: str, duration_s: float) -> KubernetesLease:
+        from scanflow.backends.kubernetes.lease import KubernetesLease
+
+        namespace, separator, own = name.partition("/")
+        if not (namespace and separator and own):
+            raise InvalidError(f"A lease of a cluster is named NAMESPACE/NAME, not {name!r}.")
+        return KubernetesLease(self.cluster, namespace, own, holder, duration_s=duration_s)
+
+    def program(self, command: Sequence[str], environment: Mapping[str, str]) -> AbstractContextManager[HostedProgram]:
+        cluster = self.cluster
+        from scanflow.backends.kubernetes.program import hosted_program
+
+        return hosted_program(cluster, self._cluster_settings, command, environment)
+
+    def doctor(self, *, thorough: bool = False) -> list[Finding]:
+        cluster = self.cluster
+        from scanflow.backends.kubernetes.doctor import examine
+
+        return examine(cluster, self._cluster_settings, thorough=thorough)

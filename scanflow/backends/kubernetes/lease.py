@@ -1,0 +1,116 @@
+"""A Lease of the cluster, that one holder at a time has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.errors import NotFoundError
+
+LEADER: Final = "scanflow.dev/leader"
+"""A label: which of a server's pods its Service leads to."""
+
+
+class _Record(NamedTuple):
+    holder: str
+    renewed: str
+    version: str
+
+
+class KubernetesLease:
+    """See :class:`~scanflow.backends.port.Lease`.
+
+    As client-go does it: no clock but this process' own is trusted. A lease is over when its record has not changed for
+    ``duration_s``, counted from when the change was seen here; every change names the version that it replaces, so of
+    two who take it at once one is refused.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        name: str,
+        holder: str,
+        *,
+        duration_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``holder``: where it is a pod of that namespace, that is labelled as the leader while it holds the lease."""
+        self._cluster, self._namespace, self._name, self._holder = cluster, namespace, name, holder
+        self._duration_s, self._clock = duration_s, clock
+        self._record: _Record | None = None
+        self._changed = 0.0
+        self._labelled: bool | None = None
+
+    def take(self) -> bool:
+        held = self._take() or self._take()  # again, where another wrote meanwhile: the record says who holds it now
+        self._label(held)
+        return held
+
+    def release(self) -> None:
+        self._label(False)
+        found = self._cluster.get("Lease", self._name, self._namespace)
+        if found is not None and found["spec"].get("holderIdentity") == self._holder:
+            self._write(found, {"holderIdentity": "", "leaseDurationSeconds": 1})
+
+    def _take(self) -> bool:
+        found = self._cluster.get("Lease", self._name, self._namespace)
+        if found is None:
+            return self._create()
+        spec = found["spec"]
+        record = _Record(
+            spec.get("holderIdentity") or "", str(spec.get("renewTime")), found["metadata"]["resourceVersion"]
+        )
+        if record != self._record:
+            self._record, self._changed = record, self._clock()
+        lasts_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
+        if record.holder not in {"", self._holder} and self._clock() - self._changed < lasts_s:
+            return False
+        given: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": round(self._duration_s)}
+        if record.holder != self._holder:
+            given |= {"acquireTime": _now(), "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
+        return self._write(found, given)
+
+    def _create(self) -> bool:
+        spec = {
+            "holderIdentity": self._holder,
+            "leaseDurationSeconds": round(self._duration_s),
+            "acquireTime": _now(),
+            "renewTime": _now(),
+            "leaseTransitions": 0,
+        }
+        metadata = {"name": self._name, "namespace": self._namespace}
+        try:
+            self._cluster.create(
+                {"apiVersion": KINDS["Lease"].api_version, "kind": "Lease", "metadata": metadata, "spec": spec}
+            )
+        except ConflictError:
+            return False
+        return True
+
+    def _write(self, found: Manifest, given: dict[str, Any]) -> bool:
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        patch = {"metadata": version, "spec": {**given, "renewTime": _now()}}
+        try:
+            self._cluster.patch("Lease", self._name, self._namespace, patch)
+        except (ConflictError, NotFoundError):
+            return False
+        return True
+
+    def _label(self, held: bool) -> None:
+        if held == self._labelled:
+            return
+        try:
+            label = {"metadata": {"labels": {LEADER: "true" if held else None}}}
+            self._cluster.patch("Pod", self._holder, self._namespace, label)
+        except NotFoundError:
+            pass  # it is no pod
+        self._labelled = held
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,300 @@
+"""MPI jobs on a cluster: entered, driven, stopped and looked at. Volcano or the MPI Operator runs them; this home
+remembers."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+from scanflow.app.application import Application
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.plan import Plan
+from scanflow.app.workflow import Workflow
+from scanflow.backends.definition import definition_of, enter_run, redefine_run
+from scanflow.backends.job_times import MPI
+from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kubernetes.batch.checks import capacity
+from scanflow.backends.kubernetes.batch.facts import ENDED, drive_of
+from scanflow.backends.kubernetes.cluster import ConflictError
+from scanflow.backends.kubernetes.environment.manifests import PODS
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.mpi.driving import JobDrive, JobEnd, end_state
+from scanflow.backends.kubernetes.mpi.facts import JobFacts
+from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network
+from scanflow.backends.kubernetes.mpi.operator import mpi_job
+from scanflow.backends.kubernetes.mpi.program import PodProgram, cluster_nodes, pod_program
+from scanflow.backends.kubernetes.mpi.results import check_volume, results_of
+from scanflow.backends.kubernetes.mpi.seen import JobSeen
+from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, has_task_topology, volcano_objects
+from scanflow.backends.kubernetes.object_looks import ObjectLooks
+from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
+from scanflow.backends.log_files import FileLogs
+from scanflow.backends.mpi_program import one_step_plan, workload_of
+from scanflow.backends.port import Environment, RunDefinition, Stream
+from scanflow.backends.rank_files import new_folder, rank_logs, rank_tasks
+from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted
+from scanflow.backends.step_process import task_tags
+from scanflow.backends.tasks import logged_task, outputs_kept, running_tasks, split_task, with_pending
+from scanflow.backends.values import Outputs
+from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UnsupportedError, UsageError
+from scanflow.names import RunName, StepName
+from scanflow.placement.mpi.groups import ClusterNode
+from scanflow.placement.mpi.plan import MPIPlan, plan_job
+from scanflow.private import private_folder, write_private
+from scanflow.processes.files import is_locked, only_driver
+
+_KINDS: Final = {"volcano": "Job", "mpi-operator": "MPIJob"}
+
+
+class KubernetesMPI(ClusterRuns):
+    """See :class:`~scanflow.backends.port.RunBackend`. Any process of this home may call for any run."""
+
+    # Before a run
+
+    def check(self, definition: RunDefinition) -> None:
+        self._planned(definition.app, definition.workflow)
+
+    def keep_function(self, pickled: bytes) -> NoReturn:  # noqa: ARG002
+        raise UnsupportedError("An MPI job runs a program, not a function. Write mainfile='...'.")
+
+    def plan(self, app: Application, workflow: Workflow) -> Plan:
+        program, plan = self._planned(app, workflow)
+        notes = (f"image {program.image}", *plan.reasons, *plan.lines())
+        return one_step_plan(workflow, program.workload, plan, program.argv, notes, capacity(self._cluster))
+
+    @property
+    def queue(self) -> str:
+        """Where jobs wait that do not fit, for people."""
+        return "Volcano's" if self._own.mpi == "volcano" else "the scheduler's: pods that do not fit are pending"
+
+    def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
+        """See :class:`~scanflow.backends.port.JobPlanner`."""
+        return cluster_nodes(self._cluster, pod_program(app, workflow, self._own).workload)
+
+    def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
+        """See :class:`~scanflow.backends.port.JobPlanner`."""
+        return self._planned(app, workflow)[1]
+
+    def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
+        """Return what a run of a workflow would be made of, under a name that no run has."""
+        program, plan = self._planned(app, workflow)
+        return self._objects(str(self.free_name()), 1, app, program, plan, {})
+
+    def _planned(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
+        program = pod_program(app, workflow, self._own)
+        plan = plan_job(program.workload, cluster_nodes(self._cluster, program.workload))
+        check_volume(self._cluster, namespace_of(app.name, app.team), program.workload, plan)
+        return program, plan
+
+    def _objects(
+        self, run: str, drive: int, app: Application, program: PodProgram, plan: MPIPlan, variables: dict[str, str]
+    ) -> list[Manifest]:
+        """Return what a job is made of; the last one is the job itself."""
+        code, results = program.code, results_of(program.workload, run)
+        job = ClusterJob(
+            app=app.name,
+            team=app.team,
+            namespace=namespace_of(app.name, app.team),
+            run=run,
+            drive=drive,
+            workload=program.workload,
+            plan=plan,
+            argv=program.argv,
+            image=program.image,
+            keep_s=round(self._own.workflow_ttl_s),
+            variables={**variables, **results.variables},
+            volumes=[*([] if code is None else [code.volume]), *results.volumes],
+            mounts=[*([] if code is None else [code.mount]), *results.mounts],
+            folder=None if code is None else str(code.mount["mountPath"]),
+            service_account=PODS,
+            network=Network(host=self._own.mpi_network == "host", multus=self._own.mpi_multus),
+            task_topology=self._own.mpi == "volcano" and self._has_task_topology(),
+        )
+        made = volcano_objects(job) if self._own.mpi == "volcano" else [mpi_job(job)]
+        return made if code is None else [code.config_map, *made]
+
+    def _has_task_topology(self) -> bool:
+        namespace, name = SCHEDULER
+        try:
+            return has_task_topology(self._cluster.get("ConfigMap", name, namespace))
+        except ScanflowError:  # it is not for everybody to read
+            return False
+
+    def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
+        program, _ = self._planned(definition.app, definition.workflow)
+        self._ensure(definition.app)
+        # What its YAML file says is the run's: who looks at it later may not have the file.
+        definition = replace(definition, workflow=definition.workflow.replace(nodes=(program.workload,)))
+        with self._journal() as journal:
+            run = enter_run(journal, definition, parent=self._home.runs, rng=self._rng, name=name)
+            private_folder(self._run_home(run).path)
+            return self._complete(journal, run)
+
+    # A run
+
+    def drive(
+        self, run: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
+    ) -> RunRecord:
+        with self._journal() as journal:
+            began = time.monotonic()
+            with self._driven(journal, run) as (found, home):
+                name, facts, made = found.record.name, self._facts(journal, found), definition or definition_of(found)
+                manifest = facts.last(tuple(_KINDS.values()))
+                seen = None if manifest is None else facts.look(manifest)
+                adopted = seen is not None and (not seen.over or found.record.state == "running")
+                if not adopted and facts.is_done:
+                    journal.set_run(found, "succeeded", seconds=found.record.seconds)
+                    return self._complete(journal, journal.run(name))
+                if not adopted:
+                    last = 0 if manifest is None else drive_of(manifest)
+                    manifest = self._submit(journal, found, made, facts, last + 1, environment)
+                assert manifest is not None
+                if home.asked_to_stop.exists():
+                    facts.stop(manifest, facts.seen(manifest))
+                journal.set_run(found, "running", seconds=found.record.seconds)
+                started = RunStarted(run=name, steps=1)
+                observe(started.with_details(folder=str(home.path), namespace=run_namespace(found)))
+                end = self._watch(facts, found, manifest, adopted=adopted, observe=observe)
+                seconds = (found.record.seconds or 0.0) + time.monotonic() - began
+                journal.set_run(found, end.state, seconds=seconds, error=end.error)
+            record = self._complete(journal, journal.run(name))
+        observe(RunEnded(run=record.name, record=record))
+        return record
+
+    def _watch(
+        self, facts: JobFacts, run: JournalRun, manifest: Manifest, *, adopted: bool, observe: Observer
+    ) -> JobEnd:
+        name = run.record.name
+        looks = ObjectLooks(self._cluster, run_namespace(run), name, observe=observe, away_s=self._own.timeout_s)
+        watching = JobDrive(facts, looks, name, observe=observe, pending_s=self._own.pending_s)
+        return watching.watch(manifest, adopted=adopted)
+
+    def _submit(
+        self,
+        journal: Journal,
+        run: JournalRun,
+        made: RunDefinition,
+        facts: JobFacts,
+        drive: int,
+        environment: Environment,
+    ) -> Manifest:
+        """Write down what runs now, make the job, and return it."""
+        self._ensure(made.app)
+        name, home = run.record.name, self._run_home(run)
+        program, plan = self._planned(made.app, made.workflow)
+        tags = task_tags(made.workflow.name, name, program.workload.name, StepName(program.workload.name))
+        variables = environment(tags)
+        *others, job = self._objects(name, drive, made.app, program, plan, dict(variables))
+        redefine_run(journal, run, made)
+        new_folder(home.outputs_of(facts.task), plan)
+        facts.output(drive).say([*plan.reasons, *plan.lines()])
+        for one in others:
+            self._cluster.apply(one, force=True)
+        try:
+            found = self._cluster.create(job)
+        except ConflictError as error:
+            raise InvalidError(
+                f"There is a job {job['metadata']['name']!r} already in the namespace {run_namespace(run)!r}, of "
+                "another home. Start a new run."
+            ) from error
+        write_private(home.driven, str(drive))
+        return {"apiVersion": job["apiVersion"], "kind": job["kind"], **found}
+
+    def stop(self, run: str) -> RunRecord:
+        with self._journal() as journal:
+            found = journal.run(run)
+            record = self._stands(journal, found)
+            if record.state in ENDED:
+                raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
+            facts, home = self._facts(journal, found), self._run_home(found)
+            live = _seen_last(facts)
+            if is_locked(home.lock) and (live is None or live[1].over):
+                write_private(home.asked_to_stop, "")  # whoever makes its job looks for it then
+                live = _seen_last(facts)
+                if live is None or live[1].over:
+                    return self._complete(journal, journal.run(record.name))
+            stays = live is not None and facts.stop(*live)
+            if not stays and not is_locked(home.lock):
+                facts.deleted(asked=True, why=None)
+                journal.set_run(found, "stopped", seconds=record.seconds)
+            return self._complete(journal, journal.run(record.name))
+
+    def stop_task(self, run: str, task: str) -> RunRecord:
+        record = self.show(run)
+        running_tasks(record, task)
+        if split_task(task)[1] is not None:
+            raise UnsupportedError(
+                f"The rank {task!r} cannot be stopped alone: without it the others wait for ever. Stop the job: "
+                f"scanflow stop {record.name}"
+            )
+        return self.stop(run)
+
+    # Looks
+
+    def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        record = self.show(run)
+        [task] = outputs_kept(record, step)
+        return dict(Outputs(self._home.run(record.name).outputs_of(task.task), b""))
+
+    def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
+        record = self.show(run)
+        found = logged_task(record, task)
+        home, (job, rank) = self._home.run(record.name), split_task(task)
+        folder = home.attempt(StepName(job), attempt or found.attempts)
+        files = [(one, folder / f"{one}.log") for one in ("stdout", "stderr")]
+        if rank is not None:
+            files = rank_logs(home.outputs_of(StepName(job)), rank)
+        chosen = [one for one in files if stream in {one[0], "both"}]
+        return FileLogs(lambda: (chosen, self.show(record.name).state != "running"))
+
+    # How it stands
+
+    def _facts(self, journal: Journal, run: JournalRun) -> JobFacts:
+        workload: MPIWorkload = workload_of(definition_of(run).workflow)
+        return JobFacts(self._cluster, run_namespace(run), journal, run, self._run_home(run), workload)
+
+    def _stands(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Return a run as it stands; while somebody here watches it, as that one wrote it down."""
+        record, home = run.record, self._run_home(run)
+        if record.state in ENDED:
+            return self._shown(record)
+        if not is_locked(home.lock):
+            with suppress(AlreadyRunningError), only_driver(home.lock, record.name):
+                return self._shown(self._read(journal, run))
+        return self._shown(journal.run(record.name).record)
+
+    def _read(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Read how a run stands that nobody watches."""
+        record, facts = run.record, self._facts(journal, run)
+        manifest = facts.last(tuple(_KINDS.values()))
+        if manifest is None and not self._run_home(run).driven.exists():
+            return record.model_copy(update={"state": "interrupted"})
+        if manifest is None:
+            error = facts.deleted(asked=False, why=None)
+            journal.set_run(run, "stopped", seconds=record.seconds, error=error)
+        else:
+            seen = facts.look(manifest)
+            if not seen.over:
+                return record
+            took = 0.0 if seen.began is None or seen.ended is None else seen.ended - seen.began
+            journal.set_run(run, end_state(seen), seconds=(record.seconds or 0.0) + took)
+        return journal.run(record.name).record
+
+    def _shown(self, record: RunRecord) -> RunRecord:
+        return super()._shown(record).with_details(type=MPI)
+
+    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
+        tasks = with_pending(definition_of(run).workflow, journal.tasks(run).values())
+        ranks = rank_tasks(self._run_home(run).outputs_of(tasks[0].task), tasks[0])
+        place = ", ".join(sorted({rank.place for rank in ranks if rank.place})) or None
+        tasks = (*ranks, tasks[0].model_copy(update={"place": place}))
+        return self._shown(self._noted(journal, run).model_copy(update={"tasks": tasks}))
+
+
+def _seen_last(facts: JobFacts) -> tuple[Manifest, JobSeen] | None:
+    """Return the last job of a run, and how it stands."""
+    manifest = facts.last(tuple(_KINDS.values()))
+    return None if manifest is None else (manifest, facts.seen(manifest))

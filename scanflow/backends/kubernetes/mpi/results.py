@@ -1,0 +1,55 @@
+"""Where the ranks of a job leave files: a claim that somebody made, at the path where batch steps have theirs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from scanflow.app.mpi import MPIWorkload
+from scanflow.backends.kubernetes.batch.layout import OUTPUTS as PATH
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.errors import InvalidError
+from scanflow.placement.mpi.plan import MPIPlan
+
+
+class Results(NamedTuple):
+    """What pods need for it."""
+
+    volumes: list[Manifest]
+    mounts: list[Manifest]
+    variables: dict[str, str]
+
+
+def results_of(workload: MPIWorkload, run: str) -> Results:
+    """Return what the pods of a job need to leave files; nothing where it names no volume. Pure."""
+    if workload.volume is None:
+        return Results([], [], {})
+    return Results(
+        volumes=[{"name": "results", "persistentVolumeClaim": {"claimName": workload.volume}}],
+        mounts=[{"name": "results", "mountPath": str(PATH)}],
+        variables={"SCANFLOW_OUTPUT_DIR": str(PATH / run / workload.name)},
+    )
+
+
+def check_volume(cluster: Cluster, namespace: str, workload: MPIWorkload, plan: MPIPlan) -> None:
+    """Refuse a volume with which the job's pods would wait for ever.
+
+    Raises:
+        InvalidError: it is not there, or one node alone may mount it and the job is on several.
+    """
+    if workload.volume is None:
+        return
+    claim, who = cluster.get("PersistentVolumeClaim", workload.volume, namespace), f"MPIWorkload {workload.name!r}"
+    if claim is None and workload.volume != OUTPUTS:  # which is made with the environment
+        raise InvalidError(
+            f"{who}: there is no PersistentVolumeClaim {workload.volume!r} in the namespace {namespace!r}. Make it, or "
+            f"write volume={OUTPUTS!r}, which batch steps use."
+        )
+    modes = [] if claim is None else claim["spec"].get("accessModes", [])
+    nodes = len(plan.ranks_by_node)
+    if modes and nodes > 1 and "ReadWriteMany" not in modes:
+        raise InvalidError(
+            f"{who}: its ranks are planned on {nodes} nodes, and the claim {workload.volume!r} is {', '.join(modes)}, "
+            "which one node alone may mount. Take one that is ReadWriteMany, or write n_nodes=1."
+        )

@@ -1,0 +1,1 @@
+"""Serves online workflows on a cluster."""

@@ -1,0 +1,140 @@
+"""What of an online workflow a cluster can honour, and what it grants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from scanflow.app.application import Application
+from scanflow.app.serving import Serving
+from scanflow.app.workflow import Workflow
+from scanflow.backends.kubernetes.environment.tracker import tracker_uri
+from scanflow.backends.kubernetes.kinds import KINDS
+from scanflow.backends.kubernetes.nodes import KubeletPolicy
+from scanflow.backends.kubernetes.online.engines import ENGINES
+from scanflow.backends.kubernetes.online.pods import threads_of
+from scanflow.backends.kubernetes.online.scaling import autoscaler_kind, check_scaling
+from scanflow.backends.kubernetes.placement import instance_placement
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.service_records import Shape
+from scanflow.backends.service_spec import nodes_of, scaling_of
+from scanflow.errors import InvalidError, UnsupportedError, UsageError
+from scanflow.wire import ModelFiles
+
+EXCLUSIVE: Final = {"cpu", "cpumem", "cpumempin"}
+_NEAR_MEMORY: Final = {"cpumem", "cpumempin"}
+
+
+def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings: KubernetesSettings) -> Shape:
+    """Refuse what would fail later, and return the shape with its thread variables. Asks the cluster nothing.
+
+    Raises:
+        UsageError: the field or file is named.
+    """
+    if workflow.type != "online":
+        raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
+    serving = workflow.serving or Serving()
+    for node in workflow.services:
+        if node.resources.gpu:
+            raise UnsupportedError(
+                f"Service {node.name!r}: the backend 'kubernetes' cannot honour resources.gpu: it asks for cores and "
+                "memory only. Remove it."
+            )
+    if serving.record > 0 and tracker_uri(app, settings) is None:
+        raise UsageError(
+            f"Workflow {workflow.name!r}: serving.record keeps predictions in a tracker, and the application has none. "
+            "Give it one: Application(tracker=sf.Tracker())"
+        )
+    _check_backup(app, workflow, serving)
+    instance_placement(workflow.services, {})
+    nodes_of(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
+    scaling = scaling_of(workflow)
+    if scaling is not None:
+        check_scaling(scaling, service=workflow.name, cores=shape.cores, settings=settings)
+    return fitted(workflow.name, shape, dict(serving.env))
+
+
+def kinds_needed(workflow: Workflow, settings: KubernetesSettings) -> list[str]:
+    """Return the kinds that a service is made of, but for those that every cluster has."""
+    scaling, serving = scaling_of(workflow), workflow.serving or Serving()
+    found = [ENGINES[settings.serving].kind]
+    found += [] if scaling is None else [autoscaler_kind(scaling)]
+    if settings.gateway is not None:
+        found += ["HTTPRoute"] if serving.grpc_port == 0 else ["HTTPRoute", "GRPCRoute"]
+    return [kind for kind in found if KINDS[kind].engine is not None]
+
+
+def instead_of(kind: str) -> str:
+    """Return what to do without a kind, as another sentence."""
+    engines = {engine.kind for engine in ENGINES.values()}
+    return " Or serve without it: SCANFLOW_KUBERNETES_SERVING=deployment" if kind in engines else ""
+
+
+def fitted(name: str, shape: Shape, env: Mapping[str, str]) -> Shape:
+    """Return a shape with its thread variables.
+
+    Raises:
+        InvalidError: it asks for cores of its own in a way that no kubelet gives them.
+    """
+    if shape.affinity in EXCLUSIVE:
+        problem = None
+        if shape.cores is None or not float(shape.cores).is_integer():
+            asked = "none" if shape.cores is None else f"{shape.cores:g}"
+            problem = f"gives whole cores only, and {asked} are asked for. Write cores=2"
+        elif shape.memory_bytes is None:
+            problem = "gives cores only to pods whose memory is limited. Write memory='1Gi'"
+        if problem:
+            raise InvalidError(f"{name!r}: affinity {shape.affinity!r} needs cores of its own. A kubelet {problem}.")
+    try:
+        threads = threads_of(shape, env)
+    except InvalidError as error:
+        raise InvalidError(f"{name!r}: {error}") from error
+    return shape.model_copy(update={"threads": threads})
+
+
+def warnings_of(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, allow_degraded: bool) -> Iterator[str]:
+    """Yield what the nodes cannot honour, by name, where that is allowed.
+
+    Raises:
+        UnsupportedError: nodes cannot honour it, and that is not allowed.
+        InvalidError: no node is as large as one instance.
+    """
+    nodes = [one for one in policies if one.schedulable]
+    cores, memory = shape.cores or 0.0, shape.memory_bytes or 0
+    if nodes and not any(one.cores >= cores and one.memory_bytes >= memory for one in nodes):
+        largest = max(nodes, key=lambda one: one.cores)
+        raise InvalidError(
+            f"{name!r}: an instance asks for {cores:g} cores, and no node has so much to give: the largest, "
+            f"{largest.node}, has {largest.cores:g} cores. Ask for less, or cut it into smaller instances."
+        )
+    if shape.affinity not in EXCLUSIVE:
+        return
+    without = [one.node for one in nodes if one.cpu_manager == "none"]
+    problems = []
+    if without:
+        problems.append(
+            f"CPUManagerPolicy: the kubelets of {', '.join(without[:5])} have the CPU manager policy 'none', so that "
+            f"affinity {shape.affinity!r} gets a share of all cores there and none of its own. Set it to 'static'"
+        )
+    far = [one.node for one in nodes if one.cpu_manager == "static" and one.topology_manager == "none"]
+    if shape.affinity in _NEAR_MEMORY and far:
+        problems.append(
+            f"TopologyManagerPolicy: the kubelets of {', '.join(far[:5])} have the topology manager policy 'none', so "
+            "that cores and memory may be of different NUMA nodes. Set it to 'single-numa-node'"
+        )
+    for problem in problems:
+        if not allow_degraded:
+            raise UnsupportedError(
+                f"{name!r}: the cluster cannot honour affinity {shape.affinity!r}. {problem}; or accept it: "
+                "SCANFLOW_KUBERNETES_ALLOW_DEGRADED=1"
+            )
+        yield f"warning: {problem}."
+
+
+def _check_backup(app: Application, workflow: Workflow, serving: Serving) -> None:
+    online = {one.name: one for one in app.workflows if one.type == "online"}
+    if serving.backup in online and (online[serving.backup].serving or Serving()).backup is not None:
+        raise UnsupportedError(
+            f"Workflow {workflow.name!r}: the backend 'kubernetes' cannot honour serving.backup: {serving.backup!r} "
+            "has a backup itself, and nobody follows a chain of them. Remove one."
+        )

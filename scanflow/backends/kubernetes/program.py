@@ -1,0 +1,163 @@
+"""A program of scanflow's own that acts for a person inside the cluster: one pod with the rights of a server, for as
+long as somebody watches it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.labels import MANAGER
+from scanflow.backends.kubernetes.pods import why_pending
+from scanflow.backends.kubernetes.rights import SUBRESOURCES, USED
+from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import UnavailableError
+
+CONTAINER: Final = "program"
+_LOOK_S: Final = 10.0
+_START_S: Final = 300.0
+_HOME: Final = "/tmp/scanflow"  # noqa: S108 - a volume of the pod's own
+_HIDDEN: Final = {"kubeconfig", "context", "platform_namespace"}
+
+
+def program_manifests(
+    name: str, command: Sequence[str], environment: Mapping[str, str], settings: KubernetesSettings
+) -> list[Manifest]:
+    """Return the objects of a program, in the order in which they are made. Pure."""
+    labels = {"app.kubernetes.io/managed-by": MANAGER, "app.kubernetes.io/component": CONTAINER}
+    own = {"metadata": {"name": name, "namespace": name, "labels": labels}}
+    everywhere = {"metadata": {"name": name, "labels": labels}}
+    rbac = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", **everywhere},
+        {"apiVersion": "v1", "kind": "ServiceAccount", **own},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", **everywhere, "rules": _rules()},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            **everywhere,
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": name}],
+        },
+        {"apiVersion": "v1", "kind": "Pod", **own, "spec": _pod(name, command, environment, settings)},
+    ]
+
+
+def _rules() -> list[Manifest]:
+    """Return what a server may do, as the doctor asks for it."""
+    rules = [
+        {"apiGroups": [_group(kind)], "resources": [KINDS[kind].plural], "verbs": list(verbs)}
+        for kind, verbs in USED.items()
+    ]
+    rules += [
+        {"apiGroups": [group], "resources": [name], "verbs": [verb]} for name, (group, verb) in SUBRESOURCES.items()
+    ]
+    steps = {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
+    return [*rules, steps]
+
+
+def _group(kind: str) -> str:
+    group, slash, _ = KINDS[kind].api_version.partition("/")
+    return group if slash else ""
+
+
+def _pod(name: str, command: Sequence[str], environment: Mapping[str, str], settings: KubernetesSettings) -> Manifest:
+    image = settings.server_image
+    told = {f"SCANFLOW_KUBERNETES_{field.upper()}": _text(value) for field, value in _given_settings(settings).items()}
+    variables = {
+        "HOME": "/tmp",  # noqa: S108
+        "SCANFLOW_HOME": _HOME,
+        "SCANFLOW_BACKEND": "kubernetes",
+        **told,
+        "SCANFLOW_KUBERNETES_IMAGE": image,
+        "SCANFLOW_KUBERNETES_IMAGE_COMPLETE": "1",
+        "SCANFLOW_KUBERNETES_PLATFORM_NAMESPACE": name,
+        **environment,
+    }
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return {
+        "serviceAccountName": name,
+        "restartPolicy": "Never",
+        "enableServiceLinks": False,
+        **({"imagePullSecrets": [{"name": settings.pull_secret}]} if settings.pull_secret else {}),
+        "securityContext": pod_security(),
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": image,
+                "command": list(command),
+                "workingDir": "/tmp",  # noqa: S108
+                "env": [address, *({"name": key, "value": value} for key, value in sorted(variables.items()))],
+                "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
+                "securityContext": container_security(),
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+
+
+def _given_settings(settings: KubernetesSettings) -> dict[str, object]:
+    return {name: value for name, value in settings.model_dump(exclude_defaults=True).items() if name not in _HIDDEN}
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+class Program:
+    """See :class:`~scanflow.backends.port.HostedProgram`."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster, self._name = cluster, name
+
+    def lines(self) -> Iterator[str]:
+        self._wait_until_begun()
+        rest = b""
+        for part in self._cluster.log(self._name, self._name, follow=True, within_s=600):
+            *whole, rest = (rest + part).split(b"\n")
+            yield from (line.decode("utf-8", "replace") for line in whole)
+        if rest:
+            yield rest.decode("utf-8", "replace")
+
+    def read(self, path: str) -> str:
+        return self._cluster.exec(self._name, self._name, ["cat", path], container=CONTAINER)
+
+    def _wait_until_begun(self) -> None:
+        named = f"metadata.name={self._name}"
+        waited = 0.0
+        while waited < _START_S:
+            found, version = self._cluster.find("Pod", self._name, fields=named)
+            if any(pod.get("status", {}).get("phase") in {"Running", "Succeeded", "Failed"} for pod in found):
+                return
+            for _ in self._cluster.watch("Pod", self._name, fields=named, since=version, within_s=_LOOK_S):
+                break
+            else:
+                waited += _LOOK_S
+        found, _ = self._cluster.find("Pod", self._name, fields=named)
+        events, _ = self._cluster.find("Event", self._name)
+        reasons = [str(why) for pod in found if (why := why_pending(pod, events))]
+        raise UnavailableError(f"The pod {self._name} does not start. {' '.join(reasons)}")
+
+
+@contextmanager
+def hosted_program(
+    cluster: Cluster, settings: KubernetesSettings, command: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[Program]:
+    """Lend the program while it runs; what it was made of is removed at the end."""
+    name = f"scanflow-program-{secrets.token_hex(3)}"
+    made: list[Manifest] = []
+    try:
+        for manifest in program_manifests(name, command, environment, settings):
+            made.append(manifest)
+            cluster.apply(manifest)
+        yield Program(cluster, name)
+    finally:
+        for manifest in reversed(made):
+            metadata = manifest["metadata"]
+            cluster.delete(manifest["kind"], metadata["name"], metadata.get("namespace"))

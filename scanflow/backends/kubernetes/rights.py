@@ -1,0 +1,79 @@
+"""What scanflow does at a cluster's API server, and which of it is not allowed to who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+
+_READ: Final = ("get", "list", "watch")
+_OWN: Final = (*_READ, "create", "patch", "delete")
+
+USED: Final[Mapping[str, tuple[str, ...]]] = {
+    "Namespace": ("get", "create", "patch", "delete"),
+    **dict.fromkeys(
+        (
+            *(
+                "ConfigMap",
+                "Deployment",
+                "LimitRange",
+                "NetworkPolicy",
+                "PersistentVolumeClaim",
+                "Pod",
+                "ResourceQuota",
+            ),
+            *("Role", "RoleBinding", "Service", "ServiceAccount", "HorizontalPodAutoscaler"),
+            *("Job", "Workflow", "SeldonDeployment", "InferenceService", "ScaledObject", "HTTPRoute", "GRPCRoute"),
+            "TraefikService",
+        ),
+        _OWN,
+    ),
+    "Secret": ("get", "list", "create", "patch", "delete"),
+    "Event": ("list",),
+    "Node": ("list",),
+    "StorageClass": ("list",),
+    "Gateway": ("get",),
+}
+"""By kind: what is done with it, in environments or, of kinds that have no namespace, in the cluster."""
+
+SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
+    "pods/log": ("", "get"),
+    "pods/exec": ("", "get"),
+    "pods/proxy": ("", "get"),
+    "nodes/proxy": ("", "get"),
+    "workflowtaskresults": ("argoproj.io", "create"),
+}
+"""Others: the API group and what is done. The last is given on to steps, which takes having it."""
+
+
+def missing_rights(cluster: Cluster, kinds: Iterable[str] = USED) -> dict[str, list[str]]:
+    """Return what may not be done, by resource as ``kubectl`` names it: ``workflows.argoproj.io`` to its verbs."""
+    missing: dict[str, list[str]] = {}
+    for kind in kinds:
+        group, resource = _group(KINDS[kind].api_version), KINDS[kind].plural
+        for verb in USED[kind]:
+            if not is_allowed(cluster, verb, resource, group):
+                missing.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
+    for resource, (group, verb) in SUBRESOURCES.items():
+        if (group != "argoproj.io" or "Workflow" in kinds) and not is_allowed(cluster, verb, resource, group):
+            missing[f"{resource}.{group}" if group else resource] = [verb]
+    return missing
+
+
+def is_allowed(cluster: Cluster, verb: str, resource: str, group: str = "", namespace: str = "") -> bool:
+    """Ask the API server whether who asks may do something; nowhere named, in all namespaces."""
+    plain, _, sub = resource.partition("/")
+    asked = {"verb": verb, "resource": plain, "group": group, "subresource": sub, "namespace": namespace}
+    review: Manifest = {
+        "apiVersion": KINDS["SelfSubjectAccessReview"].api_version,
+        "kind": "SelfSubjectAccessReview",
+        "metadata": {},
+        "spec": {"resourceAttributes": {name: value for name, value in asked.items() if value}},
+    }
+    return bool(cluster.create(review)["status"]["allowed"])
+
+
+def _group(api_version: str) -> str:
+    return api_version.partition("/")[0] if "/" in api_version else ""

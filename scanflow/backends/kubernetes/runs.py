@@ -1,0 +1,137 @@
+"""What runs of every kind have in common on a cluster: a journal, a folder each, and an environment to run in."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from scanflow.app.application import Application
+from scanflow.backends.definition import definition_of
+from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kubernetes.batch.ground import Ground
+from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.recently import Recently
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.records import RunRecord
+from scanflow.names import RunName
+from scanflow.private import open_home, private_folder
+from scanflow.processes.files import is_locked, only_driver
+from scanflow.settings import Settings
+
+ENSURED_FOR_S: Final = 5.0
+"""How long an environment that was just made, and its key, count as there."""
+
+
+class ClusterRuns(ABC):
+    """What is the same for batch workflows and MPI jobs; see :class:`~scanflow.backends.port.RunBackend`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        cluster_settings: KubernetesSettings,
+        ground: Ground,
+        *,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._settings, self._cluster, self._own, self._ground = settings, cluster, cluster_settings, ground
+        self._home = BatchHome(settings.home.expanduser().absolute())
+        self._ensured = Recently(ENSURED_FOR_S)
+        self._environments: dict[str, str] = {}
+        """By namespace: the environment that was seen there last."""
+
+        self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
+
+    def free_name(self) -> RunName:
+        with self._journal() as journal:
+            return journal.free_name(self._rng)
+
+    def _ensure(self, app: Application) -> None:
+        """Make the environment, or look at it; not again where a run was entered this moment and is driven now."""
+        if (namespace := namespace_of(app.name, app.team)) not in self._ensured:
+            self._environments[namespace] = self._ground.ensure(app).uid
+            self._ensured.note(namespace)
+
+    def give_up(self, run: str, why: str) -> RunRecord:
+        with self._journal() as journal:
+            found = journal.run(run)
+            record = self._stands(journal, found)
+            if record.state == "interrupted":
+                journal.set_run(found, "failed", seconds=record.seconds, error=why)
+            return self._complete(journal, journal.run(record.name))
+
+    def show(self, run: str) -> RunRecord:
+        with self._journal() as journal:
+            found = journal.run(run)
+            self._stands(journal, found)
+            return self._complete(journal, journal.run(found.record.name))
+
+    def follow(self, run: str, since: int = -1) -> tuple[RunRecord, int]:
+        with self._journal() as journal:
+            found = journal.run(run)
+            record = self._stands(journal, found)
+            tasks, last = journal.changed_tasks(found, since)
+            return record.model_copy(update={"tasks": tuple(tasks)}), last
+
+    def runs(
+        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+    ) -> list[RunRecord]:
+        with self._journal() as journal:
+            found = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
+            return [self._stands(journal, journal.run(one.name)) for one in found]
+
+    def definition(self, run: str) -> RunDefinition:
+        with self._journal() as journal:
+            return definition_of(journal.run(run))
+
+    @abstractmethod
+    def _stands(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Return a run as it stands, without its tasks."""
+
+    @abstractmethod
+    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Return a run as the journal has it, with all its tasks."""
+
+    def _noted(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Return a run as the journal has it, without its tasks; interrupted where nobody is about to drive it."""
+        record, home = journal.run(run.record.name).record, self._run_home(run)
+        if record.state == "running" and not home.driven.exists() and not is_locked(home.lock):
+            return record.model_copy(update={"state": "interrupted"})
+        return record
+
+    def _shown(self, record: RunRecord) -> RunRecord:
+        return record.with_details(
+            folder=str(self._home.run(record.name).path), namespace=namespace_of(record.app, record.team)
+        )
+
+    @contextmanager
+    def _driven(self, journal: Journal, run: str) -> Iterator[tuple[JournalRun, RunHome]]:
+        """Be the one that drives a run, in its folder; what it was asked to stop before is over."""
+        found = journal.run(run)
+        home = self._run_home(found)
+        private_folder(home.path)
+        with only_driver(home.lock, found.record.name):
+            home.asked_to_stop.unlink(missing_ok=True)
+            yield found, home
+
+    def _run_home(self, run: JournalRun) -> RunHome:
+        return self._home.run(run.record.name)
+
+    @contextmanager
+    def _journal(self) -> Iterator[Journal]:
+        open_home(self._home.home)
+        journal = Journal(self._home.journal)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+def run_namespace(run: JournalRun) -> str:
+    return namespace_of(run.record.app, run.record.team)

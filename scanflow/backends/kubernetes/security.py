@@ -1,0 +1,26 @@
+"""Which user pods run as, and what they may not do: Kubernetes' Pod Security Standard ``restricted``. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scanflow.backends.kubernetes.kinds import Manifest
+
+USER: Final = 10001
+"""The user and group of the images in ``deploy/images``."""
+
+
+def pod_security() -> Manifest:
+    """Return a pod's ``securityContext``: not root, its volumes its own, and only the usual system calls."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Manifest:
+    """Return a container's ``securityContext``: no privileges to gain, nothing to write but its volumes."""
+    return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}

@@ -1,0 +1,10 @@
+"""Times as API servers write them. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+def epoch_s(text: str) -> float:
+    """Return the seconds since the epoch of a time in RFC 3339."""
+    return datetime.fromisoformat(text).timestamp()

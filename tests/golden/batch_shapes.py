@@ -1,0 +1,119 @@
+"""Batch runs of every shape: what the golden manifests are made of, and a cluster is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import scanflow as sf
+from scanflow.backends.definition import KeptDefinition
+from scanflow.backends.kubernetes.batch.document import RunDocument
+from scanflow.backends.kubernetes.batch.finished import Finished
+from scanflow.backends.kubernetes.batch.place import Place, StepImage
+from scanflow.backends.kubernetes.batch.workflow import workflow_manifest
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.tasks import cut_down
+
+CODE: Mapping[str, Any] = {"name": "code", "mountPath": "/app", "readOnly": True}
+
+
+def step(name: str, **fields: Any) -> sf.Executor:
+    return sf.Executor(name=name, mainfile=f"{name}.py", **fields)
+
+
+def made(
+    nodes: list[sf.Executor], *, only: str | None = None, finished: Finished | None = None, **more: Any
+) -> Manifest:
+    workflow = sf.Workflow(name="wf", nodes=nodes)
+    app = sf.Application(name="shop", team="data", workflows=[workflow], app_dir="/srv/shop")
+    definition = cut_down(RunDefinition(app, workflow, step=only))
+    more.setdefault("drive", 1)
+    document = RunDocument(run="calm-otter-417", definition=KeptDefinition.of(definition), created=1.0, **more)
+    images = {node.name: StepImage("scanflow/base:1", (CODE,)) for node in nodes if node.image is None}
+    place = Place(
+        namespace=namespace_of(app.name, app.team),
+        image="scanflow/base:1",
+        service_account="scanflow-step",
+        images=images | {node.name: StepImage(node.image) for node in nodes if node.image is not None},
+        volumes=({"name": "code", "configMap": {"name": "code-0123456789abcdef"}},),
+        pull_secret="registry",
+    )
+    found = workflow_manifest(document, definition, finished or Finished(), place)
+    assert found is not None
+    return found
+
+
+def sequence() -> Manifest:
+    load = step("load", parameters={"rows": 10})
+    train = step("train", parameters={"data": load["path"]}, timeout="1m30s", retries=sf.Retry(limit=2, delay="10s"))
+    return made([load, train, step("report", parameters={"score": train["score"]})])
+
+
+def placed() -> Manifest:
+    own_cores = step("tune", image="shop/tune:3", resources=sf.Resources(cpu=2, memory="1Gi", gpu=1), affinity="cpumem")
+    beside = step("load", resources=sf.Resources(cpu="250m", memory="256Mi"))
+    kept_off = step(
+        "train",
+        affinity=sf.Affinity(
+            node_selector={"disk": "ssd"}, near=["load"], apart_from=["tune"], avoid_services=["serving"]
+        ),
+    )
+    return made([own_cores, beside, kept_off])
+
+
+def static_fan_out() -> Manifest:
+    train = step("train", for_each=[1, 2, 4], parameters={"depth": sf.item}, retries=1)
+    return made([train, step("best", parameters={"scores": train["score"]})])
+
+
+def fan_outs() -> Manifest:
+    load = step("load")
+    clean = step("clean", for_each=load["files"], parameters={"file": sf.item})
+    train = step("train", for_each=clean["path"], parameters={"file": sf.item})
+    return made([load, clean, train, step("join", parameters={"all": train["model"]})])
+
+
+def conditions() -> Manifest:
+    check, other = step("check"), step("other")
+    good = step("good", when=check["score"] >= 0.9)
+    bad = step("bad", when=check["score"] < 0.9)
+    after = step("after-good", parameters={"of": good["path"]})
+    wide = step("wide", for_each=good["files"], parameters={"file": sf.item})
+    none = step("none-good", when=good["path"].equals(None), parameters={"other": other["x"]})
+    return made([check, other, good, bad, after, wide, none, step("join", parameters={"a": good["x"], "b": bad["x"]})])
+
+
+def condition_on_a_fan_out() -> Manifest:
+    load = step("load")
+    score = step("score", for_each=load["files"], parameters={"file": sf.item})
+    return made([load, score, step("alarm", when=score["ok"].equals([True, True]))])
+
+
+def resumed() -> Manifest:
+    load = step("load")
+    clean = step("clean", for_each=load["files"], parameters={"file": sf.item})
+    maybe = step("maybe", when=load["rows"] > 10)
+    finished = Finished(done=frozenset({"load"}), attempts={"clean.1": 2})
+    join = step("join", parameters={"all": clean["path"], "maybe": maybe["x"]})
+    return made([load, clean, maybe, join], finished=finished, drive=2, kept={"clean": (0, 2)})
+
+
+def one_task() -> Manifest:
+    load = step("load")
+    train = step("train", for_each=load["files"], parameters={"file": sf.item})
+    finished = Finished(done=frozenset({"load"}))
+    return made([load, train], only="train.3", finished=finished, origins={"load": "bold-crane-156"})
+
+
+SHAPES: tuple[Callable[[], Manifest], ...] = (
+    sequence,
+    placed,
+    static_fan_out,
+    fan_outs,
+    conditions,
+    condition_on_a_fan_out,
+    resumed,
+    one_task,
+)

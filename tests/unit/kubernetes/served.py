@@ -1,0 +1,131 @@
+"""Services on a cluster in memory, with a test's word for what its controllers and kubelets would do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.kubernetes.code import Code, code_of
+from scanflow.backends.kubernetes.environment.apply import Environments
+from scanflow.backends.kubernetes.followed import Followed
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.online.backend import KubernetesServices
+from scanflow.backends.kubernetes.online.drift import LiveObjects
+from scanflow.backends.kubernetes.pod_image import PodImage
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.service_change import Deployment, ServiceChange
+from scanflow.backends.service_records import Progress, ServiceRecord
+from scanflow.knowledge.model_cache import ModelCache
+from scanflow.testing.cluster import MemoryCluster
+
+NAMESPACE = namespace_of("shop", "data")
+READY: Manifest = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+Status = Callable[[Manifest], Manifest]
+"""From a pod to the status that it gets."""
+
+
+def ready(_pod: Manifest) -> Manifest:
+    return READY
+
+
+class Served:
+    """A cluster, and the backend that serves on it."""
+
+    def __init__(self, folder: Path, *, status: Status = ready, unknown: tuple[str, ...] = (), **settings: Any) -> None:
+        self.cluster, self.status, self.now = MemoryCluster(unknown=unknown), status, 0.0
+        self.cluster.play("Deployment", self._pods)
+        self.settings, self.folder = KubernetesSettings.model_validate({"timeout_s": 5.0, **settings}), folder
+        (folder / "multiply.py").write_text("class Multiply:\n    pass\n", encoding="utf-8")
+        self.objects, self.told = LiveObjects(), list[str]()
+        self.serving: sf.Serving | None = None
+        self.others: tuple[str, ...] = ()  # names of more online workflows
+        self.code, self.source = False, folder / "multiply.py"
+        self.services = self.another()
+
+    def another(self, **settings: Any) -> KubernetesServices:
+        """Return the backend as another process has it."""
+        own = self.settings.model_copy(update=settings)
+        environments = Environments(self.cluster, own)
+        models = ModelCache(self.folder / "models", lambda: pytest.fail("There is no model."))
+        return KubernetesServices(
+            self.cluster,
+            own,
+            environments,
+            models,
+            lambda *_: PodImage("multiply:1", self._code() if self.code else None),
+            {},
+            self.objects,
+            followed=Followed(lambda: self.cluster, clock=count(step=3600).__next__),  # it lists, and never watches
+        )
+
+    def deploy(
+        self,
+        by: int = 2,
+        *,
+        name: str = "serving",
+        key: str | None = None,
+        services: KubernetesServices | None = None,
+        **fields: Any,
+    ) -> ServiceRecord:
+        return (services or self.services).deploy(
+            Deployment(self.app(by, **fields), name, source=self.source), key=key, observe=self._observe
+        )
+
+    def app(self, by: int = 2, **fields: Any) -> sf.Application:
+        node = sf.Service(name="multiply", implementation="multiply.py:Multiply", parameters={"by": by}, **fields)
+        workflows = [
+            sf.Workflow(name="serving", type="online", nodes=[node], serving=self.serving),
+            *(sf.Workflow(name=name, type="online", nodes=[node]) for name in self.others),
+        ]
+        return sf.Application(name="shop", team="data", app_dir=str(self.folder), workflows=workflows)
+
+    def change(self, *, key: str | None = None, **fields: Any) -> ServiceRecord:
+        return self.services.change("serving", ServiceChange(**fields), key=key, observe=self._observe)
+
+    def reconcile(self) -> list[str]:
+        """Look after the service as a server does, ten seconds later; return what was told."""
+        self.objects.at, self.told = None, []
+        self.services.reconcile(self.services.service("serving"), observe=self._observe)
+        return self.told
+
+    def there(self, kind: str) -> dict[str, Manifest]:
+        """Return the service's objects of a kind, by name."""
+        found, _ = self.cluster.find(kind, NAMESPACE, labels=selector(service="serving"))
+        return {one["metadata"]["name"]: one for one in found}
+
+    def answering(self) -> set[str]:
+        """Return the revisions that the Service leads to."""
+        (service,) = (one for name, one in self.there("Service").items() if name == "serving")
+        found, _ = self.cluster.find("Pod", NAMESPACE)
+        wanted = service["spec"]["selector"].items()
+        own = [one["metadata"]["labels"] for one in found if wanted <= one["metadata"]["labels"].items()]
+        return {one["scanflow.dev/revision"] for one in own}
+
+    def _code(self) -> Code:
+        return code_of("shop", "data", NAMESPACE, self.folder)
+
+    def _observe(self, progress: Progress) -> None:
+        assert progress.service in {"serving", *self.others}
+        self.told.append(progress.text)
+
+    def _pods(self, cluster: MemoryCluster, deployment: Manifest) -> None:
+        """Do what the Deployment's controller, the scheduler and the kubelets do, at once."""
+        name, template = deployment["metadata"]["name"], deployment["spec"]["template"]
+        digest = template["metadata"]["annotations"]["scanflow.dev/template"]
+        wanted = {f"{name}-{digest}-{number}" for number in range(deployment["spec"].get("replicas", 1))}
+        owned, _ = cluster.find("Pod", NAMESPACE)
+        there = {one["metadata"]["name"] for one in owned if one["metadata"]["name"].startswith(f"{name}-")}
+        for pod in sorted(wanted - there):
+            metadata = {**copy.deepcopy(template["metadata"]), "name": pod, "namespace": NAMESPACE}
+            owner = {"kind": "Deployment", "name": name, "uid": deployment["metadata"]["uid"]}
+            made = {"metadata": {**metadata, "ownerReferences": [owner]}, "spec": template["spec"]}
+            cluster.create({"apiVersion": "v1", "kind": "Pod", **made, "status": self.status(made)})
+        for pod in sorted(there - wanted):
+            cluster.delete("Pod", pod, NAMESPACE)

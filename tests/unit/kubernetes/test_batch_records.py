@@ -1,0 +1,135 @@
+"""What Argo tells of a Workflow, as records."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from scanflow.backends.kubernetes.batch.framing import BEGIN, LAST, Unframed, framed, split_streams
+from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, ATTEMPTS, GIVEN_UP
+from scanflow.backends.kubernetes.batch.records import observe_workflow
+from scanflow.names import StepName
+
+BEGAN, ENDED = "2026-01-02T03:04:05Z", "2026-01-02T03:04:15Z"
+
+
+def pod(name: str, phase: str, *, step: str, index: int | None = None, **more: Any) -> dict[str, Any]:
+    outputs = {"parameters": [{"name": key, "value": text} for key, text in more.pop("left", {}).items()]}
+    inputs = {} if index is None else {"inputs": {"parameters": [{"name": "index", "value": str(index)}]}}
+    times = {"startedAt": BEGAN} | ({"finishedAt": ENDED} if phase in {"Succeeded", "Failed", "Error"} else {})
+    own = {"name": name, "type": "Pod", "phase": phase, "templateName": f"step-{step}", "outputs": outputs}
+    return {**own, **times, **inputs, **more}
+
+
+def workflow(*nodes: dict[str, Any], phase: str = "Running", packed: bool = False, **metadata: Any) -> dict[str, Any]:
+    known = {node["name"]: node for node in nodes}
+    status: dict[str, Any] = {"phase": phase, "startedAt": BEGAN, "finishedAt": ENDED}
+    if packed:
+        status["compressedNodes"] = base64.b64encode(gzip.compress(json.dumps(known).encode())).decode()
+    else:
+        status["nodes"] = known
+    spec = metadata.pop("spec", {})
+    return {"metadata": {"name": "wf", "namespace": "ns", **metadata}, "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_pods_become_tasks_with_their_attempts(packed: bool) -> None:
+    report = json.dumps({"exit_code": 3, "seconds": 2.5, "failure": {"summary": "exit code 3", "cause": "OSError"}})
+    found = observe_workflow(
+        workflow(
+            pod("wf.load", "Succeeded", step="load", left={"outputs": '{"result": "[1]"}'}),
+            pod("wf.train.item(0:0)(0)", "Failed", step="train", index=0, left={"report": report}),
+            pod("wf.train.item(0:0)(1)", "Running", step="train", index=0),
+            pod("wf.train.item(1:1)(0)", "Pending", step="train", index=1, message="Unschedulable: no cpu"),
+            {"name": "wf.off", "type": "Skipped", "phase": "Skipped", "templateName": "step-off"},
+            {"name": "wf.late", "type": "Skipped", "phase": "Omitted", "templateName": "step-late"},
+            packed=packed,
+        )
+    )
+    assert {name: (task.state, task.attempts) for name, task in found.tasks.items()} == {
+        "load": ("succeeded", 1),
+        "train.0": ("running", 2),
+        "train.1": ("pending", 0),
+        "off": ("skipped", 0),
+    }
+    assert found.tasks[StepName("load")].seconds == 10.0
+    first = next(one for one in found.attempts if one.task == "train.0")
+    assert (first.number, first.record.exit_code, first.record.seconds) == (1, 3, 2.5)
+    assert first.record.failure is not None
+    assert first.record.failure.cause == "OSError"
+    assert (found.phase, found.widths, dict(found.waiting)) == (
+        "running",
+        {"load": 1, "train": 2},
+        {"train.1": "Unschedulable: no cpu"},
+    )
+    assert found.outputs == {"load": {"result": "[1]"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "summary"),
+    [
+        ("OOMKilled (exit code 137)", "killed because it used more memory than it may"),
+        ("Error (exit code 3)", "exit code 3"),
+        ("pod deleted", "its pod was deleted"),
+        ("Pod was active on the node longer than the specified deadline", "its pod was ended after its deadline"),
+        ("", "lost"),
+    ],
+)
+def test_what_a_pod_could_not_report_is_what_argo_says(message: str, summary: str) -> None:
+    found = observe_workflow(workflow(pod("wf.a", "Failed", step="a", message=message), phase="Failed"))
+    failure = found.tasks[next(iter(found.tasks))].failure
+    assert failure is not None
+    assert (failure.summary, found.phase) == (summary, "failed")
+
+
+def test_attempts_of_earlier_drives_are_counted() -> None:
+    before = {ATTEMPTS: '{"a": 2}'}
+    found = observe_workflow(workflow(pod("wf-2.a", "Running", step="a"), annotations=before))
+    assert [task.attempts for task in found.tasks.values()] == [3]
+
+
+def test_who_was_asked_to_stop_did_not_fail() -> None:
+    failed = pod("wf.a", "Failed", step="a", message="Error (exit code 130)")
+    one = observe_workflow(workflow(failed, phase="Failed", annotations={ASKED_TO_STOP: '["a"]'}))
+    all_of_it = observe_workflow(workflow(failed, phase="Failed", spec={"shutdown": "Terminate"}))
+    for found in (one, all_of_it):
+        assert ([task.state for task in found.tasks.values()], found.phase) == (["stopped"], "stopped")
+
+
+def test_a_pod_that_was_not_waited_for_any_longer_is_named_with_its_reason() -> None:
+    reason = "ImagePullBackOff: not found. Nodes cannot pull the image."
+    failed = pod("wf.a", "Error", step="a", message="pod deleted")
+    given_up = {GIVEN_UP: json.dumps({"a": [reason, 300.0]})}
+    found = observe_workflow(workflow(failed, phase="Failed", annotations=given_up))
+    failure = next(iter(found.tasks.values())).failure
+    assert failure is not None
+    assert failure.summary == "its pod did not start in 5m 00s"
+    assert failure.cause.startswith("The pod ns/wf-step-a-")
+    assert "ImagePullBackOff: not found" in failure.cause
+
+
+def test_a_workflow_that_argo_cannot_make_sense_of_says_so() -> None:
+    found = observe_workflow(workflow(phase="Error"))
+    assert (found.phase, found.error) == ("failed", "Argo ended the Workflow: it does not say why.")
+
+
+def test_streams_are_known_again_however_a_log_is_cut() -> None:
+    log = b"one\n" + framed(b"warning\n", error=True) + b"two\n" + framed(b"x", error=True) + b"end" + LAST + b"argo"
+    whole = {"stdout": b"one\ntwo\nend", "stderr": b"warning\nx"}
+    assert split_streams([log]) == whole
+    for size in range(1, len(BEGIN) + 2):
+        reader, found = Unframed(), {"stdout": b"", "stderr": b""}
+        for at in range(0, len(log), size):
+            for stream, piece in reader.feed(log[at : at + size]):
+                found[stream] += piece
+        assert found == whole
+    assert list(Unframed().feed(b"plain \x1b[0m", last=True)) == [("stdout", b"plain \x1b[0m")]
+
+
+def test_what_argo_writes_after_a_step_that_was_killed_is_not_its_log() -> None:
+    log = b'half\ntime="2026-01-02T03:04:05Z" level=info msg="sub-process exited" argo=true error="<nil>"\n'
+    assert split_streams([log]) == {"stdout": b"half\n", "stderr": b""}

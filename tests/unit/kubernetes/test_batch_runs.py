@@ -1,0 +1,181 @@
+"""Batch runs whose Workflow, or whose driver, changes under the hand that reads or writes it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.environments import EnsuredEnvironment
+from scanflow.backends.kubernetes.all_runs import KubernetesRuns
+from scanflow.backends.kubernetes.batch.ground import Ground
+from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, GIVEN_UP
+from scanflow.backends.kubernetes.batch.stopping import annotate
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.records import Event, RunRecord
+from scanflow.settings import Settings
+from scanflow.testing.cluster import MemoryCluster
+
+NAMESPACE = "scanflow-shop-data"
+
+
+class Shop:
+    """A cluster, and the runs of one application on it."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.cluster, self.settings = MemoryCluster(namespaces=(NAMESPACE,)), settings
+        self.uid = "1"
+        folder.mkdir()
+        (folder / "step.py").write_text("print('a step')\n")
+        steps = [sf.Executor(name=name, mainfile="step.py") for name in ("a", "b")]
+        workflow = sf.Workflow(name="train", nodes=steps)
+        self.app = sf.Application(name="shop", team="data", app_dir=folder, workflows=[workflow])
+        self.runs = self.another()
+
+    def another(self) -> KubernetesRuns:
+        own = KubernetesSettings(pending_s=1e-9)
+        models: Any = lambda _tracker: None  # noqa: E731  no step asks for one
+        ground = Ground(lambda _: EnsuredEnvironment(NAMESPACE, None, uid=self.uid), own, lambda _: None, models)
+        return KubernetesRuns(self.settings, self.cluster, own, ground)
+
+    def enter(self) -> RunRecord:
+        return self.runs.enter(RunDefinition(self.app, self.app.workflows[0]))
+
+    def drive(self, run: str, *, observe: Callable[[Event], None] = lambda _: None) -> RunRecord:
+        return self.runs.drive(run, environment=lambda _: {}, observe=observe)
+
+    def workflow(self, name: str) -> Manifest:
+        found = self.cluster.get("Workflow", name, NAMESPACE)
+        assert found is not None
+        return found
+
+    def plays(self, *phases: str) -> None:
+        """Have Argo end the first, second, ... Workflow so; one that is asked to end, it ends."""
+        left = list(phases)
+
+        def play(cluster: MemoryCluster, workflow: Manifest) -> None:
+            ended = "Failed" if workflow["spec"].get("shutdown") else None
+            if not workflow.get("status") and left:
+                ended = left.pop(0)
+            if ended is not None and workflow.get("status", {}).get("phase") != ended:
+                times = {"startedAt": "2026-01-01T10:00:00Z", "finishedAt": "2026-01-01T10:00:09Z"}
+                status = {"phase": ended, **times}
+                cluster.edit("Workflow", workflow["metadata"]["name"], NAMESPACE, {"status": status}, manager="argo")
+
+        self.cluster.play("Workflow", play)
+
+
+@pytest.fixture
+def shop(settings: Settings, tmp_path: Path) -> Shop:
+    return Shop(settings, tmp_path / "app")
+
+
+def test_what_another_notes_on_a_workflow_meanwhile_is_kept(shop: Shop) -> None:
+    run, seen = shop.enter().name, list[str]()
+    shop.plays("Succeeded")
+    shop.drive(run)
+
+    def another(verb: str, kind: str, patch: Manifest) -> None:
+        if (verb, kind) == ("patch", "Workflow") and not seen:
+            seen.append("patch")
+            edit = {"metadata": {"annotations": {ASKED_TO_STOP: '["b"]'}}}
+            shop.cluster.edit("Workflow", run, NAMESPACE, edit)
+
+    shop.cluster.refuse(another)
+    annotate(shop.cluster, shop.workflow(run), ASKED_TO_STOP, lambda asked: [*asked, "a"], empty=[])
+    assert shop.workflow(run)["metadata"]["annotations"][ASKED_TO_STOP] == '["b", "a"]'
+
+
+def test_each_of_several_tasks_that_do_not_start_is_told_why(shop: Shop) -> None:
+    run = shop.enter().name
+
+    def wait(cluster: MemoryCluster, workflow: Manifest) -> None:
+        status = workflow.get("status", {})
+        phase = "Failed" if workflow["spec"].get("shutdown") else "Pending"
+        nodes = {
+            step: {
+                "name": f"{run}.{step}",
+                "type": "Pod",
+                "phase": phase,
+                "templateName": f"step-{step}",
+                "message": f"Unschedulable: no node for {step}",
+            }
+            for step in ("a", "b")
+        }
+        if status.get("nodes") != nodes:
+            told = {"phase": "Failed" if phase == "Failed" else "Running", "nodes": nodes}
+            cluster.edit("Workflow", run, NAMESPACE, {"status": told}, manager="argo")
+
+    shop.cluster.play("Workflow", wait)
+    record = shop.drive(run)
+    assert set(json.loads(shop.workflow(run)["metadata"]["annotations"][GIVEN_UP])) == {"a", "b"}
+    causes = {one.task: one.failure.cause for one in record.tasks if one.failure is not None}
+    assert all(f"no node for {task}" in cause for task, cause in causes.items())
+    assert len(causes) == 2
+
+
+def test_a_run_that_is_stopped_while_its_workflow_is_made_is_stopped(shop: Shop) -> None:
+    run = shop.enter().name
+    shop.plays("Running", "Succeeded")
+
+    def stop(event: Event) -> None:
+        if event.kind == "run-started":
+            assert shop.cluster.get("Workflow", run, NAMESPACE) is None
+            thread = threading.Thread(target=shop.another().stop, args=(run,))
+            thread.start()
+            thread.join()
+
+    assert shop.drive(run, observe=stop).state == "stopped"
+    assert shop.workflow(run)["spec"]["shutdown"] == "Terminate"
+    assert shop.drive(run).state == "succeeded", "it was that one drive that was to stop"
+
+
+def test_who_looks_while_another_goes_on_with_a_run_does_not_end_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, find = shop.enter().name, shop.cluster.find
+
+    def killed(*_args: Any, **_how: Any) -> None:
+        raise MemoryError("killed")
+
+    monkeypatch.setattr(shop.cluster, "watch", killed)
+    with pytest.raises(MemoryError):
+        shop.drive(run)
+    monkeypatch.undo()
+    status = {"phase": "Failed", "startedAt": "2026-01-01T10:00:00Z", "finishedAt": "2026-01-01T10:00:09Z"}
+    shop.cluster.edit("Workflow", run, NAMESPACE, {"status": status}, manager="argo")
+    shop.plays("Succeeded")
+
+    def find_then_driven(kind: str, *args: Any, **how: Any) -> tuple[list[Manifest], str]:
+        found = find(kind, *args, **how)
+        if kind == "Workflow":
+            monkeypatch.undo()
+            assert shop.another().drive(run, environment=lambda _: {}, observe=lambda _: None).state == "succeeded"
+        return found
+
+    monkeypatch.setattr(shop.cluster, "find", find_then_driven)
+    assert shop.runs.show(run).state == "succeeded"
+    assert shop.runs.show(run).state == "succeeded"
+
+
+def test_the_code_is_sent_again_into_an_environment_that_another_process_made_anew(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scanflow.backends.kubernetes.runs.ENSURED_FOR_S", 0.0)
+    shop = Shop(settings, tmp_path / "app")
+    shop.plays(*["Succeeded"] * 3)
+    shop.drive(shop.enter().name)
+    shop.cluster.delete("Namespace", NAMESPACE)
+    shop.cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    assert shop.cluster.find("ConfigMap", NAMESPACE)[0] == []
+    shop.uid = "2"  # all else is as this process had made it, within the last minute
+    shop.drive(shop.enter().name)
+    maps = [one["metadata"]["name"] for one in shop.cluster.find("ConfigMap", NAMESPACE)[0]]
+    assert [one for one in maps if one.startswith("code-")]

@@ -1,0 +1,135 @@
+"""What pods tell Argo, and when Argo starts what: pure parts of batch workflows on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.kubernetes.batch.conditions import skippable, when_of
+from scanflow.backends.kubernetes.batch.finished import Finished, finished_of, with_skipped
+from scanflow.backends.kubernetes.batch.retries import waits_itself
+from scanflow.backends.kubernetes.batch.signals import WRONG, replay, signals_of, tell
+from scanflow.backends.parameters import StepInputs
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.records import TaskRecord, TaskState
+from scanflow.names import StepName
+
+
+def step(name: str, **fields: Any) -> sf.Executor:
+    return sf.Executor(name=name, mainfile=f"{name}.py", **fields)
+
+
+def told(nodes: list[sf.Executor], outputs: Mapping[str, Mapping[str, Any]], only: str | None = None) -> dict[str, str]:
+    """Return the signals of a workflow whose steps left those outputs."""
+    workflow = sf.Workflow(name="wf", nodes=nodes)
+    definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow, step=only)
+    found = {}
+    for signal in signals_of(workflow):
+        inputs = StepInputs(definition, read=outputs.__getitem__, outputs=Path("/outputs"), max_fan_out=4)
+        replay(workflow, inputs, [signal.over or signal.step])
+        found[signal.name] = tell(signal, workflow, inputs, kept={"again": (1,)}, only=only)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("condition", "left", "outcome"),
+    [
+        (lambda it: it > 0.5, 0.75, "true"),
+        (lambda it: it > 0.5, 0.25, "false"),
+        (lambda it: it.equals(1), "1", "false"),
+        (lambda it: it.equals("1"), "1", "true"),
+        (lambda it: it.equals(True), True, "true"),
+        (lambda it: it.equals(None), None, "true"),
+        (lambda it: it.equals({"a": [1, 2]}), {"a": [1, 2]}, "true"),
+        (lambda it: it.is_in(["a", "b"]), "b", "true"),
+        (lambda it: it > 1, "text", "true"),  # cannot be tested: the step itself says so
+    ],
+)
+def test_a_condition_is_tested_on_values_as_they_are(condition: Any, left: object, outcome: str) -> None:
+    check = step("check")
+    nodes = [check, step("next", when=condition(check["it"]))]
+    assert told(nodes, {"check": {"it": left}}) == {"when-next": outcome}
+
+
+def test_a_fan_out_is_told_which_of_its_tasks_run() -> None:
+    load = step("load")
+    first = step("first", for_each=load["files"], parameters={"file": sf.item})
+    again = step("again", for_each=first["path"], parameters={"file": sf.item})
+    nodes = [load, first, again]
+    assert told(nodes, {"load": {"files": ["a", "b", "c"]}}) == {"items-first": "[0,1,2]", "items-again": "[0,2]"}
+    assert told(nodes, {"load": {"files": []}})["items-first"] == "[]"
+    assert told([load, first], {"load": {"files": ["a", "b"]}}, only="first.1") == {"items-first": "[1]"}
+    for wrong in ("text", 7, ["a"] * 5):  # no list, or a wider one than is allowed: the step itself says so
+        assert told([load, first], {"load": {"files": wrong}}) == {"items-first": WRONG}
+
+
+def test_what_was_skipped_is_made_out_from_what_was_left() -> None:
+    check, other = step("check"), step("other")
+    never = step("never", when=check["ok"].equals(1))
+    after = step("after", parameters={"x": never["y"]})
+    both = step("both", when=after["z"].equals(None), parameters={"o": other["o"]})
+    outputs = {"check": {"ok": 0}, "other": {"o": 1}}
+    assert told([check, other, never, after, both], outputs) == {"when-never": "false", "when-both": "true"}
+
+
+def test_only_what_may_be_skipped_is_asked_about() -> None:
+    check, other = step("check"), step("other")
+    good = step("good", when=check["ok"].equals(1))
+    after, mixed = (
+        step("after", parameters={"x": good["y"]}),
+        step("mixed", parameters={"x": good["y"], "o": other["o"]}),
+    )
+    workflow = sf.Workflow(name="wf", nodes=[check, other, good, after, mixed])
+    may_skip = skippable(workflow)
+    assert may_skip == {"good", "after"}
+    sources = {node.name: node.name for node in workflow.nodes}
+    whens = {node.name: when_of(node, workflow.parents[node.name], sources, may_skip) for node in workflow.steps}
+    assert whens == {
+        "check": None,
+        "other": None,
+        "good": "'{{tasks.check.outputs.parameters.when-good}}' == 'true'",
+        "after": "'{{tasks.good.status}}' == 'Succeeded'",
+        "mixed": None,
+    }
+
+
+def record(task: str, state: TaskState, attempts: int = 1) -> TaskRecord:
+    return TaskRecord(task=StepName(task), step=task.partition(".")[0], state=state, attempts=attempts)
+
+
+def test_a_run_goes_on_with_what_had_not_finished() -> None:
+    load = step("load")
+    wide = step("wide", for_each=load["files"], parameters={"file": sf.item})
+    join = step("join", parameters={"all": wide["path"]})
+    workflow = sf.Workflow(name="wf", nodes=[load, wide, join])
+    tasks = [record("load", "succeeded"), record("wide.0", "succeeded"), record("wide.1", "failed", 2)]
+    found, kept = finished_of(workflow, {task.task: task for task in tasks})
+    assert (found, kept) == (Finished(frozenset({"load"}), frozenset(), {"wide.1": 2}), {"wide": (0,)})
+    whole = [record("load", "succeeded"), record("wide.0", "succeeded"), record("join", "failed")]
+    assert finished_of(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
+
+
+def test_what_depends_only_on_skipped_steps_is_skipped_too() -> None:
+    a, b = step("a"), step("b")
+    workflow = sf.Workflow(name="wf", nodes=[a, b, step("c", parameters={"a": a["x"], "b": b["x"]}), step("d")])
+    found = with_skipped(workflow, Finished(skipped=frozenset({"a", "b"})))
+    assert found.skipped == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("retry", "itself"),
+    [
+        (sf.Retry(limit=0), False),
+        (sf.Retry(limit=3, delay="10s"), False),
+        (sf.Retry(limit=3, delay="10s", factor=1.5), True),
+        (sf.Retry(limit=9, delay="10s"), True),
+        (sf.Retry(limit=9, delay="10s", factor=1), False),
+        (sf.Retry(limit=3, delay=None), False),
+    ],
+)
+def test_waits_that_argo_cannot_keep_are_kept_by_the_step(retry: sf.Retry, itself: bool) -> None:
+    assert waits_itself(step("a", retries=retry)) is itself

@@ -1,0 +1,187 @@
+"""The program in a step's pod, in folders of a test: what it runs, leaves and reports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import scanflow as sf
+from scanflow.backends.definition import KeptDefinition
+from scanflow.backends.kubernetes.batch.document import RunDocument
+from scanflow.backends.kubernetes.batch.framing import split_streams
+from scanflow.backends.pickles import write_pickle
+from scanflow.backends.port import RunDefinition
+
+STEPS = {
+    "load.py": """
+import sys
+import scanflow as sf
+print("loading")
+print("a warning", file=sys.stderr)
+sf.output("files", ["a", "b"])
+sf.output("rows", 12)
+""",
+    "train.py": "import sys; print(*sys.argv[1:])",
+    "fail.py": 'raise OSError("no disk")',
+    "sleep.py": "import time; time.sleep(30)",
+    "steps.py": "import scanflow as sf\n\n@sf.step\ndef add(to: int, plus: int = 1) -> int:\n    return to + plus\n",
+}
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from scanflow.backends.kubernetes.batch.step import Folders, Pod
+base = Path(sys.argv[1])
+folders = Folders(*(base / name for name in ("outputs", "run", "keys", "app", "reported")))
+step, index, retry = json.loads(sys.argv[2])
+sys.exit(Pod(folders).run(step, index, retry=retry, before={}))
+"""
+
+
+def step(name: str, **fields: Any) -> sf.Executor:
+    fields.setdefault("mainfile", f"{name}.py")
+    return sf.Executor(name=name, **fields)
+
+
+def fixed() -> int:
+    print("seven")
+    return 7
+
+
+class Claim:
+    """What the pods of a run share."""
+
+    def __init__(self, base: Path, nodes: list[sf.Executor], run: str = "calm-otter-417", **more: Any) -> None:
+        self.base, self.run_name = base, run
+        for name in ("outputs", "run", "keys", "app"):
+            (base / name).mkdir(parents=True, exist_ok=True)
+        for name, text in STEPS.items():
+            (base / "app" / name).write_text(text)
+        (base / "keys" / "pickle.key").write_bytes(b"k" * 32)
+        workflow = sf.Workflow(name="wf", nodes=nodes)
+        definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow)
+        document = RunDocument(run=run, definition=KeptDefinition.of(definition), created=1.0, drive=1, **more)
+        (base / "run" / "run.json").write_text(document.model_dump_json())
+
+    def pod(self, name: str, index: int | None = None, *, retry: int = 0) -> tuple[int, dict[str, bytes]]:
+        """Run a pod to its end; return its exit code and its streams."""
+        for file in (self.base / "reported").glob("*"):
+            if file.is_file():
+                file.unlink()
+        words = json.dumps([name, index, retry])
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(self.base), words], capture_output=True, timeout=60, check=False
+        )
+        assert not done.stderr, done.stderr.decode()
+        return done.returncode, split_streams([done.stdout])
+
+    def told(self, name: str) -> str | None:
+        file = self.base / "reported" / name
+        return file.read_text() if file.is_file() else None
+
+    @property
+    def report(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.told("report") or "{}")
+        return found
+
+
+def test_a_step_is_run_and_says_what_later_ones_wait_for(tmp_path: Path) -> None:
+    load = step("load")
+    train = step("train", for_each=load["files"], parameters={"file": sf.item, "to": "/workflow/load"})
+    claim = Claim(tmp_path, [load, train, step("many", mainfile="fail.py", when=load["rows"] > 20)])
+    assert claim.pod("load") == (0, {"stdout": b"loading\n", "stderr": b"a warning\n"})
+    assert (claim.told("items-train"), claim.told("when-many")) == ("[0,1]", "false")
+    assert json.loads(claim.told("outputs") or "") == {"files": '["a", "b"]', "rows": "12"}
+    assert claim.report["exit_code"] == 0
+    assert claim.pod("train", 1) == (
+        0,
+        {"stdout": f"--file b --to {tmp_path}/outputs/calm-otter-417/load\n".encode(), "stderr": b""},
+    )
+    kept = tmp_path / "outputs" / ".logs" / "calm-otter-417"
+    assert (kept / "load" / "1" / "stderr.log").read_bytes() == b"a warning\n"
+
+
+def test_a_function_is_called_with_what_an_earlier_one_returned(tmp_path: Path) -> None:
+    first = step("first", mainfile=None, function="steps.py:add", parameters={"to": 1})
+    second = step("second", mainfile=None, function="steps.py:add", parameters={"to": first.output, "plus": 5})
+    claim = Claim(tmp_path, [first, second])
+    assert claim.pod("first")[0] == 0
+    assert claim.pod("second")[0] == 0
+    assert json.loads(claim.told("outputs") or "") == {"result": "7"}
+
+
+def test_how_a_step_failed_is_reported(tmp_path: Path) -> None:
+    load = step("load")
+    wrong = step("wrong", mainfile="train.py", when=load["files"] > 1)
+    claim = Claim(tmp_path, [load, step("fail"), step("sleep", timeout="300ms"), wrong])
+    code, streams = claim.pod("fail")
+    assert (code, claim.report["failure"]["cause"]) == (1, "OSError: no disk")
+    assert b"no disk" in streams["stderr"]
+    began = time.monotonic()
+    assert claim.pod("sleep")[0] == 124
+    assert time.monotonic() - began < 20
+    assert "timed out after" in claim.report["failure"]["summary"]
+    claim.pod("load")
+    assert claim.told("when-wrong") == "true", "the step itself says what is wrong with its condition"
+    assert claim.pod("wrong")[0] == 125
+    assert "cannot be tested" in claim.report["failure"]["cause"]
+
+
+def test_a_task_of_no_list_says_so(tmp_path: Path) -> None:
+    load = step("load")
+    claim = Claim(tmp_path, [load, step("train", for_each=load["rows"], parameters={"file": sf.item})])
+    claim.pod("load")
+    assert claim.told("items-train") == "[-1]"
+    assert claim.pod("train", -1)[0] == 125
+    assert "not a list" in claim.report["failure"]["cause"]
+
+
+def test_what_an_earlier_run_left_is_taken_from_the_cache(tmp_path: Path) -> None:
+    cached = step("first", mainfile=None, function="steps.py:add", parameters={"to": 1}, cache=True)
+    assert Claim(tmp_path, [cached], "bold-crane-156").pod("first")[0] == 0
+    claim = Claim(tmp_path, [cached])
+    assert claim.pod("first")[0] == 0
+    assert (claim.report["origin"], json.loads(claim.told("outputs") or "")) == ("bold-crane-156", {"result": "2"})
+    changed = cached.replace(parameters={"to": 2})
+    claim = Claim(tmp_path, [changed])
+    claim.pod("first")
+    assert "origin" not in claim.report
+
+
+def test_a_spin_finds_what_the_past_run_left(tmp_path: Path) -> None:
+    first = step("first", mainfile=None, function="steps.py:add", parameters={"to": 1})
+    second = step("second", mainfile=None, function="steps.py:add", parameters={"to": first.output, "plus": 5})
+    Claim(tmp_path, [first, second], "bold-crane-156").pod("first")
+    claim = Claim(tmp_path, [first, second], origins={"first": "bold-crane-156"})
+    assert claim.pod("second")[0] == 0
+    assert json.loads(claim.told("outputs") or "") == {"result": "7"}
+
+
+def test_a_function_that_was_sent_is_loaded_from_where_a_config_map_links_it(tmp_path: Path) -> None:
+    kept = f"{'a' * 64}.pickle"
+    claim = Claim(tmp_path, [sf.Executor(name="train", function=f"{kept}:fixed")])
+    (tmp_path / "run" / "..data").mkdir()
+    write_pickle(tmp_path / "run" / "..data" / kept, fixed, b"k" * 32)
+    (tmp_path / "run" / kept).symlink_to(Path("..data") / kept)
+    code, streams = claim.pod("train")
+    assert (code, streams["stdout"]) == (0, b"seven\n"), streams
+
+
+def test_a_step_without_retries_does_not_run_twice_where_its_pod_is_made_again(tmp_path: Path) -> None:
+    """The pod was gone before Argo had seen it run, and has the same name and attempt as the one before."""
+    claim = Claim(tmp_path, [step("load"), step("again", mainfile="load.py", retries=1)])
+    assert claim.pod("load")[0] == 0
+    left = tmp_path / "outputs" / claim.run_name / "load" / ".outputs" / "rows"
+    assert left.read_text() == "12"
+    assert claim.pod("load") == (125, {"stdout": b"", "stderr": b""})
+    assert claim.report["failure"]["summary"] == "its pod was deleted"
+    assert "retries=1" in claim.report["failure"]["cause"]
+    assert left.read_text() == "12", "what the first one left stays"
+    assert [claim.pod("again")[0] for _ in range(2)] == [0, 0], "it may run again"
+    document = tmp_path / "run" / "run.json"
+    document.write_text(document.read_text().replace('"drive":1', '"drive":2'))
+    assert claim.pod("load")[0] == 0, "somebody goes on with the run"

@@ -1,0 +1,325 @@
+"""Environments as they are made, kept and removed, on a cluster in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.kubernetes.environment.apply import CHECKED_FOR_S, Environments
+from scanflow.backends.kubernetes.environment.delete import delete_environment
+from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import AccessDeniedError, InvalidError, ScanflowError, UnavailableError, UsageError
+from scanflow.settings import Settings
+from scanflow.testing.cluster import MemoryCluster
+from tests.conftest import Cli
+
+SHOP = sf.Application(name="shop", team="data", tracker=sf.Tracker())
+HOME = "scanflow-shop-data"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    return MemoryCluster()
+
+
+def ensured(cluster: MemoryCluster, app: sf.Application = SHOP, *, force: bool = False, **settings: Any) -> Any:
+    return Environments(cluster, KubernetesSettings(**settings)).ensure(app, force=force)
+
+
+def test_an_environment_is_made_once(cluster: MemoryCluster) -> None:
+    first = ensured(cluster)
+    assert first.namespace == HOME
+    assert first.tracker_uri == "http://tracker.scanflow-shop-data.svc:5000"
+    assert first.changed[0] == f"Namespace {HOME}: made"
+    assert "Role scanflow-step: made" in first.changed
+    version = cluster.find("Pod")[1]
+    again = ensured(cluster)
+    assert (again.changed, again.kept) == ((), ())
+    assert cluster.find("Pod")[1] == version
+
+
+def test_one_request_tells_that_nothing_changed_and_once_a_minute_each_object_is_looked_at(
+    cluster: MemoryCluster,
+) -> None:
+    clock = Clock()
+    environments = Environments(cluster, KubernetesSettings(), clock=clock)
+    environments.ensure(SHOP)
+    cluster.calls.clear()
+    environments.ensure(SHOP)
+    assert [(call.verb, call.kind) for call in cluster.calls] == [("get", "ServiceAccount")]
+    cluster.delete("Role", "scanflow-step", HOME)
+    clock.now += CHECKED_FOR_S
+    assert environments.ensure(SHOP).changed == ("Role scanflow-step: made",)
+
+
+def test_one_that_another_process_removed_and_made_again_within_a_minute_is_told_apart(cluster: MemoryCluster) -> None:
+    ours, theirs = (Environments(cluster, KubernetesSettings()) for _ in range(2))
+    before = ours.ensure(SHOP)
+    assert before.uid
+    assert ours.ensure(SHOP).uid == before.uid
+    theirs.delete(SHOP)
+    made = theirs.ensure(SHOP)
+    cluster.delete("Role", "scanflow-step", HOME)
+    after = ours.ensure(SHOP)
+    assert after.uid == made.uid != before.uid
+    assert after.changed == ("Role scanflow-step: made",), "what was looked at is gone with the one that was"
+
+
+def test_what_a_person_deleted_is_made_again_and_said(cluster: MemoryCluster) -> None:
+    ensured(cluster)
+    cluster.delete("PersistentVolumeClaim", "scanflow-outputs", HOME)
+    cluster.delete("RoleBinding", "scanflow-step", HOME)
+    assert set(ensured(cluster).changed) == {
+        "PersistentVolumeClaim scanflow-outputs: made",
+        "RoleBinding scanflow-step: made",
+    }
+
+
+def test_what_a_person_changed_is_left_and_said_with_who_it_was(cluster: MemoryCluster) -> None:
+    ensured(cluster)
+    cluster.edit("Service", "tracker", HOME, {"spec": {"selector": {"app": "other"}}})
+    cluster.edit("ServiceAccount", "scanflow-step", HOME, {"automountServiceAccountToken": False}, manager="argocd")
+    found = ensured(cluster)
+    assert found.changed == ()
+    (kept,) = found.kept  # a field more, beside ours, changes nothing of what is described
+    assert kept == (
+        'ServiceAccount scanflow-step: Apply failed with 1 conflict: conflict with "argocd": '
+        ".automountServiceAccountToken"
+    )
+    forced = ensured(cluster, force=True)
+    assert forced.changed == ("ServiceAccount scanflow-step: .automountServiceAccountToken changed",)
+    assert ensured(cluster).kept == ()
+
+
+def test_a_change_of_settings_that_meets_a_persons_is_refused_by_name(cluster: MemoryCluster) -> None:
+    ensured(cluster, quota_cpu="2")
+    cluster.edit("ResourceQuota", "scanflow", HOME, {"spec": {"hard": {"requests.cpu": "9"}}})
+    with pytest.raises(UsageError, match=r"ResourceQuota scanflow.*kubectl-edit.*scanflow apply --force"):
+        ensured(cluster, quota_cpu="3")
+    ensured(cluster, quota_cpu="3", force=True)
+    found = cluster.get("ResourceQuota", "scanflow", HOME)
+    assert found is not None
+    assert found["spec"]["hard"] == {"requests.cpu": "3"}
+
+
+def test_what_is_no_more_described_goes_but_for_claims(cluster: MemoryCluster) -> None:
+    ensured(cluster, quota_cpu="2", pull_secret="registry")
+    found = ensured(cluster, SHOP.replace(tracker=None))
+    assert {"ResourceQuota scanflow: removed", "LimitRange scanflow: removed", "Deployment tracker: removed"} <= set(
+        found.changed
+    )
+    account = cluster.get("ServiceAccount", "scanflow-step", HOME)
+    assert account is not None
+    assert "imagePullSecrets" not in account
+    assert cluster.get("PersistentVolumeClaim", "scanflow-tracker", HOME)
+
+
+def test_what_was_interrupted_is_done_at_the_next_time(cluster: MemoryCluster) -> None:
+    broken = [True]
+
+    def refuse(verb: str, kind: str, _: Any) -> ScanflowError | None:
+        return UnavailableError("away") if kind == "NetworkPolicy" and verb == "apply" and broken else None
+
+    cluster.refuse(refuse)
+    with pytest.raises(UnavailableError):
+        ensured(cluster)
+    broken.clear()
+    assert "PersistentVolumeClaim scanflow-outputs: made" in ensured(cluster).changed
+
+
+def test_a_namespace_of_another_application_is_refused(cluster: MemoryCluster) -> None:
+    labels = labels_of("other", "data")
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME, "labels": labels}})
+    with pytest.raises(UsageError, match="is the environment of the application 'other' of team 'data'"):
+        ensured(cluster)
+
+
+def test_who_may_not_make_namespaces_is_told_the_command(cluster: MemoryCluster) -> None:
+    refused = AccessDeniedError("no")
+    cluster.refuse(lambda verb, kind, _: refused if (verb, kind) == ("apply", "Namespace") else None)
+    with pytest.raises(AccessDeniedError, match=f"kubectl create namespace {HOME}"):
+        ensured(cluster)
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    assert "Role scanflow-step: made" in ensured(cluster).changed
+
+
+def test_a_namespace_that_is_being_deleted_is_to_be_waited_for(cluster: MemoryCluster) -> None:
+    ensured(cluster)
+    cluster.edit("Role", "scanflow-step", HOME, {"metadata": {"finalizers": ["someone.example/waits"]}})
+    cluster.delete("Namespace", HOME)
+    with pytest.raises(UnavailableError, match="is being deleted"):
+        ensured(cluster)
+
+
+def test_a_plan_says_what_would_be_done_and_does_nothing(cluster: MemoryCluster) -> None:
+    environments = Environments(cluster, KubernetesSettings())
+    assert {one.change for one in environments.plan(SHOP)} == {"create"}
+    assert cluster.get("Namespace", HOME) is None
+    environments.ensure(SHOP)
+    assert {one.change for one in environments.plan(SHOP)} == {"none"}
+    larger = Environments(cluster, KubernetesSettings(pull_secret="registry"))
+    changes = {f"{one.kind} {one.name}": one for one in larger.plan(SHOP) if one.change != "none"}
+    assert set(changes) == {"ServiceAccount scanflow-step", "ServiceAccount scanflow-pod"}
+    assert [str(one) for one in changes["ServiceAccount scanflow-step"].fields] == [
+        "+ .imagePullSecrets[registry].name = 'registry'"
+    ]
+
+
+def test_a_plan_says_whose_field_is_in_the_way(cluster: MemoryCluster) -> None:
+    ensured(cluster)
+    cluster.edit("ServiceAccount", "scanflow-step", HOME, {"automountServiceAccountToken": False}, manager="argocd")
+    (found,) = [one for one in Environments(cluster, KubernetesSettings()).plan(SHOP) if one.change != "none"]
+    assert found.change == "conflict"
+    assert "argocd" in found.why
+    assert [str(one) for one in found.fields] == ["~ .automountServiceAccountToken: False -> True"]
+
+
+class TestDeletion:
+    def test_nothing_is_left(self, cluster: MemoryCluster) -> None:
+        ensured(cluster)
+        found = delete_environment(cluster, "shop", "data", KubernetesSettings())
+        assert (found.namespace_removed, found.left) == (True, ())
+        assert {"Role scanflow-step", "Deployment tracker", "PersistentVolumeClaim scanflow-outputs"} <= set(
+            found.removed
+        )
+        assert cluster.get("Namespace", HOME) is None
+        assert delete_environment(cluster, "shop", "data", KubernetesSettings()).removed == ()
+
+    def test_what_others_made_stays_and_is_named(self, cluster: MemoryCluster) -> None:
+        ensured(cluster)
+        mine = {"name": "theirs", "namespace": HOME}
+        cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": mine, "stringData": {"a": "b"}})
+        found = delete_environment(cluster, "shop", "data", KubernetesSettings())
+        assert (found.namespace_removed, found.left) == (False, ("Secret theirs",))
+        assert cluster.find("Role", HOME)[0] == []
+
+    def test_a_kind_that_scanflow_never_makes_is_seen_too(self, cluster: MemoryCluster) -> None:
+        ensured(cluster)
+        theirs = {"items": [{"metadata": {"name": "backup"}}, {"metadata": {"name": "of", "ownerReferences": [{}]}}]}
+        cluster.documents[f"/apis/batch/v1/namespaces/{HOME}/cronjobs"] = json.dumps(theirs)
+        found = delete_environment(cluster, "shop", "data", KubernetesSettings())
+        assert (found.namespace_removed, found.left) == (False, ("cronjobs backup",))
+
+    def test_claims_are_kept_if_that_is_said(self, cluster: MemoryCluster) -> None:
+        ensured(cluster)
+        found = delete_environment(cluster, "shop", "data", KubernetesSettings(keep_claims=True))
+        assert not found.namespace_removed
+        assert set(found.left) == {"PersistentVolumeClaim scanflow-outputs", "PersistentVolumeClaim scanflow-tracker"}
+        assert set(ensured(cluster).changed).isdisjoint({"PersistentVolumeClaim scanflow-outputs: made"})
+
+    def test_a_namespace_that_was_given_stays(self, cluster: MemoryCluster) -> None:
+        cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+        ensured(cluster)
+        found = delete_environment(cluster, "shop", "data", KubernetesSettings())
+        assert (found.namespace_removed, found.left) == (False, ())
+        assert cluster.get("Namespace", HOME)
+
+    def test_a_finalizer_that_nobody_takes_away_is_named(self, cluster: MemoryCluster) -> None:
+        ensured(cluster)
+        cluster.edit("Deployment", "tracker", HOME, {"metadata": {"finalizers": ["someone.example/waits"]}})
+        with pytest.raises(UnavailableError, match=r"Deployment 'tracker'.*someone\.example/waits"):
+            delete_environment(cluster, "shop", "data", KubernetesSettings(), within_s=0.1)
+
+    def test_a_cluster_without_the_engines_is_no_hindrance(self) -> None:
+        cluster = MemoryCluster(unknown=("Workflow", "WorkflowTemplate", "ScaledObject", "HTTPRoute"))
+        ensured(cluster)
+        assert delete_environment(cluster, "shop", "data", KubernetesSettings()).namespace_removed
+
+
+class TestTracker:
+    def test_it_is_waited_for(self, cluster: MemoryCluster) -> None:
+        environments = Environments(cluster, KubernetesSettings())
+        environments.ensure(SHOP)
+        status = {"observedGeneration": 9, "updatedReplicas": 1, "availableReplicas": 1}
+        cluster.edit("Deployment", "tracker", HOME, {"status": status})
+        environments.wait_for_tracker(SHOP, within_s=1)
+        environments.wait_for_tracker(SHOP.replace(tracker=None), within_s=0)
+
+    def test_why_it_is_not_ready_is_said(self, cluster: MemoryCluster) -> None:
+        environments = Environments(cluster, KubernetesSettings())
+        environments.ensure(SHOP)
+        waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+        status = {"phase": "Pending", "containerStatuses": [{"name": "tracker", "state": {"waiting": waiting}}]}
+        labels = labels_of("shop", "data", component="tracker")
+        metadata = {"name": "tracker-1", "namespace": HOME, "labels": labels}
+        cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status})
+        with pytest.raises(UnavailableError, match=r"not ready within 0\.1 s\. ImagePullBackOff: no such image"):
+            environments.wait_for_tracker(SHOP, within_s=0.1)
+
+
+def test_what_a_client_says_comes_before_the_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANFLOW_KUBERNETES_SERVING", "kserve")
+    given = KubernetesSettings.from_environment(options={"serving": "seldon", "kubeconfig": "/home/me/config"})
+    assert (given.serving, given.kubeconfig) == ("seldon", "/home/me/config")
+    assert KubernetesSettings.from_environment().serving == "kserve"
+    with pytest.raises(InvalidError, match=r"has no option 'servin'. Did you mean 'serving'\?"):
+        KubernetesSettings.from_environment(options={"servin": "seldon"})
+    assert Settings.from_environment({"SCANFLOW_BACKEND_OPTIONS": "serving=seldon, context=lab"}).backend_options == {
+        "serving": "seldon",
+        "context": "lab",
+    }
+    with pytest.raises(InvalidError, match=r"SCANFLOW_BACKEND_OPTIONS.*write name=value"):
+        Settings.from_environment({"SCANFLOW_BACKEND_OPTIONS": "serving"})
+
+
+class TestCommands:
+    @pytest.fixture(autouse=True)
+    def on_the_double(
+        self,
+        cluster: MemoryCluster,
+        home: Path,  # noqa: ARG002  it takes away what variables say
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("scanflow.backends.kubernetes.cluster.Cluster", lambda _: cluster)
+        monkeypatch.setenv("SCANFLOW_BACKEND", "kubernetes")
+        (tmp_path / "app.py").write_text(APP)
+
+    def test_an_environment_is_planned_made_and_removed(self, quick_cli: Cli, cluster: MemoryCluster) -> None:
+        planned = quick_cli("plan").stdout
+        assert "+  Namespace" in planned
+        assert "+  Workflow" in planned
+        assert cluster.get("Namespace", HOME) is None
+        assert f"{HOME}: 8 objects made or changed." in quick_cli("apply").stdout
+        assert f"{HOME}: nothing was to be changed." in quick_cli("apply").stdout
+        cluster.edit("ServiceAccount", "scanflow-step", HOME, {"automountServiceAccountToken": False})
+        assert "left as another one set it: ServiceAccount scanflow-step" in quick_cli("apply").stdout
+        planned = quick_cli("plan").stdout
+        assert "~ .automountServiceAccountToken: False -> True" in planned
+        assert "7 objects of the environment stay as they are." in planned
+        assert "ServiceAccount scanflow-step: .automountServiceAccountToken" in quick_cli("apply", "--force").stdout
+        removed = quick_cli("clean", "--yes").stdout
+        assert f"{HOME} is gone." in removed
+
+    def test_a_plan_is_a_record_too(self, quick_cli: Cli) -> None:
+        objects = json.loads(quick_cli("plan", "--json").stdout)["objects"]
+        assert {one["change"] for one in objects} == {"create"}
+
+    def test_a_place_without_environments_says_so(self, quick_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SCANFLOW_BACKEND", "local")
+        found = quick_cli("apply")
+        assert (found.returncode, "has no environments to make" in found.stderr) == (2, True)
+
+
+APP = """
+import scanflow as sf
+
+@sf.step
+def one() -> int:
+    return 1
+
+app = sf.Application(name="shop", team="data", workflows=[sf.Workflow(name="w", nodes=[one.bind()])])
+"""

@@ -1,0 +1,92 @@
+"""Objects that are looked at again and again are told of by a watch."""
+
+from __future__ import annotations
+
+import pytest
+
+from scanflow.backends.kubernetes.followed import OFTEN, Followed
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.testing.cluster import MemoryCluster
+from tests.waiting import until
+
+MINE = "app=mine"
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    found = MemoryCluster()
+    found.apply(config("a"))
+    return found
+
+
+def config(name: str, label: str = "mine") -> Manifest:
+    metadata = {"name": name, "namespace": "default", "labels": {"app": label}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+
+
+def names(followed: Followed) -> list[str]:
+    return sorted(one["metadata"]["name"] for one in followed.find("ConfigMap", MINE))
+
+
+def asked(cluster: MemoryCluster, verb: str = "find") -> int:
+    return sum(call.verb == verb for call in cluster.calls)
+
+
+def test_who_looks_a_few_times_asks_each_time(cluster: MemoryCluster) -> None:
+    now = [0.0]
+    followed = Followed(lambda: cluster, clock=lambda: now[0])
+    for _ in range(2 * OFTEN):
+        assert names(followed) == ["a"]
+        now[0] += 30.0
+    assert (asked(cluster), asked(cluster, "watch")) == (2 * OFTEN, 0)
+
+
+def test_who_looks_often_asks_no_more_and_is_told_of_changes(cluster: MemoryCluster) -> None:
+    followed = Followed(lambda: cluster)
+    for _ in range(10 * OFTEN):
+        assert names(followed) == ["a"]
+    assert asked(cluster) == OFTEN
+    cluster.apply(config("b"))
+    cluster.apply(config("c", "another's"))
+    until(lambda: names(followed) == ["a", "b"], "the new one is seen")
+    cluster.delete("ConfigMap", "a", "default")
+    until(lambda: names(followed) == ["b"], "the deleted one is gone")
+    assert (asked(cluster), asked(cluster, "watch")) == (OFTEN, 1)
+
+
+def test_what_was_written_here_is_seen_at_once_and_stays_seen(cluster: MemoryCluster) -> None:
+    followed = Followed(lambda: cluster)
+    for _ in range(2 * OFTEN):
+        names(followed)
+    for number in range(20):  # a watch that is a moment behind tells of what was before
+        cluster.apply(config("b"))
+        followed.renew("ConfigMap", MINE)
+        assert names(followed) == ["a", "b"], number
+        cluster.delete("ConfigMap", "b", "default")
+        followed.renew("ConfigMap", MINE)
+        assert [names(followed) for _ in range(3)] == [["a"]] * 3, number
+
+
+def test_when_the_watch_has_ended_what_is_there_is_asked_again(cluster: MemoryCluster) -> None:
+    followed = Followed(lambda: cluster)
+    for _ in range(OFTEN):
+        names(followed)
+    until(lambda: asked(cluster, "watch") == 1, "a watch has begun")
+    cluster.forget()
+    cluster.apply(config("b"))
+    until(lambda: names(followed) == ["a", "b"], "it is asked")
+
+
+def test_what_is_read_from_an_object_is_read_once_for_each_version_of_it(cluster: MemoryCluster) -> None:
+    followed, read = Followed(lambda: cluster), list[str]()
+
+    def name(one: Manifest) -> str:
+        read.append(one["metadata"]["name"])
+        return read[-1]
+
+    cluster.apply(config("b"))
+    for _ in range(2):
+        assert sorted(followed.read("ConfigMap", MINE, name)) == ["a", "b"]
+    cluster.apply({**config("b"), "data": {"changed": "yes"}})
+    assert sorted(followed.read("ConfigMap", MINE, name)) == ["a", "b"]
+    assert sorted(read) == ["a", "b", "b"]

@@ -1,0 +1,240 @@
+"""Agents on a cluster: their objects, and what is read back of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from scanflow.app.agents import Agent
+from scanflow.app.application import Application
+from scanflow.app.files import dump_json, load_json
+from scanflow.app.resources import Resources
+from scanflow.backends.agents import HostedAgent
+from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
+from scanflow.backends.kubernetes.agents.manifests import VERSION, objects_of
+from scanflow.backends.kubernetes.labels import AGENT, namespace_of
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import UsageError
+from scanflow.testing.agents import KEY, AgentsContract
+from scanflow.testing.cluster import MemoryCluster
+from tests.manifests import assert_manifests
+
+NAMESPACE = namespace_of("shop", "red")
+LABELS = f"{AGENT}=watcher"
+PRIVATE = SecretStr("scanflow_" + "t" * 8)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 10.0  # what the cluster said is never taken for true twice
+        return self.now
+
+
+def runs_pods(cluster: MemoryCluster, deployment: dict[str, Any]) -> None:
+    """Play the controllers and a kubelet: one pod of the newest template, ready at once."""
+    name = f"{deployment['metadata']['name']}-pod"
+    template = deployment["spec"]["template"]
+    if (old := cluster.get("Pod", name, NAMESPACE)) is not None:
+        if old["metadata"]["annotations"][VERSION] == template["metadata"]["annotations"][VERSION]:
+            return
+        cluster.delete("Pod", name, NAMESPACE)
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment["metadata"]["name"]}
+    cluster.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                **template["metadata"],
+                "ownerReferences": [{**owner, "uid": deployment["metadata"]["uid"]}],
+            },
+            "spec": template["spec"],
+            "status": {"phase": "Running", "containerStatuses": [{"name": "agent", "ready": True, "restartCount": 1}]},
+        }
+    )
+    cluster.logs[NAMESPACE, name] = b"agent watcher of shop\n"
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    made = MemoryCluster(namespaces=("default", NAMESPACE))
+    made.play("Deployment", runs_pods)
+    return made
+
+
+def hosted_on(cluster: MemoryCluster) -> KubernetesAgents:
+    return KubernetesAgents(lambda: cluster, KubernetesSettings(), ensure=lambda _app: None, clock=Clock())
+
+
+class TestKubernetesAgents(AgentsContract):
+    @pytest.fixture
+    def agents(self, cluster: MemoryCluster) -> KubernetesAgents:
+        return hosted_on(cluster)
+
+
+def agent(**changes: Any) -> HostedAgent:
+    own = Agent(name="watcher", template="tracker", **changes)
+    app = Application(name="shop", team="red", agents=[own])
+    return HostedAgent(
+        *KEY,
+        document=json.loads(dump_json(app)),
+        version="1 https://scanflow.scanflow.svc:46666",
+        source="/home/ada/shop/app.py",
+        code="c0de",
+        server="https://scanflow.scanflow.svc:46666",
+        tracker="http://tracker.scanflow-shop-red.svc:5000",
+        token=PRIVATE,
+        ca="-----BEGIN CERTIFICATE-----\n",
+    )
+
+
+def test_the_objects_of_an_agent() -> None:
+    given = agent(resources=Resources(cpu=0.5, memory="512Mi"))
+    own = load_json(json.dumps(given.document)).agents[0]
+    objects = objects_of(given, own, KubernetesSettings(storage_class="fast"))
+    assert PRIVATE.get_secret_value() not in json.dumps([one for one in objects if one["kind"] != "Secret"])
+    assert_manifests("agent", *objects)
+
+
+def test_an_agent_that_runs_as_wanted_costs_two_lists_in_two_seconds_however_often_it_is_looked_at(
+    cluster: MemoryCluster,
+) -> None:
+    now = [0.0]
+    agents = KubernetesAgents(lambda: cluster, KubernetesSettings(), ensure=lambda _app: None, clock=lambda: now[0])
+    for _ in range(2):
+        agents.start(agent())
+    cluster.calls.clear()
+    for _ in range(25):
+        agents.start(agent())
+        now[0] += 0.1
+    assert [call.kind for call in cluster.calls] == ["Deployment", "Pod"]
+
+
+def test_what_a_person_deletes_is_made_again(cluster: MemoryCluster) -> None:
+    agents = hosted_on(cluster)
+    agents.start(agent())
+    cluster.delete("Deployment", "agent-watcher", NAMESPACE)
+    agents.start(agent())
+    assert agents.show(*KEY).started
+
+
+@pytest.mark.parametrize("kind", ["Service", "Secret", "ConfigMap", "PersistentVolumeClaim"])
+def test_what_a_person_deletes_of_an_agent_that_runs_is_named_and_made_again(cluster: MemoryCluster, kind: str) -> None:
+    told: list[str] = []
+    agents = KubernetesAgents(lambda: cluster, KubernetesSettings(), ensure=lambda _app: "http://own", clock=Clock())
+    agents.start(agent(), observe=told.append)
+    before = cluster.get(kind, "agent-watcher", NAMESPACE)
+    cluster.delete(kind, "agent-watcher", NAMESPACE)
+    agents.start(agent(), observe=told.append)
+    after = cluster.get(kind, "agent-watcher", NAMESPACE)
+    assert before is not None
+    assert after is not None
+    assert (after.get("spec"), after.get("data")) == (before.get("spec"), before.get("data"))
+    agents.start(agent(), observe=told.append)
+    assert told == [f"somebody deleted the {kind} {NAMESPACE}/agent-watcher: made it again"]
+
+
+def test_what_agents_are_made_of_is_looked_at_once_in_ten_seconds(cluster: MemoryCluster) -> None:
+    now = [0.0]
+    agents = KubernetesAgents(lambda: cluster, KubernetesSettings(), ensure=lambda _app: None, clock=lambda: now[0])
+    agents.start(agent())
+    cluster.calls.clear()
+    for _ in range(90):
+        agents.start(agent())
+        now[0] += 0.1
+    looked = [call.kind for call in cluster.calls if call.kind not in {"Deployment", "Pod"}]
+    assert sorted(looked) == ["ConfigMap", "PersistentVolumeClaim", "Secret", "Service"]
+    assert {call.verb for call in cluster.calls} <= {"find", "watch"}
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [
+        (
+            {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}]},
+            "ErrImagePull: not found",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+                        "lastState": {
+                            "terminated": {"message": "Traceback\nModuleNotFoundError: No module named 'y'\n"}
+                        },
+                    }
+                ]
+            },
+            "ModuleNotFoundError: No module named 'y'",
+        ),
+        (
+            {"containerStatuses": [{"state": {}, "lastState": {"terminated": {"reason": "OOMKilled"}}}]},
+            "OOMKilled: it needed more memory than its resources grant. Give it more: Agent(resources=...)",
+        ),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient cpu"}]},
+            "Pending: 0/2 nodes: Insufficient cpu",
+        ),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}, None),
+    ],
+)
+def test_why_an_agent_does_not_come_up_is_shown(
+    cluster: MemoryCluster, status: dict[str, Any], failure: str | None
+) -> None:
+    agents = hosted_on(cluster)
+    agents.start(agent())
+    bare = {"phase": "Pending", "containerStatuses": [], "conditions": []}
+    cluster.edit("Pod", "agent-watcher-pod", NAMESPACE, {"status": {**bare, **status}})
+    found = agents.show(*KEY)
+    assert (found.alive, found.started, found.failure) == (True, False, failure)
+
+
+@pytest.mark.parametrize("named", [{"modules": ["watch.py"]}, {"parameters": {"labeller": "watch.py:label"}}])
+def test_an_agents_own_files_are_mounted_and_where_they_are_missing_an_image_is_asked_for(
+    cluster: MemoryCluster, tmp_path: Path, named: dict[str, Any]
+) -> None:
+    given = replace(agent(**named), source=str(tmp_path / "app.py"))
+    (tmp_path / "watch.py").write_text("LEAST = 1\n")
+    agents = hosted_on(cluster)
+    agents.start(given)
+    made = cluster.get("Deployment", "agent-watcher", NAMESPACE)
+    assert made is not None
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert "/app" in [mount["mountPath"] for mount in container["volumeMounts"]]
+    spec = cluster.get("ConfigMap", "agent-watcher", NAMESPACE)
+    assert spec is not None
+    assert json.loads(spec["data"]["agent.json"])["source"] == "/app/app.py"
+    with pytest.raises(UsageError, match=r"scanflow build, Agent\(image="):
+        agents.start(replace(given, source="/gone/app.py", version="2"))
+
+
+def test_an_agents_own_files_are_made_again_where_its_pod_waits_for_them_and_no_others(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    given, file = replace(agent(modules=["watch.py"]), source=str(tmp_path / "app.py")), tmp_path / "watch.py"
+    file.write_text("LEAST = 1\n")
+    agents, told = hosted_on(cluster), list[str]()
+    agents.start(given, observe=told.append)
+    made = [one["metadata"]["name"] for one in cluster.find("ConfigMap", NAMESPACE)[0]]
+    (code,) = [name for name in made if name.startswith("code-")]
+    cluster.delete("ConfigMap", code, NAMESPACE)
+    agents.start(given, observe=told.append)
+    assert told == [], "its pod has them"
+    cluster.edit("Pod", "agent-watcher-pod", NAMESPACE, {"status": {"phase": "Pending", "containerStatuses": []}})
+    file.write_text("LEAST = 2\n")
+    agents.start(given, observe=told.append)
+    assert (told, cluster.get("ConfigMap", code, NAMESPACE)) == ([], None)
+    assert f"The ConfigMap {code} with its files was deleted, and they have changed" in str(agents.show(*KEY).failure)
+    file.write_text("LEAST = 1\n")
+    agents.start(given, observe=told.append)
+    assert told == [f"somebody deleted the ConfigMap {NAMESPACE}/{code}: made it again"]
+    assert cluster.get("ConfigMap", code, NAMESPACE) is not None
+    assert agents.show(*KEY).failure is None

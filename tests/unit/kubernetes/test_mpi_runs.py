@@ -1,0 +1,280 @@
+"""MPI jobs on a cluster, entered, driven and looked at: what a controller and the kubelets would do, the test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.environments import EnsuredEnvironment
+from scanflow.backends.kubernetes.all_runs import KubernetesRuns
+from scanflow.backends.kubernetes.batch.ground import Ground
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.mpi.output import RankOutput, parse_log
+from scanflow.backends.kubernetes.mpi.seen import see
+from scanflow.backends.kubernetes.pod_logs import LogLine
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.records import Event
+from scanflow.errors import InvalidError, UnsupportedError
+from scanflow.settings import Settings
+from scanflow.testing.cluster import MemoryCluster
+
+NAMESPACE = "scanflow-hpc-data"
+TIMES = {"startedAt": "2026-01-01T10:00:00Z", "finishedAt": "2026-01-01T10:00:09Z"}
+LOG = b"""[1,0]<stdout>:##scanflow began ring-launcher-0
+[1,1]<stdout>:##scanflow began ring-launcher-0
+[1,1]<stdout>:half of it
+[1,0]<stdout>:first
+[1,1]<stderr>:cannot read input.dat
+[1,0]<stdout>:no end of line##scanflow ended 0
+[1,1]<stdout>:##scanflow ended %d
+"""
+
+
+def application(folder: Path, **fields: Any) -> sf.Application:
+    (folder / "ring.py").write_text("print('ring')\n")
+    given: dict[str, Any] = {"name": "ring", "mainfile": "ring.py", "n_tasks": 2, **fields}
+    workload = sf.MPIWorkload(**given)
+    workflow = sf.Workflow(name="job", type="mpi", nodes=[workload])
+    return sf.Application(name="hpc", team="data", app_dir=folder, workflows=[workflow])
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    found = MemoryCluster(namespaces=(NAMESPACE,))
+    for place in range(2):
+        status = {"allocatable": {"cpu": "4", "memory": "8Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{place}"}, "spec": {}, "status": status}
+        found.create(node)
+    return found
+
+
+@pytest.fixture
+def runs(cluster: MemoryCluster, settings: Settings) -> KubernetesRuns:
+    own = KubernetesSettings(mpi_image="lab/mpi:1")
+    ground = Ground(lambda _: EnsuredEnvironment(NAMESPACE, None), own, lambda _: None, lambda _: None)  # type: ignore[arg-type,return-value]
+    return KubernetesRuns(settings, cluster, own, ground)
+
+
+def plays(code: int, *, phase: str = "Succeeded", reason: str = "") -> Callable[[MemoryCluster, Manifest], None]:
+    """Return what Volcano and a kubelet do about a job of one pod, which ends with this code."""
+
+    def play(cluster: MemoryCluster, job: Manifest) -> None:
+        if job.get("status"):
+            return
+        name = f"{job['metadata']['name']}-launcher-0"
+        [task] = job["spec"]["tasks"]
+        state = {"terminated": {**TIMES, "exitCode": code, "reason": "Completed" if code == 0 else "Error"}}
+        status = {"phase": phase, "reason": reason, "containerStatuses": [{"name": "launcher", "state": state}]}
+        pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "status": status, "spec": {**task["template"]["spec"]}}
+        pod["spec"]["nodeName"] = "n1"
+        pod["metadata"] = {"name": name, "namespace": NAMESPACE, "labels": task["template"]["metadata"]["labels"]}
+        cluster.logs[NAMESPACE, name] = (LOG % code).replace(b"ring-launcher-0", name.encode())
+        cluster.create(pod)
+        over = "Completed" if code == 0 else "Terminated"
+        cluster.edit("Job", job["metadata"]["name"], NAMESPACE, {"status": {"state": {"phase": over}}})
+
+    return play
+
+
+def drive(runs: KubernetesRuns, app: sf.Application) -> tuple[Any, list[Event]]:
+    entered, events = runs.enter(RunDefinition(app, app.workflows[0])), list[Event]()
+    record = runs.drive(entered.name, environment=lambda _: {}, observe=events.append)
+    return record, events
+
+
+def text(runs: KubernetesRuns, run: str, task: str, stream: Any = "both") -> str:
+    with closing(runs.logs(run, task, stream=stream)) as reader:
+        return b"".join(part.data for part in reader.read().parts).decode()
+
+
+def test_a_job_runs_to_its_end_and_outlives_its_objects(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    cluster.play("Job", plays(0))
+    record, events = drive(runs, application(tmp_path))
+    assert record.state == "succeeded"
+    assert [event.kind for event in events] == ["run-started", "task-started", "task-ended", "run-ended"]
+    cluster.delete("Job", record.name, NAMESPACE)
+    cluster.delete("Pod", f"{record.name}-launcher-0", NAMESPACE)
+    shown = runs.show(record.name)
+    assert [(one.task, one.state, one.place) for one in shown.tasks] == [
+        ("ring.0", "succeeded", "n1"),
+        ("ring.1", "succeeded", "n1"),
+        ("ring", "succeeded", "n1"),
+    ]
+    assert (shown.tasks[-1].seconds, shown.tasks[-1].exit_code) == (9.0, 0)
+    assert text(runs, record.name, "ring.0") == "first\nno end of line\n"
+    assert "[1] half of it\n[0] first\n" in text(runs, record.name, "ring", "stdout")
+    assert "2 tasks in 1 worker" in text(runs, record.name, "ring")
+    result = runs.outputs(record.name, "ring")
+    assert isinstance(result, dict)
+    assert result["result"]["ranks"] == 2
+
+
+def test_a_rank_that_fails_is_named_with_its_last_lines(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    cluster.play("Job", plays(3, phase="Failed"))
+    record, _ = drive(runs, application(tmp_path))
+    job = record.tasks[-1]
+    assert (record.state, job.exit_code, job.failure.summary) == ("failed", 3, "exit code 3")
+    assert job.failure.cause == (
+        "Rank 1 of 'ring' ended with code 3, so mpirun ended the others. Its last lines:\ncannot read input.dat"
+    )
+    again = runs.drive(record.name, environment=lambda _: {}, observe=lambda _: None)
+    assert (again.state, again.tasks[-1].attempts) == ("failed", 2)
+    assert cluster.get("Job", f"{record.name}-2", NAMESPACE) is not None
+
+
+def test_a_timeout_that_a_yaml_mainfile_says_is_what_the_error_says(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "exp.yaml").write_text("program: ring.py\ntimeout: 2m\n")
+    cluster.play("Job", plays(137, phase="Failed", reason="DeadlineExceeded"))
+    record, _ = drive(runs, application(tmp_path, mainfile="exp.yaml"))
+    assert record.tasks[-1].failure is not None
+    assert record.tasks[-1].failure.cause == "'ring' did not end within 2m 00s: mpirun still ran."
+
+
+def test_a_job_that_nobody_watched_is_read_when_somebody_looks(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    app = application(tmp_path)
+    entered = runs.enter(RunDefinition(app, app.workflows[0]))
+
+    def die(event: Event) -> None:
+        if event.kind == "run-started":
+            raise MemoryError("killed")
+
+    with pytest.raises(MemoryError):
+        runs.drive(entered.name, environment=lambda _: {}, observe=die)
+    assert runs.show(entered.name).state == "running"
+    job = cluster.get("Job", entered.name, NAMESPACE)
+    assert job is not None
+    plays(0)(cluster, job)
+    assert [one.state for one in runs.show(entered.name).tasks] == ["succeeded"] * 3
+    assert runs.runs(limit=5)[0].seconds == 9.0
+
+
+def test_a_job_without_a_node_is_deleted_when_it_is_stopped(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    app = application(tmp_path)
+    entered = runs.enter(RunDefinition(app, app.workflows[0]))
+
+    def stop(event: Event) -> None:
+        if event.kind == "run-started":
+            runs.stop(entered.name)
+
+    record = runs.drive(entered.name, environment=lambda _: {}, observe=stop)
+    assert (record.state, record.error) == ("stopped", None)
+    assert cluster.get("Job", entered.name, NAMESPACE) is None
+
+
+def test_what_pods_cannot_do_is_refused_before_a_run(runs: KubernetesRuns, tmp_path: Path) -> None:
+    def refused(error: type[Exception], match: str, **fields: Any) -> None:
+        app = application(tmp_path, **fields)
+        with pytest.raises(error, match=match):
+            runs.check(RunDefinition(app, app.workflows[0]))
+
+    (tmp_path / "solve").write_text("#!/bin/sh\n")
+    refused(UnsupportedError, "under Open MPI", flavor="mpich")
+    refused(UnsupportedError, r"resources_per_task\.gpu", resources_per_task=sf.Resources(gpu=1))
+    refused(InvalidError, r"allow it: chmod \+x solve", mainfile="solve")
+    refused(InvalidError, "64 cores for its 64 tasks, and 8 are there", n_tasks=64)
+    refused(UnsupportedError, r"affinity\.near cannot", affinity=sf.Affinity(near=["ring"]))
+    refused(InvalidError, "no node has the labels disk=ssd", affinity=sf.Affinity(node_selector={"disk": "ssd"}))
+    refused(InvalidError, "is not in the application's folder", mainfile="/bin/true")
+
+
+def test_a_volume_is_mounted_by_all_pods_and_refused_where_they_would_wait_for_ever(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    fields: dict[str, Any] = {"profile": "memory", "n_nodes": 2, "volume": "meshes"}
+    app = application(tmp_path, **fields)
+    with pytest.raises(InvalidError, match=f"no PersistentVolumeClaim 'meshes' in the namespace '{NAMESPACE}'"):
+        runs.plan(app, app.workflows[0])
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "meshes", "namespace": NAMESPACE},
+    }
+    cluster.create({**claim, "spec": {"accessModes": ["ReadWriteOnce"]}})
+    with pytest.raises(InvalidError, match="planned on 2 nodes, and the claim 'meshes' is ReadWriteOnce"):
+        runs.plan(app, app.workflows[0])
+    one = application(tmp_path, volume="meshes")
+    assert runs.plan(one, one.workflows[0]).steps
+    cluster.patch("PersistentVolumeClaim", "meshes", NAMESPACE, {"spec": {"accessModes": ["ReadWriteMany"]}})
+    *_, gang = runs.manifests(app, app.workflows[0])
+    for task in gang["spec"]["tasks"]:
+        [container] = task["template"]["spec"]["containers"]
+        claims = [one.get("persistentVolumeClaim") for one in task["template"]["spec"]["volumes"]]
+        assert {"claimName": "meshes"} in claims
+        assert {"name": "results", "mountPath": "/scanflow/outputs"} in container["volumeMounts"]
+        [folder] = [one["value"] for one in container["env"] if one["name"] == "SCANFLOW_OUTPUT_DIR"]
+        assert folder.startswith("/scanflow/outputs/")
+        assert folder.endswith("/ring")
+
+
+def test_a_launchers_log_is_taken_apart_by_rank() -> None:
+    lines = [
+        b"[1,0]<stdout>:a",
+        b"mpirun: hello",
+        b"[prterun-h-7@1,12]<stderr>:b",
+        b"[1,0]<stdout>:##scanflow ended 139",
+    ]
+    found = parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], several=True)
+    assert found.ranks == {(0, "stdout"): b"a\n", (12, "stderr"): b"b\n"}
+    assert found.whole == {"stdout": b"[0] a\n", "stderr": b"mpirun: hello\n[12] b\n"}
+    assert found.ended == {0: ("3", 139)}
+
+
+def test_a_line_that_mpirun_tags_in_its_middle_is_one_line() -> None:
+    def parse(*lines: bytes, **given: Any) -> Any:
+        return parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], several=True, **given)
+
+    found = parse(
+        b"[1,0]<stdout>:ranks[1,0]<stdout>: [1,0]<stdout>:4[1,0]<stdout>:",
+        b"[1,0]<stdout>:one[1,1]<stdout>:two[1,0]<stdout>:",
+        b"[1,1]<stdout>:[1,0]<stdout>:##scanf[1,0]<stderr>:lost",
+        b"mpirun: a[1,1]<stdout>:##scanflow ended 0",
+    )
+    assert found.ranks == {(0, "stdout"): b"ranks 4\none\n", (0, "stderr"): b"lost\n", (1, "stdout"): b"two\n"}
+    assert found.whole["stdout"] == b"[0] ranks 4\n[0] one\n[1] two\n"
+    assert found.whole["stderr"] == b"[0] lost\nmpirun: a\n"
+    assert (found.parts, found.ended) == ({(0, "stdout"): b"##scanf"}, {1: ("3", 0)})
+    more = parse(b"[1,0]<stdout>:low ended 7", parts=found.parts)
+    assert (more.parts, more.ended, more.ranks) == ({}, {0: ("0", 7)}, {})
+
+
+def test_a_line_that_ranks_did_not_end_is_kept_when_they_have(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"ranks": [{}, {}]}')
+    output = RankOutput(tmp_path, tmp_path / "attempt")
+    output.add([LogLine("1", b"[1,0]<stdout>:what \xff was[1,1]<stdout>:hello")])
+    assert (tmp_path / "attempt" / "stdout.log").read_bytes() == b"[1] hello\n"
+    output.add([], over=True)
+    assert (tmp_path / "attempt" / "stdout.log").read_bytes() == b"[1] hello\n[0] what \xff was\n"
+    output.add([], over=True)
+    assert output.read().parts == ()
+
+
+def test_how_a_job_stands_is_read_from_its_pods() -> None:
+    job: Manifest = {"kind": "Job", "metadata": {"name": "j"}, "status": {"state": {"phase": "Pending"}}}
+    queued = see(job, [])
+    assert queued.state == "pending"
+    assert str(queued.waiting) == "Queued: its queue has no room for all of its pods yet."
+    lost = {
+        "metadata": {"name": "j-group-0-0", "labels": {"scanflow.dev/mpi-role": "worker"}},
+        "spec": {"nodeName": "n0"},
+        "status": {"phase": "Failed", "reason": "Evicted"},
+    }
+    assert see(job, [lost]).lost == {"j-group-0-0": "Evicted"}
+    mpi: Manifest = {"kind": "MPIJob", "metadata": {"name": "j"}}
+    mpi["status"] = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Failed", "status": "True"}]}
+    assert (see(mpi, []).state, see(mpi, []).over) == ("failed", True)

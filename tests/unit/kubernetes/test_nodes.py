@@ -1,0 +1,59 @@
+"""What kubelets say of themselves."""
+
+from __future__ import annotations
+
+import json
+
+from scanflow.backends.kubernetes.nodes import kubelet_policies
+from scanflow.errors import UnavailableError
+from scanflow.testing.cluster import MemoryCluster
+
+
+def add_node(cluster: MemoryCluster, name: str, **spec: object) -> None:
+    cluster.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name},
+            "spec": spec,
+            "status": {
+                "allocatable": {"cpu": "1500m", "memory": "2Gi"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+    )
+
+
+def test_each_node_says_its_policies() -> None:
+    cluster = MemoryCluster()
+    add_node(cluster, "b", unschedulable=True)
+    add_node(cluster, "a")
+    add_node(cluster, "control", taints=[{"key": "control", "effect": "NoSchedule"}])
+    said = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static", "topologyManagerPolicy": "restricted"}
+    cluster.documents["/api/v1/nodes/a/proxy/configz"] = json.dumps({"kubeletconfig": said})
+    cluster.documents["/api/v1/nodes/b/proxy/configz"] = json.dumps({"kubeletconfig": {}})
+    a, b, control = kubelet_policies(cluster)
+    assert tuple(a) == ("a", True, 1.5, 2 * 2**30, "static", "Static", "restricted", "")
+    assert a.pins
+    assert (b.node, b.schedulable, b.cpu_manager, b.pins) == ("b", False, "none", False)
+    assert (control.schedulable, control.cpu_manager) == (False, None)
+    assert "could not find" in control.why
+
+
+def test_a_node_that_is_not_ready_takes_no_pods() -> None:
+    cluster = MemoryCluster()
+    add_node(cluster, "a")
+    cluster.edit("Node", "a", None, {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
+    (found,) = kubelet_policies(cluster)
+    assert not found.schedulable
+
+
+def test_a_kubelet_that_does_not_answer_is_said() -> None:
+    class Silent(MemoryCluster):
+        def text(self, path: str, *, timeout_s: float | None = None) -> str:  # noqa: ARG002
+            raise UnavailableError(f"the kubelet is away: {path}")
+
+    cluster = Silent()
+    add_node(cluster, "a")
+    (found,) = kubelet_policies(cluster)
+    assert (found.cpu_manager, found.why) == (None, "the kubelet is away: /api/v1/nodes/a/proxy/configz")

@@ -1,0 +1,350 @@
+"""Services from the first deployment to the end, on a cluster in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.kubernetes.cluster import ConflictError
+from scanflow.backends.kubernetes.differences import differences
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import selector
+from scanflow.backends.kubernetes.online.store import ServiceStore
+from scanflow.backends.service_change import ServiceChange
+from scanflow.errors import (
+    InternalError,
+    InvalidError,
+    NotFoundError,
+    ScanflowError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
+from tests.unit.kubernetes.served import NAMESPACE, READY, Served
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    return Served(tmp_path)
+
+
+def test_a_service_is_deployed_changed_and_removed(served: Served) -> None:
+    record = served.deploy()
+    assert (record.state, record.generation, record.settled, record.previous) == ("ready", 1, 1, False)
+    assert [one.state for one in record.instances] == ["ready"]
+    assert served.answering() == {"r1"}
+    assert [one.state for one in served.change(instances=3).instances] == ["ready"] * 3
+    swapped = served.deploy(3)
+    assert (swapped.previous, swapped.settled, served.answering()) == (True, swapped.generation, {"r3"})
+    assert list(served.there("Deployment")) == ["serving-r3"], "what nothing points at is taken away"
+    served.change(rollback=True)
+    assert len(served.answering()) == 1
+    served.services.delete("serving", observe=lambda _: None)
+    for kind in ("Deployment", "Service", "ConfigMap", "Pod"):
+        assert served.cluster.find(kind, NAMESPACE, labels=selector(service="serving"))[0] == [], kind
+    with pytest.raises(NotFoundError, match="There is no service 'serving'"):
+        served.services.service("serving")
+
+
+def test_what_a_deployment_would_make_and_change_is_told_before(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVING_TOKEN", "secret")
+    served.serving = sf.Serving(auth="env:SERVING_TOKEN")
+
+    def planned(by: int) -> dict[str, str]:
+        app = served.app(by)
+        made = served.services.manifests(app, app.workflow("serving"))
+        return {f"{one.kind} {one.name}": one.change for one in differences(served.cluster, made)}
+
+    first = planned(2)
+    assert served.cluster.get("Namespace", NAMESPACE) is None, "nothing is made"
+    assert set(first.values()) == {"create"}
+    assert {"Deployment serving-r1", "Service serving", "Service serving-r1", "Secret service-serving-token"} < set(
+        first
+    )
+    served.deploy()
+    there = [served.cluster.get(kind, name, NAMESPACE) for kind, name in map(str.split, first)]
+    assert all(there), "and no more is made"
+    again = planned(3)
+    assert (again["Deployment serving-r2"], again["Service serving"]) == ("create", "change")
+    assert again["Secret service-serving-token"] == "none"
+
+
+def test_a_backup_is_told_for_whom_it_answers_before_it_may_have_to(served: Served) -> None:
+    served.others = ("spare", "third")
+
+    def names(service: str) -> list[str]:
+        """Return the names that its instances, as they are there now, answer under beside its own."""
+        pods, _ = served.cluster.find("Pod", NAMESPACE, labels=selector(service=service))
+        (pod,) = pods
+        (volume,) = (one for one in pod["spec"]["volumes"] if one["name"] == "service")
+        made = served.cluster.get("ConfigMap", volume["configMap"]["name"], NAMESPACE)
+        assert made is not None
+        return list(json.loads(made["data"]["instance.json"])["aliases"])
+
+    served.deploy()
+    with pytest.raises(NotFoundError, match=r"serves no 'spar' that could be a backup.*Deploy it first"):
+        served.change(backup="spar")
+    for name in served.others:
+        served.deploy(name=name)
+    assert names("spare") == []
+    with pytest.raises(UsageError, match="chain of backups"):
+        served.change(backup="serving")
+    assert served.change(backup="spare").backup == "spare"
+    assert names("spare") == ["serving"]
+    with pytest.raises(UsageError, match="'spare' is the backup of 'serving'"):
+        served.services.delete("spare", observe=lambda _: None)
+    served.deploy(3, name="spare")
+    assert names("spare") == ["serving"], "a deployment of its own takes nothing from the other one"
+    served.services.change("spare", ServiceChange(rollback=True), key=None, observe=lambda _: None)
+    assert names("spare") == ["serving"]
+    served.serving = sf.Serving(backup="third")
+    assert served.deploy(2).backup == "third"
+    assert names("third") == ["serving"], "as the application is written now"
+    assert served.change(backup="").backup is None
+    served.services.delete("third", observe=lambda _: None)
+
+
+def test_a_change_that_was_asked_for_with_a_key_is_made_once(served: Served) -> None:
+    first = served.deploy(key="a")
+    version = served.cluster.find("Pod")[1]
+    assert served.deploy(key="a").generation == first.generation
+    assert served.cluster.find("Pod")[1] == version, "nothing was written"
+    grown = served.change(instances=2, key="b")
+    assert served.change(instances=2, key="b").generation == grown.generation
+
+
+def test_instances_that_see_no_difference_stay(served: Served) -> None:
+    served.deploy()
+    before = set(served.there("Pod"))
+    assert set(served.there("Pod")) == before
+    served.change(instances=2)
+    assert before < set(served.there("Pod"))
+
+
+def broken(_pod: Manifest) -> Manifest:
+    ended = {"exitCode": 78, "message": "ValueError: less than nothing", "reason": "Error"}
+    return {"phase": "Running", "containerStatuses": [{"name": "instance", "state": {"terminated": ended}}]}
+
+
+def imageless(_pod: Manifest) -> Manifest:
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "nowhere/none:1"'}
+    return {"phase": "Pending", "containerStatuses": [{"name": "instance", "state": {"waiting": waiting}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(broken, "less than nothing"), (imageless, "nowhere/none:1.*SCANFLOW_KUBERNETES_PULL_SECRET")]
+)
+def test_a_change_that_cannot_be_is_given_up_and_what_served_is_served_on(
+    served: Served, status: Callable[[Manifest], Manifest], said: str
+) -> None:
+    served.deploy()
+    served.status = lambda pod: READY if pod["metadata"]["labels"]["scanflow.dev/revision"] == "r1" else status(pod)
+    with pytest.raises(UsageError, match=f"(?s)did not come into effect: .*{said}.*served on"):
+        served.deploy(3)
+    record = served.services.service("serving")
+    assert (record.state, record.current and record.current.id, served.answering()) == ("ready", "r1", {"r1"})
+    assert record.error
+    assert list(served.there("Deployment")) == ["serving-r1"]
+
+
+def test_a_first_deployment_that_cannot_be_says_so_until_there_is_a_better_one(served: Served) -> None:
+    served.status = broken
+    with pytest.raises(UsageError, match=r"could not be deployed: .*less than nothing.*scanflow delete serving"):
+        served.deploy()
+    record = served.services.service("serving")
+    assert (record.state, record.error) == ("failed", "ValueError: less than nothing")
+    served.status = lambda _: READY
+    assert served.deploy(3).state == "ready"
+
+
+def test_what_is_waited_for_too_long_is_named_and_gone_on_with(tmp_path: Path) -> None:
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "2 Insufficient cpu."}
+    served = Served(tmp_path, status=lambda _: {"phase": "Pending", "conditions": [unplaced]}, timeout_s=0.01)
+    with pytest.raises(UnavailableError, match="not in effect after 0 s"):
+        served.deploy(key="a")
+    record = served.services.service("serving")
+    assert (record.state, record.settled) == ("starting", 0)
+    assert record.error == (
+        "Unschedulable: 2 Insufficient cpu. Ask for fewer cores, stop what holds them, or add a node. Look: kubectl "
+        "describe nodes"
+    )
+    for name in served.there("Pod"):
+        served.cluster.patch("Pod", name, NAMESPACE, {"status": READY})
+    assert served.deploy(key="a").settled == 1
+
+
+def test_pods_that_are_not_let_in_are_told_and_given_up(served: Served) -> None:
+    served.deploy()
+    message = 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1'
+    condition = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+
+    def deny(cluster: Any, deployment: Manifest) -> None:
+        names = [one for one in served.there("Pod") if one.startswith(f"{deployment['metadata']['name']}-")]
+        for name in names[1:]:
+            cluster.delete("Pod", name, NAMESPACE)
+        denied = deployment["spec"].get("replicas", 1) > 1
+        status = {"observedGeneration": deployment["metadata"]["generation"], "conditions": [condition] * denied}
+        cluster.patch("Deployment", deployment["metadata"]["name"], NAMESPACE, {"status": status}, subresource="status")
+
+    served.cluster.play("Deployment", deny)
+    with pytest.raises(UsageError, match=rf"Deployment {NAMESPACE}/serving-r1 is let in.*exceeded quota.*served on"):
+        served.change(instances=3)
+    assert any("kubectl describe quota" in text for text in served.told)
+    assert served.services.service("serving").shape.instances == 1
+
+
+@pytest.mark.parametrize("kind", ["SeldonDeployment", "InferenceService"])
+def test_an_engine_that_is_missing_is_named_before_anything_is_made(tmp_path: Path, kind: str) -> None:
+    engine = "seldon" if kind == "SeldonDeployment" else "kserve"
+    served = Served(tmp_path, unknown=(kind,), serving=engine)
+    with pytest.raises(UnsupportedError, match=rf"no {kind} .*SCANFLOW_KUBERNETES_SERVING=deployment"):
+        served.deploy()
+    assert served.cluster.get("Namespace", NAMESPACE) is None
+
+
+WRITES = {"apply", "create", "patch", "delete"}
+
+
+def writes_of(served: Served) -> int:
+    return sum(one.verb in WRITES and one.kind != "Pod" for one in served.cluster.calls)
+
+
+def test_whoever_is_stopped_at_any_moment_another_goes_on(tmp_path: Path) -> None:
+    whole = Served(tmp_path)
+    whole.deploy()
+    before = writes_of(whole)
+    whole.deploy(3, key="swap")
+    steps = writes_of(whole) - before
+    assert steps > 8
+    for stop in range(1, steps + 1):
+        served, left = Served(tmp_path), [stop]
+        served.deploy()
+
+        def refusal(verb: str, kind: str, _manifest: Manifest, left: list[int] = left) -> ScanflowError | None:
+            if verb not in WRITES or kind == "Pod":
+                return None
+            left[0] -= 1
+            return UnavailableError("killed") if left[0] == 0 else None
+
+        served.cluster.refuse(refusal)
+        with pytest.raises(UnavailableError, match="killed"):
+            served.deploy(3, key="swap")
+        assert served.answering(), f"somebody answers after the step {stop}"
+        record = served.deploy(3, key="swap", services=served.another())
+        assert (record.state, record.settled, record.generation) == ("ready", record.generation, 2), stop
+        for kind in ("Deployment", "Service", "Pod"):
+            assert list(served.there(kind)) == list(whole.there(kind)), (stop, kind)
+
+
+def test_a_service_of_another_application_is_not_taken_over(served: Served) -> None:
+    served.deploy()
+    state = served.cluster.get("ConfigMap", "service-serving", NAMESPACE)
+    assert state is not None
+    document = state["data"]["service.json"].replace('"team":"data"', '"team":"other"')
+    served.cluster.edit("ConfigMap", "service-serving", NAMESPACE, {"data": {"service.json": document}})
+    with pytest.raises(InvalidError, match="by the application 'shop' of team 'other'"):
+        served.deploy(3)
+
+
+def test_a_service_that_cannot_be_read_is_named(served: Served) -> None:
+    served.deploy()
+    served.cluster.edit("ConfigMap", "service-serving", NAMESPACE, {"data": {"service.json": "{"}})
+    with pytest.raises(InternalError, match=rf"ConfigMap {NAMESPACE}/service-serving holds no service"):
+        served.services.services()
+
+
+def test_a_change_is_made_on_what_another_wrote_meanwhile(served: Served) -> None:
+    served.deploy()
+    store, other = ServiceStore(served.cluster), list[Any]()
+
+    def make(now: Any) -> Any:
+        if not other:
+            other.append(store.change("serving", lambda found: found and found.with_key("theirs")))
+        return now.with_key("ours")
+
+    changed = store.change("serving", make)
+    assert changed is not None
+    assert set(changed.changes) >= {"theirs", "ours"}
+    assert store.get("serving").state == changed
+
+
+def test_an_instance_on_a_dead_node_is_named_and_not_waited_for(served: Served) -> None:
+    served.deploy()
+    (old,) = served.there("Pod")
+    gone = {"finalizers": ["test/its-kubelet"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    served.cluster.edit("Pod", old, NAMESPACE, {"metadata": gone, "spec": {"nodeName": "n7"}})
+    record = served.deploy(3)
+    assert (record.state, record.settled) == ("ready", record.generation)
+    assert any(f"instance {old} on n7 was to end and has not" in text for text in served.told)
+    served.services.delete("serving", observe=lambda _: None)
+    with pytest.raises(NotFoundError):
+        served.services.service("serving")
+
+
+def once(served: Served, verb: str, kind: str, then: Callable[[], object], *, skip: int = 0) -> None:
+    """Do something just before the cluster is asked so, once; an error from it is the answer."""
+    left = [skip]
+
+    def before(asked: str, of: str, _manifest: Manifest) -> ScanflowError | None:
+        if (asked, of) != (verb, kind) or left[0] < 0:
+            return None
+        left[0] -= 1
+        done = then() if left[0] < 0 else None
+        return done if isinstance(done, ScanflowError) else None
+
+    served.cluster.refuse(before)
+
+
+@pytest.mark.parametrize("verb", ["apply", "patch"])
+def test_an_object_that_changes_while_it_is_brought_about_is_no_reason_to_give_up(served: Served, verb: str) -> None:
+    served.deploy()
+    once(served, verb, "Deployment", lambda: ConflictError("the object has been modified"))
+    assert served.deploy(3, instances=2).settled == 2
+    assert served.answering() == {"r2"}
+
+
+def test_what_somebody_deletes_while_it_is_waited_for_is_made_again(served: Served) -> None:
+    served.deploy()
+    once(served, "patch", "Deployment", lambda: served.cluster.delete("Deployment", "serving-r2", NAMESPACE))
+    assert served.deploy(3, instances=2).settled == 2
+    assert served.answering() == {"r2"}
+
+
+@pytest.mark.parametrize("moment", ["SeldonDeployment", "Service"])
+def test_who_is_late_takes_away_nothing_that_is_wanted_by_now(served: Served, moment: str) -> None:
+    """Another's change comes into effect between the last look and what follows it."""
+    served.deploy()
+    other = served.another()
+    once(served, "find", moment, lambda: served.deploy(5, services=other))
+    served.deploy(3)
+    assert served.answering() == {"r3"}
+    assert list(served.there("Deployment")) == ["serving-r3"]
+    assert set(served.there("Service")) == {"serving", "serving-r3"}
+    assert served.services.service("serving").state == "ready"
+
+
+def test_what_is_deployed_while_it_is_deleted_leaves_nothing_behind(served: Served) -> None:
+    once(served, "apply", "Deployment", lambda: served.another().delete("serving", observe=lambda _: None))
+    with pytest.raises(NotFoundError, match="deleted meanwhile"):
+        served.deploy()
+    for kind in ("Deployment", "Service", "Pod"):
+        assert served.there(kind) == {}, kind
+
+
+def test_a_service_that_another_deploys_again_is_not_forgotten_by_who_deletes_it(served: Served) -> None:
+    served.deploy()
+
+    def again() -> None:
+        undeleted = ServiceStore(served.cluster)
+        undeleted.change("serving", lambda now: now and now.model_copy(update={"deleted": False}))
+
+    once(served, "delete", "ConfigMap", again, skip=1)
+    served.services.delete("serving", observe=lambda _: None)
+    assert ServiceStore(served.cluster).find("serving") is not None
