@@ -52,9 +52,11 @@ def yield_cpu(pid: int, behind: bool) -> bool:
     """Let other processes come before that one's session on the CPUs, or no longer; say whether that was possible.
 
     Unlike its own niceness, that of its session's scheduling group (``sched_autogroup``) can be taken back without
-    privilege.
+    privilege. A session that another process leads is left as it is: the terminal that somebody works in is one.
     """
     try:
+        if os.getsid(pid) != pid:
+            return False
         Path(f"/proc/{pid}/autogroup").write_text(str(_BEHIND if behind else 0), encoding="ascii")
     except OSError:
         return False  # there is none, or it was changed a moment ago

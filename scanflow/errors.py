@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "AccessDeniedError", "AlreadyRunningError", "InternalError", "InvalidError", "MissingExtraError", "NotFoundError",
-    "ScanflowError", "ServiceFailedError", "StepFailedError", "UnavailableError", "UnsupportedError", "UsageError",
-    "did_you_mean",
+    "AccessDeniedError", "AlreadyRunningError", "ForbiddenError", "InternalError", "InvalidError", "MissingExtraError",
+    "NotFoundError", "ScanflowError", "ServiceFailedError", "StepFailedError", "UnavailableError", "UnsupportedError",
+    "UsageError", "did_you_mean",
 ]  # fmt: skip
 
 
@@ -30,6 +30,10 @@ class NotFoundError(UsageError, LookupError):
 
 class AccessDeniedError(UsageError):
     """The token is missing or not valid, or the request comes from where none may."""
+
+
+class ForbiddenError(AccessDeniedError):
+    """The token is valid, but its role or its team does not allow that; the message says which one would."""
 
 
 class UnsupportedError(UsageError):

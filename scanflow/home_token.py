@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
 import os
 import secrets
 from pathlib import Path
+from typing import Literal
 
 from scanflow.errors import UnavailableError
 from scanflow.private import open_home, open_private
 
 _PREFIX = "scanflow_"
+
+Role = Literal["viewer", "agent", "editor", "admin"]
+"""What a token lets its holder do: look; send what it wants for the arbiter to decide on, too; change what is its
+team's; make tokens, too."""
 
 
 def token_file(home: Path) -> Path:
@@ -44,8 +51,26 @@ def ensure_home_token(home: Path) -> str:
     return found
 
 
+def keep_home_token(home: Path, token: str) -> None:
+    """Make ``token`` the one of a home."""
+    path = token_file(home)
+    if home_token(home) == token:
+        return
+    open_home(path.parent)
+    draft = path.with_name(f".token-{secrets.token_hex(8)}")
+    with open_private(draft, "x", encoding="ascii") as file:
+        file.write(token + "\n")
+    draft.replace(path)
+
+
 def make_token() -> str:
     return _PREFIX + secrets.token_urlsafe(32)
+
+
+def agents_token(home: str, app: str, team: str) -> str:
+    """Return the token of the agents of a team's application, made of the home's, which it does not tell."""
+    digest = hmac.digest(home.encode(), f"agents\0{team}\0{app}".encode(), "sha256")
+    return _PREFIX + base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
 
 def token_hash(token: str) -> str:

@@ -10,6 +10,7 @@ import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -18,9 +19,10 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-Authenticate: TypeAlias = Callable[[str], Awaitable[str | None]]
-"""Returns whose token it is; None: nobody's."""
+Authenticate: TypeAlias = Callable[[str], Awaitable[object | None]]
+"""Returns who it is whose token that is; None: it is nobody's."""
 
+ANY_HOST = "*"
 _OWN_SITES = frozenset({b"same-origin", b"none"})
 _CHECKED = (b"host", b"origin", b"sec-fetch-site")
 
@@ -49,7 +51,8 @@ class Refusal:
 def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal | None:
     """Return why a request must not be answered because of where it is sent to or comes from; None: it may be.
 
-    ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports.
+    ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports; ``*`` is
+    any, for a program that nobody's loopback leads to.
     """
     given = [(name, value) for name, value in headers if name in _CHECKED]
     if sum(name == b"host" for name, _ in given) > 1:
@@ -122,7 +125,8 @@ def is_loopback_host(name: str) -> bool:
 class RequestGuard:
     """Answer only requests of this origin, for a known host, with a valid token. Pure ASGI middleware.
 
-    The token's owner is in ``scope["state"]["caller"]``. ``authenticate``: None: no token is asked for.
+    The token's owner is in ``scope["state"]["caller"]``; ``scope["state"]["still"]()`` tells whether the token is valid
+    after a while, too. ``authenticate``: None: no token is asked for.
     """
 
     def __init__(
@@ -158,7 +162,8 @@ class RequestGuard:
     async def _refuse_caller(self, scope: Scope, authenticate: Authenticate) -> Refusal | None:
         token = bearer_token(scope["headers"])
         caller = None if token is None else await authenticate(token)
-        scope.setdefault("state", {})["caller"] = caller
+        state = scope.setdefault("state", {})
+        state["caller"], state["still"] = caller, partial(_still, authenticate, token)
         if caller is not None or scope["path"] in self._open:
             return None
         what = "No token was sent." if token is None else "The token is not valid here, or not any more."
@@ -170,9 +175,13 @@ class RequestGuard:
         )
 
 
+async def _still(authenticate: Authenticate, token: str | None) -> bool:
+    return token is not None and await authenticate(token) is not None
+
+
 def _is_allowed(host: bytes, hosts: Collection[str]) -> bool:
     name = host_name(host)
-    return bool(name) and (is_loopback_host(name) or name in hosts)
+    return bool(name) and (is_loopback_host(name) or name in hosts or ANY_HOST in hosts)
 
 
 def _is_own(origin: bytes, host: bytes | None) -> bool:

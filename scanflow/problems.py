@@ -19,6 +19,7 @@ _TYPE = "urn:scanflow:error:"
 _TOLD_AS: Mapping[type[ScanflowError], tuple[int, str]] = {
     errors.AccessDeniedError: (401, "Access denied"),
     errors.AlreadyRunningError: (409, "Somebody else is at it"),
+    errors.ForbiddenError: (403, "The token does not allow that"),
     errors.InternalError: (500, "A defect of scanflow"),
     errors.InvalidError: (422, "A value cannot be accepted"),
     errors.MissingExtraError: (400, "Something optional is not installed"),

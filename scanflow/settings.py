@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from scanflow.errors import InvalidError
+from scanflow.environment_variables import read_settings, variables_of
 from scanflow.home_token import home_token
 from scanflow.http_security import host_name, is_loopback_host
+
+
+def _options(value: Any) -> Any:
+    """Read ``name=value,name=value``."""
+    if not isinstance(value, str):
+        return value
+    pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise ValueError("write name=value, and a comma between two")
+    return {name.strip(): text.strip() for name, _, text in pairs}
 
 
 class Settings(BaseModel):
@@ -34,6 +43,9 @@ class Settings(BaseModel):
     backend: str | None = None
     """``local``, ``memory``, or one that a package adds. Unset: what the application names, else ``local``."""
 
+    backend_options: Annotated[Mapping[str, str], BeforeValidator(_options)] = Field(default_factory=dict)
+    """What the backend is told beside its own variables: ``serving=seldon,kubeconfig=/home/me/kubeconfig``."""
+
     slots: int | None = Field(default=None, ge=1)
     """How many cores steps may hold at once. Unset: the cores this process may use."""
 
@@ -50,13 +62,4 @@ class Settings(BaseModel):
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own)."""
-        source = os.environ if environ is None else environ
-        found = {field: text for field in cls.model_fields if (text := source.get(f"SCANFLOW_{field.upper()}", ""))}
-        try:
-            return cls.model_validate(found)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = f"SCANFLOW_{str(first['loc'][0]).upper()}"
-            raise InvalidError(
-                f"The environment variable {name}={first['input']!r:.60} is not usable: {first['msg']}."
-            ) from error
+        return read_settings(cls, variables_of(cls, "SCANFLOW_"), environ)

@@ -59,6 +59,15 @@ class Revision:
     shadow: bool = False
     """It gets a copy of every request, and its responses are only compared and counted."""
 
+    @property
+    def models(self) -> dict[str, str]:
+        """The address of the version that a node serves, by the node's name."""
+        return {
+            node.name: f"models:/{node.model.name}/{node.model.version}"
+            for node in self.nodes
+            if node.model is not None
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
@@ -116,6 +125,12 @@ class InstanceSpec:
     listen_fd: int = -1
     """The inherited, listening HTTP socket, which all instances share; -1: none until a ``listen`` message."""
 
+    http_port: int = 0
+    """For an instance without a supervisor, which listens by itself; 0: it does not."""
+
+    management_port: int = 0
+    """Where such an instance answers for metrics and its state."""
+
     grpc_port: int | None = None
     """Shared by all instances with SO_REUSEPORT; None: no gRPC."""
 
@@ -141,6 +156,10 @@ class InstanceSpec:
     recording: Recording | None = None
     drain_idle_s: float = 2.0
     """While draining, and after ``ignore``: how long a connection may be idle before it is closed."""
+
+    linger_s: float = 0.0
+    """How long it still takes connections after it was told to end, each for one answer: where others send clients to
+    it and hear of its end late. 0: whoever shares its socket takes them."""
 
     aliases: tuple[str, ...] = ()
     """Services whose backup it is: the whole graph answers under these names too."""

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.edges import Linkable
-from scanflow.app.model import Whole
+from scanflow.app.model import Whole, as_tuple
 from scanflow.app.parameters import Fixed, Parameters
-from scanflow.app.resources import Affinity, Resources
+from scanflow.app.quantities import Duration
+from scanflow.app.resources import Affinity, AffinityMode, Resources
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
 MPIProfile = Literal["cpu", "memory", "network"]
 """What bounds the program (thesis 6.3.1); it decides into how many workers the job is cut."""
+
+MPIPolicy = Literal["scale", "granularity", "none"]
+MPIFlavor = Literal["openmpi", "mpich"]
+MPIRuntime = Literal["podman", "apptainer", "singularity"]
+"""What runs containers on one machine (thesis 3.3)."""
 
 
 class MPIWorkload(Linkable):
@@ -24,7 +31,11 @@ class MPIWorkload(Linkable):
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "MPI workload"))]
     mainfile: str
-    """The program, relative to the application's folder or an absolute path on the machines it runs on."""
+    """The program, relative to the application's folder or an absolute path on the machines it runs on; or a YAML file
+    with ``program`` and fields of the workload."""
+
+    args: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
+    """Arguments of the program, before those that ``parameters`` become."""
 
     parameters: Parameters = Field(default_factory=Fixed)
     n_tasks: Whole = Field(ge=1)
@@ -34,16 +45,36 @@ class MPIWorkload(Linkable):
     """Machines at most (N_n)."""
 
     n_workers: Whole | None = Field(default=None, ge=1)
-    """Workers the tasks are spread over (N_w). Unset: chosen from the profile (thesis Algorithm 2)."""
+    """Workers the tasks are spread over (N_w). Unset: chosen by ``policy`` from the profile (thesis Algorithm 2)."""
+
+    policy: MPIPolicy = "scale"
+    """How Algorithm 2 cuts a job whose workers are not given: one worker a node (``scale``), one a task
+    (``granularity``), or one in all (``none``). A job that the network bounds is never cut."""
 
     resources_per_task: Resources = Resources(cpu=1)
-    profile: MPIProfile | None = None
-    """What bounds the program. Unset: found by a short profiling run."""
+    profile: Literal["cpu", "memory", "network", "auto"] | None = None
+    """What bounds the program. ``auto``: on one machine it is found by a short run before the job, of 30 s at most.
+    Unset: it is not known, and the job is not cut."""
+
+    flavor: MPIFlavor | None = None
+    """Whose ``mpirun``. Unset: the one that is installed; Open MPI where both are."""
 
     oversubscribe: bool = False
     """Allow more tasks than cores."""
 
+    timeout: Duration = None
+    """The longest the job may take; then it is ended, and the ranks that had not ended are named."""
+
     image: str | None = None
+    runtime: MPIRuntime | None = None
+    """On one machine: what runs each rank in a container of ``image``, in which ``mainfile`` is a path. Unset: ranks
+    are processes of the machine."""
+
+    volume: Annotated[str | None, AfterValidator(lambda name: name and check_name(name, "volume"))] = None
+    """On Kubernetes: the PersistentVolumeClaim of the environment that ``$SCANFLOW_OUTPUT_DIR`` of all ranks is on;
+    ``scanflow-outputs`` is that of batch steps. Unset: what ranks write into files is gone with their pods. On one
+    machine it is the run's own folder."""
+
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
 
     @model_validator(mode="after")
@@ -53,8 +84,24 @@ class MPIWorkload(Linkable):
             raise InvalidError(
                 f"{who} has {self.n_tasks} tasks for {self.n_nodes} nodes. Write n_nodes={self.n_tasks} or less."
             )
+        if self.runtime is not None and self.image is None:
+            raise InvalidError(f"{who} has a runtime for containers, and no image. Write image='...' too.")
         if self.n_workers is not None and self.n_workers > self.n_tasks:
             raise InvalidError(
                 f"{who} has {self.n_tasks} tasks for {self.n_workers} workers. Write n_workers={self.n_tasks} or less."
             )
         return self
+
+    @property
+    def timeout_s(self) -> float | None:
+        return None if self.timeout is None else float(self.timeout)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory of all its tasks; None: they say nothing of theirs."""
+        one = self.resources_per_task.memory_bytes
+        return None if one is None else one * self.n_tasks
+
+    @property
+    def mode(self) -> AffinityMode:
+        return self.affinity.mode if isinstance(self.affinity, Affinity) else "any"

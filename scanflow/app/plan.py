@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -48,6 +49,21 @@ class PlannedInstance(BaseModel):
     threads: int
 
 
+class PlannedObject(BaseModel):
+    """What would become of one object of the place where a workflow runs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    name: str
+    change: Literal["create", "change", "none", "conflict", "refused"]
+    fields: tuple[str, ...] = ()
+    """What changes in one that is there: ``~ .spec.replicas: 1 -> 2``."""
+
+    why: str = ""
+    """Of a conflict or a refusal."""
+
+
 class Plan(BaseModel):
     """A workflow's steps in the order they would start, and the most they would hold at once on given cores.
 
@@ -71,6 +87,8 @@ class Plan(BaseModel):
     """Steps that ask for no memory, so that the peak says nothing of them."""
 
     instances: tuple[PlannedInstance, ...] = ()
+    objects: tuple[PlannedObject, ...] = ()
+    """What would be made or changed in a cluster, held against what is there; elsewhere none."""
 
 
 def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_bytes: int) -> Plan:

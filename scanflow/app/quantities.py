@@ -63,6 +63,17 @@ def format_memory(size: int) -> str:
     return str(size)
 
 
+def round_memory(size: int) -> str:
+    """Return ``size`` bytes for people, to a tenth: ``"4Gi"``, ``"23.5Gi"``, ``"295Mi"``."""
+    exponent = min(4, max(0, (size.bit_length() - 1) // 10))
+    return f"{round(size / 1024**exponent, 1):g}{['', 'Ki', 'Mi', 'Gi', 'Ti'][exponent]}"
+
+
+def format_cpu(cores: float) -> str:
+    """Return cores as Kubernetes has them: ``"2"``, ``"500m"``."""
+    return f"{round(cores * 1000)}m" if cores % 1 else str(int(cores))
+
+
 def parse_duration(value: float | str | timedelta, *, what: str = "duration", zero: bool = False) -> float:
     """Return seconds: ``90``, ``"90s"``, ``"1h30m"``, ``"250ms"``, a ``timedelta``. Messages call it ``what``."""
     if isinstance(value, timedelta):
@@ -117,6 +128,12 @@ def format_duration(seconds: float) -> str:
         return f"{minutes}m {rest:02d}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes:02d}m"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``"1 step"``, ``"2 steps"`` or ``"3 strategies"``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def _split(value: float | str, what: str, example: str) -> tuple[Fraction, str]:

@@ -21,6 +21,10 @@ class _Dumping(_Dumper):  # type: ignore[valid-type, misc]  # chosen when this i
         return True
 
 
+# Hera changes how every dumper of this process writes text of several lines, once it is imported.
+_Dumping.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
+
+
 def read_yaml(text: str) -> Any:
     """Return the document that ``text`` holds; refuse doubled keys, deep nesting and aliases without end."""
     try:

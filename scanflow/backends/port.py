@@ -14,22 +14,30 @@ Conventions of all protocols here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from scanflow.app.application import Application
+from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
+from scanflow.backends.findings import Finding
 from scanflow.backends.records import Observer, RunRecord
 from scanflow.names import RunName
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
+    from scanflow.backends.agents import AgentBackend
+    from scanflow.backends.environments import EnvironmentBackend, ObjectChange
+    from scanflow.backends.schedule import Share
     from scanflow.backends.service_change import Deployment, ServiceChange
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+    from scanflow.placement.mpi.groups import ClusterNode
+    from scanflow.placement.mpi.plan import MPIPlan
     from scanflow.wire import ModelFiles
 
 Stream = Literal["stdout", "stderr", "both"]
@@ -117,6 +125,11 @@ class RunBackend(Protocol):
         Raises:
             UnsupportedError: the place runs functions of files only.
         """
+        ...
+
+    def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:
+        """Forget functions that were last kept before a time, in seconds since the epoch, and that no run names nor
+        ``needed`` has. Return how many those were."""
         ...
 
     def free_name(self) -> RunName:
@@ -209,6 +222,10 @@ class Models(Protocol):
         """Return the version that ``models:/name/3`` or ``models:/name@alias`` names now, its files on this disk."""
         ...
 
+    def find(self, uri: str) -> ModelFiles:
+        """Return the version that an address names now, with an empty path: nothing is fetched."""
+        ...
+
     def remember(self, name: str, version: int, shape: str) -> None:
         """Keep a text with a model version: how it was served."""
         ...
@@ -280,6 +297,12 @@ class OnlineBackend(Protocol):
         """Change a service while it serves; what ``change`` leaves out stays as it is."""
         ...
 
+    def reconcile(self, record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:
+        """Do what is due for a service, and return what change of it is due, for the caller to ask for. It waits for
+        nothing. A server calls it about once a second for each service. Where each has a supervisor, nothing is due.
+        ``observe`` is told what others had changed or removed of it, and that it was put right."""
+        ...
+
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
         """Answer the requests that were read, then remove a service with all that it has. Returns when it is gone.
 
@@ -288,8 +311,11 @@ class OnlineBackend(Protocol):
         """
         ...
 
-    def services(self) -> list[ServiceRecord]:
-        """Return all services, by name. Starts nothing."""
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:
+        """Return all services, by name. Starts nothing.
+
+        Without ``instances`` those of a service that is ready may be left out, where looking at them costs much.
+        """
         ...
 
     def service(self, name: str) -> ServiceRecord:
@@ -306,6 +332,30 @@ class OnlineBackend(Protocol):
         ...
 
 
+class Lease(Protocol):
+    """What one holder at a time has, so that of several servers one acts. It is lost unless taken again in time."""
+
+    def take(self) -> bool:
+        """Take it where nobody holds it, or keep it; return whether it is held."""
+        ...
+
+    def release(self) -> None:
+        """Let another take it at once, if it is held."""
+        ...
+
+
+class HostedProgram(Protocol):
+    """A program that runs in a place itself."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield what it writes, as it comes, until it ends."""
+        ...
+
+    def read(self, path: str) -> str:
+        """Return a file that it has, while it runs."""
+        ...
+
+
 class Backend(Protocol):
     """One place. What it cannot do at all raises ``UnsupportedError`` when it is asked for."""
 
@@ -319,6 +369,85 @@ class Backend(Protocol):
 
     def mpi(self) -> RunBackend:
         """Return what runs MPI jobs."""
+        ...
+
+    def agents(self, *, ended: Callable[[], None]) -> AgentBackend:
+        """Return what hosts agents. ``ended`` is called, in another thread, when one that was started through it has
+        ended, where the place tells at once; elsewhere the next look shows it."""
+        ...
+
+    def lease(self, name: str, *, holder: str, duration_s: float) -> Lease:
+        """Return the lease of that name, for a holder that is named as no other is."""
+        ...
+
+    def objects(self, app: Application, workflow: Workflow) -> list[ObjectChange]:
+        """Return what running or serving a workflow would make and change, where a place is made of objects. Changes
+        nothing."""
+        ...
+
+    def environments(self) -> EnvironmentBackend:
+        """Return what keeps environments, where these are more than folders that the first run makes."""
+        ...
+
+    def tracker(self, app: Application) -> str | None:
+        """Return the address at which the tasks of runs reach their tracker, where it is this place that decides; None:
+        it is the one that whoever starts a run has."""
+        ...
+
+    def program(self, command: Sequence[str], environment: Mapping[str, str]) -> AbstractContextManager[HostedProgram]:
+        """Lend a program that runs in the place itself, with the rights of a server; it is removed at the end.
+
+        Args:
+            command: Of a module that scanflow has.
+            environment: Variables beside those by which it finds the place again.
+        """
+        ...
+
+    def doctor(self, *, thorough: bool = False) -> list[Finding]:
+        """Return what the place offers beside this machine, and what to do about what it does not.
+
+        What cannot be looked at is a finding too. With ``thorough`` it may start something, and removes it again.
+        """
+        ...
+
+
+@runtime_checkable
+class JobPlanner(Protocol):
+    """A :class:`RunBackend` that plans MPI jobs on nodes that it can look at."""
+
+    @property
+    def queue(self) -> str:
+        """Where jobs wait that do not fit, for people."""
+        ...
+
+    def job_nodes(self, app: Application, workflow: Workflow) -> Sequence[ClusterNode]:
+        """Return the nodes that a job may be put on, with what they give to jobs."""
+        ...
+
+    def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
+        """Return the plan of a job, by which it would be run now."""
+        ...
+
+
+@runtime_checkable
+class JobBudget(Protocol):
+    """A :class:`RunBackend` without a queue for MPI jobs: who drives several lets those wait that do not fit."""
+
+    def job_share(self, run: str) -> Share | None:
+        """Return what an MPI job takes while it runs; None: the run is of another kind."""
+        ...
+
+    def job_capacity(self) -> Share:
+        """Return what there is for all jobs together."""
+        ...
+
+
+@runtime_checkable
+class JobProfiler(Protocol):
+    """A :class:`RunBackend` that can find out what bounds an MPI program, by a short run of it."""
+
+    def measure_job(self, app: Application, workflow: Workflow) -> tuple[MPIProfile | None, str]:
+        """Return what bounds the program, None where nothing is known of it, and why."""
         ...
 
 

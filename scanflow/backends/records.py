@@ -25,7 +25,7 @@ class Record(BaseModel):
 
     def with_details(self, **details: Any) -> Self:
         """Return a copy with details that only this kind of backend has, as JSON has them."""
-        return type(self).model_validate({**dict(self), **details})
+        return self.model_copy(update=details)
 
 
 class TaskRecord(Record):
@@ -44,6 +44,9 @@ class TaskRecord(Record):
 
     seconds: float | None = None
     exit_code: int | None = None
+    place: str | None = None
+    """Where it runs, where that was decided: a rank's node and CPUs, a pod's node."""
+
     cpu_s: float | None = None
     """User and system time, of the step and what it waited for."""
 

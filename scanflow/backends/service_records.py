@@ -183,6 +183,9 @@ class ServiceRecord(Record):
     """The address of its application's tracker; None: the default one."""
 
     backup: str | None = None
+    ready: int = 0
+    """How many instances of its current revision answer."""
+
     instances: tuple[InstanceRecord, ...] = ()
     revisions: tuple[RevisionRecord, ...] = ()
     source: str | None = None
@@ -227,9 +230,8 @@ class ServiceRecord(Record):
             )
             for one in self.revisions
         ]
-        ready = sum(one.state == "ready" for one in self.instances)
         columns = ("revision", "models", "share", "requests", "errors", "p95")
-        notes = [f"{ready} of {self.shape.instances} instances ready", *filter(None, [self.error])]
+        notes = [f"{self.ready} of {self.shape.instances} instances ready", *filter(None, [self.error])]
         return html_table(f"Service {self.name}, {self.state} at {self.url}", columns, rows, *notes)
 
 

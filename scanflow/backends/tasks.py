@@ -59,6 +59,22 @@ def running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
     return running
 
 
+def logged_task(run: RunRecord, task: str) -> TaskRecord:
+    """Return the task of that name, which has begun.
+
+    Raises:
+        NotFoundError: there is none, or it has no log in this run.
+    """
+    found = {one.task: one for one in run.tasks}.get(StepName(task))
+    if found is not None and found.attempts:
+        return found
+    if found is not None and found.origin:
+        hint = f" Its outputs came from {found.origin!r}."
+    else:
+        hint = did_you_mean(task, [one.task for one in run.tasks if one.attempts])
+    raise NotFoundError(f"The run {run.name!r} has no log of {task!r}.{hint}")
+
+
 def outputs_kept(run: RunRecord, step: str) -> list[TaskRecord]:
     """Return the tasks whose outputs are those of a step, or of one task of it.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
-from scanflow.app.plan import Plan
+from scanflow.app.plan import Plan, PlannedObject
 from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
 from scanflow.deployer.background import BackgroundRun, goes_on
@@ -20,13 +20,14 @@ from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import client_of
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import prepared_environment, tagged
+from scanflow.knowledge.step_environment import prepared_environment, step_environment, tagged
 from scanflow.loading import load_application, refuse_while_loading
 from scanflow.names import RunName
 from scanflow.plugins import load_plugin
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:  # most commands are about runs, and need none of these
+    from scanflow.backends.environments import EnvironmentBackend, ObjectChange
     from scanflow.backends.port import Backend, Models, OnlineBackend, RunBackend, ServiceClient
     from scanflow.backends.service_change import Deployment, ServiceChange
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
@@ -78,11 +79,17 @@ class EmbeddedDeployer(Deployer):
             self.backend = self._open(app.backend)
         return app
 
+    def environments(self, app: Application) -> EnvironmentBackend:
+        """Return what keeps the environments of the backend that an application is on."""
+        self._use(app)
+        return self.backend.environments()
+
     # Runs
 
     def plan(self, request: RunRequest) -> Plan:
         app, chosen = self._use(request.application), request.chosen
-        return (self._online(app) if chosen.type == "online" else self.batch).plan(app, chosen)
+        found = (self._online(app) if chosen.type == "online" else self.batch).plan(app, chosen)
+        return found.model_copy(update={"objects": tuple(map(_planned, self.backend.objects(app, chosen)))})
 
     def define(self, request: RunRequest) -> RunDefinition:
         """Return what the requested run is made of. Of an earlier run it is what that was made of, or ``request.app``.
@@ -211,8 +218,12 @@ class EmbeddedDeployer(Deployer):
     def delete(self, name: str, *, observe: ServiceObserver = _ignore) -> None:
         self.backend.online().delete(name, observe=observe)
 
-    def services(self) -> list[ServiceRecord]:
-        return self.backend.online().services()
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:
+        return self.backend.online().services(instances=instances)
+
+    def reconcile(self, record: ServiceRecord, *, observe: ServiceObserver = _ignore) -> ServiceChange | None:
+        """Do what is due for a service, and return what change of it is due: for whoever looks after services."""
+        return self.backend.online().reconcile(record, observe=observe)
 
     def service(self, name: str) -> ServiceRecord:
         return self.backend.online().service(name)
@@ -237,6 +248,9 @@ class EmbeddedDeployer(Deployer):
     def _environment(self, app: Application, observe: Observer) -> Environment:
         if app.tracker is None:
             return lambda _tags: {}
+        if (own := self.backend.tracker(app)) is not None:
+            known = step_environment(own, app=app.name, team=app.team)
+            return lambda tags: tagged(known, tags)
         uri = app.tracker.uri or self._settings.tracker_uri
         home = self._settings.home.expanduser().absolute()
         variables = prepared_environment(home, app.name, app.team, tracker_uri=uri)
@@ -274,11 +288,11 @@ def open_backend(settings: Settings, name: str | None = None) -> Backend:
     except NotFoundError as error:
         extra = _EXTRAS.get(chosen)
         raise NotFoundError(f"{error} Choose one: SCANFLOW_BACKEND.{f' Or: {extra}' if extra else ''}") from error
-    backend: Backend = factory(settings, lambda tracker: _models(home, tracker or settings.tracker_uri))
+    backend: Backend = factory(settings, lambda tracker: open_models(home, tracker or settings.tracker_uri))
     return backend
 
 
-def _models(home: Path, uri: str | None) -> Models:
+def open_models(home: Path, uri: str | None) -> Models:
     """Return a tracker's registry; MLflow, where it is not loaded, works in a process of its own beside what serves."""
     if "mlflow" not in sys.modules:
         from scanflow.knowledge.registry_subprocess import RegistrySubprocess
@@ -288,3 +302,8 @@ def _models(home: Path, uri: str | None) -> Models:
     from scanflow.knowledge.model_cache import ModelCache
 
     return ModelCache(home / "models", lambda: open_knowledge(home, uri))
+
+
+def _planned(change: ObjectChange) -> PlannedObject:
+    fields = tuple(str(field) for field in change.fields)
+    return PlannedObject(kind=change.kind, name=change.name, change=change.change, fields=fields, why=change.why)

@@ -147,8 +147,9 @@ class Deployer(Protocol):
         """Drain in-flight requests, then delete the service. Models, and what was recorded, are kept."""
         ...
 
-    def services(self) -> list[ServiceRecord]:
-        """Return what is deployed, by name."""
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:
+        """Return what is deployed, by name. Without ``instances`` those of a service that is ready may be left out,
+        which is quicker on a large cluster."""
         ...
 
     def service(self, name: str) -> ServiceRecord:

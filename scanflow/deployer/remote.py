@@ -88,15 +88,21 @@ class RemoteDeployer(Deployer):
         return Plan.model_validate(self._server.post(path_of("runs", "plan"), _new_run(request, self._server)))
 
     def run(self, request: RunRequest, *, observe: Observer = _unseen) -> RunRecord:
-        name = self.begin(request).name
+        (path, body), key = self._run_request(request), self._keys()
         try:
-            return self._ended_run(name, observe)
+            return self._ended_run(self._submit(path, body, key).name, observe)
         except KeyboardInterrupt:
-            # The first one stops the run, and its end is waited for; the second is for us.
+            # The first one stops the run, and its end is waited for; the second is for us. The run may have begun
+            # although its name was not heard: asked for with the same key, it is the same one.
+            name = self._submit(path, body, key).name
             self.stop(name)
             return self._ended_run(name, _unseen)
 
     def begin(self, request: RunRequest) -> RunRecord:
+        return self._submit(*self._run_request(request), self._keys())
+
+    def _run_request(self, request: RunRequest) -> tuple[str, dict[str, Any]]:
+        """Return where a run is asked for, and with what."""
         refuse_while_loading()
         if request.run is None:
             path, body = path_of("runs"), _new_run(request, self._server)
@@ -105,7 +111,10 @@ class RemoteDeployer(Deployer):
         else:
             path = path_of("runs", request.run, "spin")
             body = packed(request.app, self._server) | {"step": request.step, "parameters": dict(request.parameters)}
-        return RunRecord.model_validate(self._server.post(path, body, key=self._keys()))
+        return path, body
+
+    def _submit(self, path: str, body: dict[str, Any], key: str) -> RunRecord:
+        return RunRecord.model_validate(self._server.post(path, body, key=key))
 
     def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = _unseen) -> RunRecord:
         return self._ended_run(self.show(run).name, observe, timeout_s)
@@ -178,7 +187,7 @@ class RemoteDeployer(Deployer):
         begun = self._server.delete(path_of("services", name), key=self._keys())
         self._ended(name, begun["operation"], observe)
 
-    def services(self) -> list[ServiceRecord]:
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002  the server watches them
         return [ServiceRecord.model_validate(one) for one in self._server.get(path_of("services"))]
 
     def service(self, name: str) -> ServiceRecord:

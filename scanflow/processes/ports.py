@@ -88,6 +88,7 @@ def is_free(host: str, port: int) -> bool:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((host, port))
+            made.listen(1)  # as who gets it will: of two sockets that are bound to it, one may
         except OSError:
             return False
     return True

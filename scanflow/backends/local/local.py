@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from scanflow.backends.port import OpenModels, RunBackend
+from scanflow.app.application import Application
+from scanflow.app.workflow import Workflow
+from scanflow.backends.port import HostedProgram, Lease, OpenModels, RunBackend
+from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.errors import UnsupportedError
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
+    from scanflow.backends.environments import EnvironmentBackend, ObjectChange
+    from scanflow.backends.findings import Finding
+    from scanflow.backends.local.agents import LocalAgents
     from scanflow.backends.local.batch.backend import LocalBackend
     from scanflow.backends.local.services.api import LocalServices
-
-LOG_PREDICTIONS = "scanflow.deployer.recording:log_predictions"
-"""What takes recorded predictions to the tracker, loaded by name in a process of its own."""
 
 
 class Local:
@@ -41,4 +46,33 @@ class Local:
         )
 
     def mpi(self) -> RunBackend:
-        raise UnsupportedError("The backend 'local' cannot run MPI jobs.")
+        return self.batch()
+
+    def agents(self, *, ended: Callable[[], None]) -> LocalAgents:
+        from scanflow.backends.local.agents import LocalAgents
+
+        return LocalAgents(self._settings.home.expanduser().absolute(), ended=ended)
+
+    def lease(self, name: str, *, holder: str, duration_s: float) -> Lease:  # noqa: ARG002
+        raise UnsupportedError(
+            "The backend 'local' has no leases: a home has one server at a time anyway. Unset SCANFLOW_SERVER_LEASE"
+        )
+
+    def objects(self, app: Application, workflow: Workflow) -> list[ObjectChange]:  # noqa: ARG002
+        return []
+
+    def tracker(self, app: Application) -> None:  # noqa: ARG002
+        return None
+
+    def environments(self) -> EnvironmentBackend:
+        raise UnsupportedError("The backend 'local' has no environments to make: nothing is to be done before a run.")
+
+    def program(
+        self,
+        command: Sequence[str],  # noqa: ARG002
+        environment: Mapping[str, str],  # noqa: ARG002
+    ) -> AbstractContextManager[HostedProgram]:
+        raise UnsupportedError("The backend 'local' hosts no programs: this is the place itself.")
+
+    def doctor(self, *, thorough: bool = False) -> list[Finding]:  # noqa: ARG002
+        return []

@@ -6,7 +6,7 @@ import copy
 import random
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from scanflow.app.executor import Executor
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.steps import check_parameters, check_result
 from scanflow.app.workflow import Workflow
-from scanflow.backends.app_files import AppFiles
+from scanflow.app_files import AppFiles
 from scanflow.backends.memory.logs import Log, MemoryLogs
 from scanflow.backends.parameters import RESULT, StepInputs
 from scanflow.backends.port import Environment, RunDefinition, Stream
@@ -32,7 +32,7 @@ from scanflow.backends.records import (
     TaskState,
 )
 from scanflow.backends.schedule import StepProgress
-from scanflow.backends.tasks import cut_down, inputs_of_spin, outputs_kept, running_tasks, with_pending
+from scanflow.backends.tasks import cut_down, inputs_of_spin, logged_task, outputs_kept, running_tasks, with_pending
 from scanflow.errors import (
     AlreadyRunningError,
     InvalidError,
@@ -117,6 +117,9 @@ class MemoryBatch:
         raise UnsupportedError(
             f"The backend 'memory' keeps no functions by value, as this of {len(pickled):,} bytes. Put it into a file."
         )
+
+    def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:  # noqa: ARG002
+        return 0
 
     def free_name(self) -> RunName:
         name = make_run_name(self._rng)
@@ -231,11 +234,8 @@ class MemoryBatch:
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> MemoryLogs:
         found = self._run(run)
-        known = found.tasks.get(StepName(task))
-        kept = None if known is None else found.logs.get((known.task, attempt or known.attempts))
-        if kept is None:
-            began = [str(name) for name, _ in found.logs]
-            raise NotFoundError(f"The run {found.record.name!r} has no log of {task!r}.{did_you_mean(task, began)}")
+        one = logged_task(found.complete, task)
+        kept = found.logs.get((one.task, attempt or one.attempts), {})
         chosen = [(name, log) for name, log in kept.items() if stream in {name, "both"}]
         return MemoryLogs(lambda: (chosen, found.tasks[StepName(task)].state != "running"))
 

@@ -10,7 +10,7 @@ from scanflow.app.application import Application
 from scanflow.app.inference import answers
 from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
-from scanflow.backends.app_files import AppFiles
+from scanflow.app_files import AppFiles
 from scanflow.errors import NotFoundError, ServiceFailedError, UnsupportedError, UsageError, did_you_mean
 from scanflow.loading import load_function
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from scanflow.app.application import Application
+from scanflow.app.workflow import Workflow
+from scanflow.backends.environments import EnvironmentBackend, ObjectChange
+from scanflow.backends.findings import Finding
+from scanflow.backends.memory.agents import MemoryAgents
 from scanflow.backends.memory.batch import MemoryBatch
+from scanflow.backends.memory.lease import MemoryLease
 from scanflow.backends.memory.online import MemoryOnline
-from scanflow.backends.port import OpenModels, RunBackend
+from scanflow.backends.port import HostedProgram, OpenModels, RunBackend
 from scanflow.errors import UnsupportedError
 from scanflow.settings import Settings
 
@@ -40,6 +47,9 @@ class Memory:
         """
         self._batch = MemoryBatch(settings or Settings(), clock=clock, sleep=sleep)
         self._online = MemoryOnline(models or {}, clock=clock)
+        self._agents = MemoryAgents()
+        self._leases: dict[str, tuple[str, float]] = {}
+        self._clock = clock
 
     def batch(self) -> MemoryBatch:
         return self._batch
@@ -49,3 +59,29 @@ class Memory:
 
     def mpi(self) -> RunBackend:
         raise UnsupportedError("The backend 'memory' cannot run MPI jobs: it starts no processes.")
+
+    def agents(self, *, ended: Callable[[], None]) -> MemoryAgents:
+        self._agents.listeners.append(ended)
+        return self._agents
+
+    def lease(self, name: str, *, holder: str, duration_s: float) -> MemoryLease:
+        return MemoryLease(self._leases, name, holder, duration_s, self._clock)
+
+    def objects(self, app: Application, workflow: Workflow) -> list[ObjectChange]:  # noqa: ARG002
+        return []
+
+    def tracker(self, app: Application) -> None:  # noqa: ARG002
+        return None
+
+    def environments(self) -> EnvironmentBackend:
+        raise UnsupportedError("The backend 'memory' has no environments to make: nothing is to be done before a run.")
+
+    def program(
+        self,
+        command: Sequence[str],  # noqa: ARG002
+        environment: Mapping[str, str],  # noqa: ARG002
+    ) -> AbstractContextManager[HostedProgram]:
+        raise UnsupportedError("The backend 'memory' hosts no programs: this is the place itself.")
+
+    def doctor(self, *, thorough: bool = False) -> list[Finding]:  # noqa: ARG002
+        return []

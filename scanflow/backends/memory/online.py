@@ -171,6 +171,9 @@ class MemoryOnline:
         self._settle(service, key, observe, log)
         return self._record(service)
 
+    def reconcile(self, _record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:  # noqa: ARG002
+        return None
+
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
         service = self._service(name)
         for other in self._services.values():
@@ -180,7 +183,7 @@ class MemoryOnline:
         del self._services[name]
         observe(Progress(service=name, text="deleted"))
 
-    def services(self) -> list[ServiceRecord]:
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002  they are in memory
         return [self._record(self._services[name]) for name in sorted(self._services)]
 
     def service(self, name: str) -> ServiceRecord:
@@ -336,6 +339,7 @@ class MemoryOnline:
             previous=service.previous is not None or canary is not None,
             tracker=None if tracker is None else tracker.uri,
             backup=_backup(made.workflow),
+            ready=len(service.logs),
             instances=tuple(InstanceRecord(instance=name, state="ready") for name in service.logs),
             revisions=tuple(revisions),
             scaling=made.scaling,

@@ -15,11 +15,13 @@ from scanflow.app.quantities import (
     MAX_DURATION_S,
     MAX_MEMORY,
     MIN_MEMORY,
+    format_cpu,
     format_duration,
     format_memory,
     parse_cpu,
     parse_duration,
     parse_memory,
+    round_memory,
 )
 from scanflow.errors import InvalidError
 from tests.unit.app.making import message, script
@@ -46,6 +48,13 @@ def test_memory_survives_being_written_and_read(size: int) -> None:
     assert parse_memory(format_memory(size)) == size
     assert parse_memory(size) == size
     assert sf.Resources(memory=size).memory_bytes == size
+
+
+@given(st.integers(1, 10**6))
+def test_cores_survive_being_written_and_read(thousandths: int) -> None:
+    text = format_cpu(thousandths / 1000)
+    assert parse_cpu(text) == thousandths / 1000
+    assert text.endswith("m") == bool(thousandths % 1000)
 
 
 @given(st.integers(1, 4096), st.sampled_from(["Mi", "Gi", "Ti", "M", "G", "T"]))
@@ -158,3 +167,10 @@ def test_durations_are_shown_as_people_say_them(seconds: float, shown: str) -> N
 @given(st.floats(0, 1e9))
 def test_every_duration_can_be_shown(seconds: float) -> None:
     assert 4 <= len(format_duration(seconds)) <= 12
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(0, "0"), (1023, "1023"), (2**30 - 1, "1024Mi"), (24_684_084 << 10, "23.5Gi"), (7 << 40, "7Ti")]
+)
+def test_memory_is_told_to_people_in_few_digits(size: int, said: str) -> None:
+    assert round_memory(size) == said

@@ -60,7 +60,11 @@ RIGHT: dict[Any, dict[str, Any]] = {
         (sf.Application, {"workflows": [script("train")]}, "workflows.0 cannot be"),
         (sf.MPIWorkload, {"n_tasks": 0}, "n_tasks cannot be 0: it should be greater than or equal to 1."),
         (sf.MPIWorkload, {"n_task": 1}, "MPIWorkload 'dgemm' has no field 'n_task'. Did you mean 'n_tasks'?"),
-        (sf.MPIWorkload, {"profile": "net"}, "profile cannot be 'net': it should be 'cpu', 'memory' or 'network'."),
+        (
+            sf.MPIWorkload,
+            {"profile": "net"},
+            "profile cannot be 'net': it should be 'cpu', 'memory', 'network' or 'auto'.",
+        ),
         (sf.MPIWorkload, {"resources_per_task": {"cpu": 0}}, "Resources: cpu 0 is not above zero."),
         (sf.MPIWorkload, {"name": "hpcc_dgemm"}, "The MPI workload name 'hpcc_dgemm' cannot be used"),
         (sf.Service, {"role": "MODLE"}, "Service 'cnn': role 'MODLE' is not known. Did you mean 'MODEL'?"),

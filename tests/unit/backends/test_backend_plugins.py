@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from typer.testing import CliRunner
 
 import scanflow as sf
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.errors import NotFoundError
+from scanflow.errors import MissingExtraError, NotFoundError
 from scanflow.settings import Settings
 from scanflow_client.cli.app import app as commands
+from tests.conftest import Cli
 
 TOY = """
 from scanflow.backends.memory import Memory
@@ -85,7 +87,20 @@ def test_a_command_then_a_variable_then_the_application_names_the_backend(
 
 @pytest.mark.usefixtures("package")
 def test_an_unknown_backend_is_refused_with_those_that_are_installed(home: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"no backend 'tou'. Did you mean 'toy'\? Installed: local, memory, toy"):
+    with pytest.raises(
+        NotFoundError, match=r"no backend 'tou'. Did you mean 'toy'\? Installed: kubernetes, local, memory, toy"
+    ):
         EmbeddedDeployer(Settings(home=home, backend="tou"))
-    with pytest.raises(NotFoundError, match=r"pip install 'scanflow\[kubernetes\]'"):
-        EmbeddedDeployer(Settings(home=home, backend="kubernetes"))
+
+
+def test_a_cluster_without_what_speaks_to_it_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightkube", None)
+    monkeypatch.delitem(sys.modules, "scanflow.backends.kubernetes.cluster", raising=False)
+    deployer = EmbeddedDeployer(Settings(home=home, backend="kubernetes"))
+    with pytest.raises(MissingExtraError, match=r"pip install 'scanflow\[kubernetes\]'"):
+        deployer.backend.doctor()
+
+
+def test_the_doctor_looks_at_the_backend_that_is_named(quick_cli: Cli) -> None:
+    (only,) = json.loads(quick_cli("doctor", "--backend", "memory", "--json").stdout)
+    assert only["what"] == "Python"

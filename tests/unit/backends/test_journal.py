@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.local.batch.journal import Journal, JournalRun
+from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.failures import Failure
@@ -169,7 +169,7 @@ def test_eight_processes_write_at_once_and_none_is_turned_away(tmp_path: Path) -
 import random, sys
 from pathlib import Path
 from typing import Any
-from scanflow.backends.local.batch.journal import Journal
+from scanflow.backends.journal import Journal
 from scanflow.backends.records import TaskRecord
 journal = Journal(Path(sys.argv[1]))
 run = journal.create_run(app="a", team="t", workflow="w", parent=Path("/r"), source=None, definition="{}",

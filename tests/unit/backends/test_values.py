@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.backends.local.batch.cache import cache_key, copy_outputs
-from scanflow.backends.local.batch.values import Outputs, as_argument, write_result
 from scanflow.backends.parameters import pick_output
+from scanflow.backends.step_cache import cache_key, copy_outputs
+from scanflow.backends.values import Outputs, as_argument, write_result
 from scanflow.errors import InvalidError, NotFoundError
 
 KEY = b"k" * 32

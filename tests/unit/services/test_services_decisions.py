@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.supervisor.attempts import failures_in_a_row, pause_s
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, ScalingDecision, decide
-from scanflow.backends.local.services.supervisor.backup import Failover, look
-from scanflow.backends.local.services.supervisor.canary import analyse
-from scanflow.backends.local.services.supervisor.metrics import RevisionStats
+from scanflow.backends.service_decisions import Failover, RevisionStats, analyse, look
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.placement.scaling import Load, Recommendation
 

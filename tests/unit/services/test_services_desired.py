@@ -11,11 +11,12 @@ import pytest
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.spec import changes
-from scanflow.backends.local.services.spec.service_spec import ServiceSpec
-from scanflow.backends.local.services.state.desired import DesiredState, change, read_desired
+from scanflow.backends.local.services.state.desired import change, read_desired
 from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import CanaryPolicy, Shape
+from scanflow.backends.service_spec import ServiceSpec
+from scanflow.backends.service_transitions import Recall, applied
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.wire import ModelFiles, Node, Revision
 from tests.waiting import until
@@ -53,12 +54,12 @@ def versions(stored: DesiredState) -> list[tuple[int, float]]:
 
 
 def changed(
-    stored: DesiredState, version: int | None = None, *, recall: changes.Recall = lambda *_: None, **fields: Any
+    stored: DesiredState, version: int | None = None, *, recall: Recall = lambda *_: None, **fields: Any
 ) -> DesiredState:
     if version is None:
-        return changes.applied(stored, ServiceChange(**fields), None, recall, complete)
+        return applied(stored, ServiceChange(**fields), None, recall, complete)
     change = ServiceChange(model=f"models:/digits/{version}", **fields)
-    return changes.applied(stored, change, files(version), recall, complete)
+    return applied(stored, change, files(version), recall, complete)
 
 
 def test_a_change_keeps_what_served_until_it_is_in_effect() -> None:
@@ -91,6 +92,13 @@ def test_a_new_scaling_keeps_the_canary_and_the_instances() -> None:
     )
     off = changed(before.requested(after, replaces=False).settle(), scaling="off", instances=3).definition
     assert (off.scaling, off.shape.instances) == (None, 3)
+
+
+def test_a_backup_is_named_and_taken_away_without_replacing_an_instance() -> None:
+    named = changed(deployed(), backup="spare")
+    assert named.definition.serving.backup == "spare"
+    assert named.definition.spec_hash == deployed().definition.spec_hash
+    assert changed(named.settle(), backup="").definition.serving.backup is None
 
 
 def test_a_first_deployment_that_cannot_be_has_nothing_to_go_back_to() -> None:

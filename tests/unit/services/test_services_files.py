@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
+import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,16 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scanflow.backends.local.services.recorder import take
-from scanflow.backends.local.services.spec.service_spec import ServiceSpec
 from scanflow.backends.local.services.supervisor.attempts import failure_of, limit_logs, numbers, prune
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
-from scanflow.backends.local.services.supervisor.listener import listening_socket
-from scanflow.backends.local.services.supervisor.metrics import RevisionStats, Totals
+from scanflow.backends.local.services.supervisor.listener import listening_socket, reserving_socket
+from scanflow.backends.recorder import take, take_beside
+from scanflow.backends.service_decisions import RevisionStats
+from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import CanaryPolicy, Shape
+from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.processes import ports
-from scanflow.processes.ports import FIRST_PORT, choose_port
+from scanflow.processes.ports import FIRST_PORT, choose_port, is_free
 from scanflow.processes.shims import Exit
 from scanflow.wire import ModelFiles, Node, Revision
 
@@ -96,10 +101,13 @@ def recorded(tmp_path: Path) -> Path:
     folder = tmp_path / "recorded"
     folder.mkdir()
     for number in range(3):
-        np.savez(folder / f"{number}.npz", time=np.array([1.0, 2.0]), revision=np.array(["r1", "r2"]))
+        np.savez(
+            folder / f"{number}.npz",
+            time=np.array([1.0, 2.0]),
+            revision=np.array(["r1", "r2"]),
+            models=np.array(["models:/digits/2"]),
+        )
     (folder / "3.npz.part").touch()
-    state = {"record": {"revisions": [{"id": "r2", "models": {"m": "models:/digits/2"}}]}}
-    (tmp_path / "state.json").write_text(json.dumps(state))
     return folder
 
 
@@ -125,6 +133,29 @@ def test_predictions_that_the_tracker_does_not_take_stay(recorded: Path) -> None
     assert len(list(recorded.glob("*.npz"))) == 3
 
 
+def test_who_records_beside_an_instance_ends_after_it_and_has_tried_again(recorded: Path) -> None:
+    ended, told, taken = threading.Event(), list[str](), list[str]()
+    late = recorded / "late.npz"
+    instance = os.open(recorded, os.O_RDONLY)
+    fcntl.flock(instance, fcntl.LOCK_SH)
+
+    def log(*, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        ended.set()
+        if not told:
+            raise UnavailableError("down")
+        taken.append(file.name)
+        if file.name == "2.npz":  # the instance writes its last, and ends
+            shutil.copy(recorded / "3.npz.part", late)
+            os.close(instance)
+
+    np.savez(recorded / "3", time=np.array([3.0]))
+    (recorded / "3.npz").rename(recorded / "3.npz.part")
+    take_beside(recorded, log, ended=ended, tell=told.append, poll_s=0.01)
+    assert told == ["Predictions wait for the tracker: UnavailableError: down"]
+    assert taken == ["0.npz", "1.npz", "2.npz", "late.npz"]
+    assert list(recorded.glob("*.npz")) == []
+
+
 # Ports
 
 
@@ -148,3 +179,29 @@ def test_a_port_that_is_in_use_is_refused() -> None:
             choose_port(port, host="127.0.0.1", taken=(), what="HTTP")
         with pytest.raises(UnavailableError, match="cannot be listened on"):
             listening_socket("127.0.0.1", port)
+
+
+def test_a_port_that_is_reserved_is_nobodys_but_those_who_share_it() -> None:
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        host, port = listening.getsockname()
+        with socket.create_connection((host, port)) as caller:
+            listening.accept()[0].close()  # first, so that the port is in TIME_WAIT afterwards
+            assert caller.recv(1) == b""
+    with reserving_socket(host, port):
+        assert not is_free(host, port)
+        with pytest.raises(UnavailableError, match=f"{port} of {host} cannot be listened on"):
+            listening_socket(host, port)
+        for _ in range(2):
+            with socket.socket() as sharing:
+                sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                sharing.bind((host, port))
+                sharing.listen()
+                with socket.create_connection((host, port), timeout=5):
+                    sharing.accept()[0].close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, port), timeout=5)
+    assert is_free(host, port)

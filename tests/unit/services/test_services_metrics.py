@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from scanflow.backends.local.services.supervisor.metrics import (
-    MetricsWindow,
-    RevisionStats,
-    ServiceMetrics,
-    between,
-    read_usage,
-)
+from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, read_usage
+from scanflow.backends.service_decisions import RevisionStats, between
+from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_records import quantile
 
 

@@ -14,8 +14,8 @@ from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.grants import UsedCpus, choose, cpus_avoiding, planned, threads_of
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
-from scanflow.backends.local.services.spec.service_spec import ServiceSpec, nodes_of
 from scanflow.backends.service_records import Shape
+from scanflow.backends.service_spec import ServiceSpec, nodes_of
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
 from scanflow.placement.topology import uniform
 from scanflow.wire import ModelFiles

@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from scanflow.app.application import Application
+from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.batch.definition import KeptDefinition, check_supported, ignored_fields
+from scanflow.backends.definition import definition_of, enter_run, redefine_run
+from scanflow.backends.job_times import MPI
+from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kept_functions import forget_functions, keep_function
+from scanflow.backends.local.batch.definition import check_supported, ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
-from scanflow.backends.local.batch.journal import Journal, JournalRun
 from scanflow.backends.local.batch.launch import Launcher
-from scanflow.backends.local.batch.pickles import home_key, write_signed
-from scanflow.backends.local.batch.values import Outputs
 from scanflow.backends.local.layout import Home, RunFolder
-from scanflow.backends.local.log_files import FileLogs
+from scanflow.backends.local.mpi.claims import neighbours
+from scanflow.backends.local.mpi.job import as_batch, is_job, job_of, measure_here, plan_workload
+from scanflow.backends.log_files import FileLogs
+from scanflow.backends.pickles import home_key
 from scanflow.backends.port import Environment, RunDefinition, Stream
+from scanflow.backends.rank_files import rank_logs, rank_tasks
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
-from scanflow.backends.schedule import Budget
-from scanflow.backends.tasks import cut_down, inputs_of_spin, outputs_kept, running_tasks, with_pending
-from scanflow.disk import disk_error
-from scanflow.errors import (
-    AlreadyRunningError,
-    NotFoundError,
-    UnavailableError,
-    UnsupportedError,
-    UsageError,
-    did_you_mean,
+from scanflow.backends.schedule import Budget, Share
+from scanflow.backends.tasks import (
+    cut_down,
+    inputs_of_spin,
+    logged_task,
+    outputs_kept,
+    running_tasks,
+    split_task,
+    with_pending,
 )
+from scanflow.backends.values import Outputs
+from scanflow.disk import disk_error
+from scanflow.errors import AlreadyRunningError, UnavailableError, UnsupportedError, UsageError
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import this_machine
+from scanflow.placement.mpi.groups import ClusterNode
+from scanflow.placement.mpi.here import node_of, plan_here
+from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.placement.sysfs import read_topology
 from scanflow.private import open_home, private_folder
 from scanflow.processes.files import is_locked, only_driver
 from scanflow.processes.shims import stop_attempt
@@ -49,7 +61,10 @@ POLL_S = 0.01
 
 
 class LocalBackend:
-    """Runs batch workflows on this machine. It holds nothing open between calls; any process may call for any run."""
+    """Runs batch workflows and MPI jobs on this machine.
+
+    It holds nothing open between calls; any process may call for any run.
+    """
 
     def __init__(self, settings: Settings, *, rng: random.Random | None = None) -> None:
         self._settings = settings
@@ -57,7 +72,7 @@ class LocalBackend:
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
-        cut = cut_down(definition)
+        cut = cut_down(as_batch(definition, self._home.path))
         self._check(cut)
         app = cut.app
         with self._journal() as journal:
@@ -65,17 +80,8 @@ class LocalBackend:
             if cut.past is not None:
                 chosen = name or journal.free_name(self._rng)
                 tasks = self._inherit(journal, cut, RunFolder(self._home.runs_of(app.name, app.team) / chosen))
-            run = journal.create_run(
-                app=app.name,
-                team=app.team,
-                workflow=cut.workflow.name,
-                parent=self._home.runs_of(app.name, app.team),
-                source=None if cut.source is None else str(cut.source),
-                definition=KeptDefinition.of(cut).model_dump_json(),
-                rng=self._rng,
-                name=chosen,
-                tasks=tasks,
-            )
+            parent = self._home.runs_of(app.name, app.team)
+            run = enter_run(journal, cut, parent=parent, rng=self._rng, name=chosen, tasks=tasks)
             with _disk_errors(folder := _folder(run).path):
                 private_folder(folder)
             return self._complete(journal, run)
@@ -95,12 +101,12 @@ class LocalBackend:
         return inputs
 
     def keep_function(self, pickled: bytes) -> str:
-        name = f"{hashlib.sha256(pickled).hexdigest()}.pickle"
         with _disk_errors(self._home.functions):
-            open_home(self._home.path)
-            private_folder(self._home.functions)
-            write_signed(self._home.functions / name, pickled, home_key(self._home.path))
-        return name
+            return keep_function(self._home.functions, pickled, home_key(open_home(self._home.path)))
+
+    def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:
+        with self._journal() as journal:
+            return forget_functions(self._home.functions, before, needed, journal.definitions())
 
     def free_name(self) -> RunName:
         with self._journal() as journal:
@@ -116,7 +122,7 @@ class LocalBackend:
             return self._complete(journal, journal.run(name))
 
     def check(self, definition: RunDefinition) -> None:
-        cut = cut_down(definition)
+        cut = cut_down(as_batch(definition, self._home.path))
         self._check(cut)
         if cut.past is not None:
             with self._journal() as journal:
@@ -127,24 +133,53 @@ class LocalBackend:
         self._launcher(definition, RunFolder(self._home.path), lambda _: {}).check()
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        self._check(RunDefinition(app, workflow))
         machine = this_machine()
+        if workflow.type == "mpi":
+            return plan_workload(app, workflow, home=self._home.path, machine_memory_bytes=machine.memory_bytes)
+        self._check(RunDefinition(app, workflow))
         return plan_workflow(
             workflow, machine_cores=self._settings.slots or machine.cores, machine_memory_bytes=machine.memory_bytes
         )
+
+    @property
+    def queue(self) -> str:
+        return "a server's: first come, first served, while others have the cores"
+
+    def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
+        job_of(app, workflow)
+        return [node_of(read_topology())]
+
+    def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
+        return plan_here(job_of(app, workflow)[0], neighbours=neighbours(self._home.path))
+
+    def job_share(self, run: str) -> Share | None:
+        workflow = self.definition(run).workflow
+        if not is_job(workflow):
+            return None
+        resources = workflow.steps[0].resources
+        return Share(resources.cores or 1.0, resources.memory_bytes or 0)
+
+    def job_capacity(self) -> Share:
+        machine = this_machine()
+        return Share(float(self._settings.slots or machine.cores), machine.memory_bytes)
+
+    def measure_job(self, app: Application, workflow: Workflow) -> tuple[MPIProfile | None, str]:
+        with TemporaryDirectory(prefix="scanflow-mpi-") as folder:
+            found = measure_here(app, workflow, Path(folder))
+        return found.profile, str(found)
 
     def drive(
         self, name: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
     ) -> RunRecord:
         with self._journal() as journal:
             run = journal.run(name)
-            made = cut_down(definition or _definition(run))
+            made = cut_down(as_batch(definition or definition_of(run), self._home.path))
             self._check(made)
             if self._state(run.record) == "running":
                 raise AlreadyRunningError(
                     f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
                 )
-            journal.redefine(run, KeptDefinition.of(made).model_dump_json())
+            redefine_run(journal, run, made)
             folder, name, began = _folder(run), run.record.name, time.monotonic()
             launcher = self._launcher(made, folder, environment)
             with _disk_errors(folder.path, then=f"scanflow resume {name}"):
@@ -173,18 +208,21 @@ class LocalBackend:
         """Stop a run: its steps are asked to end, and it can be resumed. A run nobody drives is stopped here."""
         with self._journal() as journal:
             run = journal.run(name)
-            state = self._state(run.record)
-            if state in {"succeeded", "failed", "stopped"}:
-                raise UsageError(f"The run {run.record.name!r} has {state} already; there is nothing to stop.")
+            if run.record.state in {"succeeded", "failed", "stopped"}:
+                raise UsageError(
+                    f"The run {run.record.name!r} has {run.record.state} already; there is nothing to stop."
+                )
             journal.request_stop(run)
-            if state == "interrupted":
-                self._stop_leftover_tasks(journal, run)
+            # Looked at after the request: what drove it may have died before it could read that.
+            if self._state(run.record) == "interrupted":
+                with suppress(AlreadyRunningError):  # another drives it now, and reads the request
+                    self._stop_leftover_tasks(journal, run)
             return self._complete(journal, journal.run(run.record.name))
 
     def stop_task(self, name: str, task: str) -> RunRecord:
         with self._journal() as journal:
             run = journal.run(name)
-            record, steps = self._complete(journal, run), _definition(run).workflow.by_name
+            record, steps = self._complete(journal, run), definition_of(run).workflow.by_name
             running = running_tasks(record, task)
             if inside := [one.task for one in running if getattr(steps[one.step], "in_process", False)]:
                 raise UnsupportedError(
@@ -218,7 +256,7 @@ class LocalBackend:
 
     def definition(self, name: str) -> RunDefinition:
         with self._journal() as journal:
-            return _definition(journal.run(name))
+            return definition_of(journal.run(name))
 
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
@@ -236,15 +274,13 @@ class LocalBackend:
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(name)
-        known = {one.task: one for one in record.tasks}
-        found = known.get(StepName(task))
-        if found is None or not found.attempts:
-            reused = f" Its outputs came from {found.origin!r}." if found is not None and found.origin else ""
-            began = [one.task for one in record.tasks if one.attempts]
-            hint = "" if reused else did_you_mean(task, began)
-            raise NotFoundError(f"The run {record.name!r} has no log of {task!r}.{reused}{hint}")
+        found = logged_task(record, task)
         folder = RunFolder(Path(record.folder)).attempt(found.task, attempt or found.attempts)
-        files = [(one, folder / f"{one}.log") for one in ("stdout", "stderr") if stream in {one, "both"}]
+        files = [("stdout", folder / "stdout.log"), ("stderr", folder / "stderr.log")]
+        step, rank = split_task(task)
+        if rank is not None and is_job(self.definition(record.name).workflow):
+            files = rank_logs(RunFolder(Path(record.folder)).outputs_of(StepName(step)), rank)
+        files = [one for one in files if stream in {one[0], "both"}]
         return FileLogs(lambda: (files, self._task_ended(record.name, task)))
 
     def _launcher(self, definition: RunDefinition, folder: RunFolder, tracking: Environment) -> Launcher:
@@ -254,6 +290,8 @@ class LocalBackend:
     def _stop_leftover_tasks(self, journal: Journal, run: JournalRun) -> None:
         folder = _folder(run)
         with only_driver(folder.lock, run.record.name):
+            if journal.run(run.record.name).record.state != "running":
+                return  # it ended between the looks at the journal and at the lock
             for record in journal.tasks(run).values():
                 if record.state == "running":
                     attempt = folder.attempt(record.task, record.attempts)
@@ -263,8 +301,13 @@ class LocalBackend:
 
     def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run with all its tasks, those of steps that were never reached included."""
-        tasks = with_pending(_definition(run).workflow, journal.tasks(run).values())
-        return self._shown(run.record).model_copy(update={"tasks": tasks})
+        workflow = definition_of(run).workflow
+        tasks = with_pending(workflow, journal.tasks(run).values())
+        record = self._shown(run.record)
+        if is_job(workflow):
+            tasks = (*rank_tasks(_folder(run).outputs_of(tasks[0].task), tasks[0]), *tasks)
+            record = record.with_details(type=MPI)
+        return record.model_copy(update={"tasks": tasks})
 
     def _shown(self, record: RunRecord) -> RunRecord:
         state = self._state(record)
@@ -283,10 +326,6 @@ class LocalBackend:
             yield journal
         finally:
             journal.close()
-
-
-def _definition(run: JournalRun) -> RunDefinition:
-    return KeptDefinition.model_validate_json(run.definition).read(run.record.source)
 
 
 def _stop_begun(attempt: Path, task: str) -> None:

@@ -1,44 +1,13 @@
-"""What a run is made of, as the journal keeps it: enough to go on with it in another process."""
+"""What of a workflow this machine can honour."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.app.executor import Executor
-from scanflow.app.files import dump_json, load_json
 from scanflow.app.workflow import Workflow
-from scanflow.backends.port import RunDefinition
 from scanflow.errors import UnsupportedError
-
-
-class KeptDefinition(BaseModel):
-    """A run's definition as text."""
-
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
-
-    app: str
-    """The application as JSON."""
-
-    workflow: str
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
-    spun: str | None = None
-    """The one step, or the one task of it, of a spin; other outputs came from another run."""
-
-    @classmethod
-    def of(cls, definition: RunDefinition) -> Self:
-        text = dump_json(definition.app.replace(workflows=(definition.workflow,), agents=()))
-        return cls(app=text, workflow=definition.workflow.name, parameters=definition.parameters, spun=definition.step)
-
-    def read(self, source: str | None) -> RunDefinition:
-        app = load_json(self.app)
-        path = None if source is None else Path(source)
-        return RunDefinition(app, app.workflow(self.workflow), self.parameters, path, self.spun)
 
 
 def check_supported(workflow: Workflow) -> None:
@@ -49,7 +18,7 @@ def check_supported(workflow: Workflow) -> None:
     """
     if workflow.type != "batch":
         raise UnsupportedError(
-            f"Workflow {workflow.name!r} is of type {workflow.type!r}; the embedded backend runs 'batch' only."
+            f"Workflow {workflow.name!r} is of type {workflow.type!r}; the embedded backend runs 'batch' and 'mpi'."
         )
     for node in workflow.steps:
         if problem := _problem(node):

@@ -20,15 +20,15 @@ from typing import Any
 
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.batch.cache import copy_outputs
+from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.local.batch.function_threads import FunctionOutcome, captured_streams, run_function
-from scanflow.backends.local.batch.journal import Journal, JournalRun
 from scanflow.backends.local.batch.launch import Launcher, Python, can_fork
 from scanflow.backends.local.batch.outcomes import failed_function, failed_process, refused, task_record
 from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.schedule import Budget, Share, StepProgress
+from scanflow.backends.step_cache import copy_outputs
 from scanflow.disk import disk_error
 from scanflow.errors import ScanflowError
 from scanflow.names import StepName

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 from scanflow.app.steps import check_parameters, check_result
-from scanflow.backends.local.batch.values import write_result
+from scanflow.backends.values import write_result
 from scanflow.outputs import use_output_dir
 from scanflow.private import open_private
 

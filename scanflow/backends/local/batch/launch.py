@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,20 +14,20 @@ from typing import Any
 import cloudpickle
 
 from scanflow.app.executor import Executor, Target
-from scanflow.app.resources import Resources
 from scanflow.app.steps import check_parameters
-from scanflow.backends.app_files import AppFiles
-from scanflow.backends.local.batch import function_process
-from scanflow.backends.local.batch.cache import cache_key
-from scanflow.backends.local.batch.pickles import home_key, read_pickle, write_pickle
-from scanflow.backends.local.batch.values import Outputs, as_argument, encode
+from scanflow.app_files import AppFiles
+from scanflow.backends import function_process
 from scanflow.backends.local.environments import environment_python, normalised
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameters import StepInputs
+from scanflow.backends.pickles import home_key, read_pickle, write_pickle
 from scanflow.backends.port import Environment, RunDefinition
+from scanflow.backends.step_cache import cache_key
+from scanflow.backends.step_process import options, step_variables
 from scanflow.backends.tasks import split_task
+from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.loading import load_function
 from scanflow.names import StepName
@@ -38,15 +37,6 @@ from scanflow.processes.shims import Spec, attempt_folder
 
 SEEN_OUTPUTS = 512
 _DIGEST = re.compile(r"[0-9a-f]{64}\.pickle")
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-)
-"""Each library's own variable for the size of its thread pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +112,7 @@ class Launcher:
         request = None
         if node.target is None:
             mainfile = self._files.find(node.mainfile or "", node.name)
-            argv = [str(python.path), str(mainfile), *_options(parameters, who=f"Executor {node.name!r}")]
+            argv = [str(python.path), str(mainfile), *options(parameters, who=f"Executor {node.name!r}")]
         else:
             request, file = folder / "request.json", self._files.function_file(node.target, node.name)
             by_value = self._kept(node.target)
@@ -228,37 +218,11 @@ class Launcher:
 
     def _variables(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
         """Return the variables a step is given beside its runner's own."""
-        app, workflow, run = self._app, self._workflow.name, self._folder.path.name
-        tags = {"scanflow.workflow": workflow, "scanflow.run": run, "scanflow.step": node.name, "scanflow.task": task}
-        return {
-            **thread_variables(node.resources),
-            **self._tracking(tags),
-            "PYTHONUNBUFFERED": "1",  # so that the log shows what was printed, when it was
-            "SCANFLOW_APP": app.name,
-            "SCANFLOW_TEAM": app.team,
-            "SCANFLOW_WORKFLOW": workflow,
-            "SCANFLOW_RUN": run,
-            "SCANFLOW_STEP": node.name,
-            "SCANFLOW_TASK": task,
-            "SCANFLOW_OUTPUT_DIR": str(outputs),
-            **node.env,
-        }
+        run = self._folder.path.name
+        return step_variables(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
 
     def _read_outputs(self, task: StepName) -> Outputs:
         folder = self._folder.outputs_of(task)
         if not folder.exists():
             raise NotFoundError(f"The outputs of {split_task(task)[0]!r} are gone: {str(folder)!r}. Start a new run.")
         return Outputs(folder, self.key)
-
-
-def thread_variables(resources: Resources) -> dict[str, str]:
-    """Return thread-pool sizes for the cores granted, rounded up; none where the cores are not limited."""
-    return {} if resources.cores is None else dict.fromkeys(THREAD_VARIABLES, str(math.ceil(resources.cores)))
-
-
-def _options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
-    """Give ``--name value ...``; a parameter that is None is left out."""
-    for name, value in parameters.items():
-        if value is not None:
-            yield f"--{name}"
-            yield as_argument(value, who=f"{who}: the parameter {name!r}")

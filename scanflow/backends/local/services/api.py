@@ -8,29 +8,30 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
+from scanflow.backends import service_transitions
+from scanflow.backends.kept_shapes import if_there, keep_shapes
 from scanflow.backends.local.layout import Home
-from scanflow.backends.local.log_files import FileLogs
 from scanflow.backends.local.services.control import rollout
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
-from scanflow.backends.local.services.spec import changes
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder, plan_online
-from scanflow.backends.local.services.spec.service_spec import Fetch, ServiceSpec
-from scanflow.backends.local.services.state.desired import DesiredState, read_desired, taken_ports
 from scanflow.backends.local.services.state.desired import change as change_stored
+from scanflow.backends.local.services.state.desired import read_desired, taken_ports
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.local.services.supervisor.attempts import newest
+from scanflow.backends.log_files import FileLogs
 from scanflow.backends.service_change import Deployment, ServiceChange
+from scanflow.backends.service_desired import DesiredState, once
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord, Shape
+from scanflow.backends.service_spec import Fetch, ServiceSpec
 from scanflow.backends.shapes import changed_shape, shape_of
-from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError, did_you_mean
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError, did_you_mean
 from scanflow.processes.files import locked
 from scanflow.processes.ports import choose_port
 from scanflow.settings import Settings
@@ -127,7 +128,7 @@ class LocalServices:
                 grpc_port=None if grpc_port == 0 else _port(grpc_port, had_grpc, {*taken, port}, "gRPC"),
                 created=time.time(),
                 generation=generation,
-                definition=_numbered(made, generation),
+                definition=made.numbered(generation),
                 recorder=recorder,
                 program=self._program,
             )
@@ -136,8 +137,7 @@ class LocalServices:
                 f"The service {before.name!r} listens on port {before.port}, which its callers know; it cannot move to "
                 f"{asked}. Delete it first: scanflow delete {before.name}"
             )
-        kept = before.definition.with_unseen_of(made)
-        changed = before.requested(kept or _numbered(made, before.generation + 1), replaces=kept is None)
+        changed = before.redeployed(made)
         return changed.model_copy(update={"recorder": recorder, "program": self._program})
 
     def _recorder(self, folder: ServiceFolder, app: Application, serving: Serving) -> tuple[str, ...]:
@@ -150,12 +150,12 @@ class LocalServices:
             "tracker_uri": app.tracker.uri or self._settings.tracker_uri,
             "service": folder.path.name,
         }
-        module = "scanflow.backends.local.services.recorder"
+        module = "scanflow.backends.recorder"
         return (sys.executable, "-m", module, str(folder.recorded), self._log_predictions, json.dumps(given))
 
     # Looking
 
-    def services(self) -> list[ServiceRecord]:
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002  its folder has them
         """Return all services, by name, as they stand. Nothing is started by that."""
         found = []
         for name in self._folders.names():
@@ -211,14 +211,16 @@ class LocalServices:
         self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = lambda _: None
     ) -> ServiceRecord:
         folder = self._folder(name)
-        files = None if change.model is None else self._fetch(change.model)
+        if change.backup:
+            service_transitions.check_backup(name, change.backup, self.services())
+        files = None
+        if change.model is not None:
+            observe(Progress(service=name, text=f"fetching {change.model}"))
+            files = self._fetch(change.model)
 
         def changed(found: DesiredState | None) -> DesiredState:
-            if found is None or found.deleted:
-                raise NotFoundError(f"The service {name!r} was deleted meanwhile.")
-            if found.hopeless or not found.settled:
-                raise UsageError(f"The service {name!r} is not deployed yet. Deploy it first: scanflow deploy")
-            return changes.applied(found, change, files, self._recalled, self._builder.complete)
+            stored = service_transitions.changeable(found, name)
+            return service_transitions.applied(stored, change, files, if_there(self._recall), self._builder.complete)
 
         return self._change(folder, changed, key, observe)
 
@@ -232,18 +234,16 @@ class LocalServices:
         inside: AbstractContextManager[None] | None = None,
     ) -> ServiceRecord:
         """Change what is wanted, unless that was asked for with this key before; return it once it is in effect."""
-
-        def made_once(found: DesiredState | None) -> DesiredState:
-            return found if found is not None and key in found.changes else make(found).with_key(key)
-
         watcher = rollout.Watcher(folder, observe)
         with inside or nullcontext():
-            after = change_stored(folder, made_once)
+            after = change_stored(folder, once(key, make))
         assert after is not None
-        generation = after.generation if key is None else after.changes[key]
-        record = rollout.wait_until_settled(folder, generation, watcher, self._timeout_s)
-        self._keep_shapes(after.definition, observe)
+        record = rollout.wait_until_settled(folder, after.wanted_with(key), watcher, self._timeout_s)
+        keep_shapes(after.definition, self._remember, observe)
         return record
+
+    def reconcile(self, _record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:  # noqa: ARG002
+        return None
 
     def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 120.0) -> None:
         """End a service, and remove all that there is of it.
@@ -261,21 +261,6 @@ class LocalServices:
         change_stored(folder, lambda found: None if found is None else found.model_copy(update={"deleted": True}))
         rollout.wait_until_gone(folder, watcher, timeout_s)
         shutil.rmtree(folder.path, ignore_errors=True)
-
-    def _recalled(self, model: str, version: int) -> Shape | None:
-        try:
-            return self._recall(model, version)
-        except ScanflowError:
-            return None  # the registry is away: the shape that we know ourselves is as good
-
-    def _keep_shapes(self, definition: ServiceSpec, observe: ServiceObserver) -> None:
-        """Keep with each model version how it is served; a registry that does not answer fails no change."""
-        for model in (node.model for revision in definition.revisions for node in revision.nodes if node.model):
-            try:
-                self._remember(model.name, model.version, definition.shape)
-            except ScanflowError as error:
-                text = f"the shape was not kept with models:/{model.name}/{model.version}: {error}"
-                observe(Progress(service=definition.workflow, text=text))
 
     def _folder(self, name: str) -> ServiceFolder:
         folder = self._folders.service(name)
@@ -298,11 +283,6 @@ class LocalServices:
         if not is_current(folder, state) and not is_supervised(folder) and not desired.hopeless:
             return record.model_copy(update={"state": "unsupervised"})
         return record
-
-
-def _numbered(made: ServiceSpec, generation: int) -> ServiceSpec:
-    revision = replace(made.current, id=f"r{generation}")
-    return made.changed(deployment=generation, serves=generation, revisions=(revision,))
 
 
 def _port(asked: int | None, had: int | None, taken: set[int], what: str) -> int:

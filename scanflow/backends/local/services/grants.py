@@ -131,6 +131,14 @@ def grants_of_others(home: ServicesHome, name: str) -> UsedCpus:
     return UsedCpus(tuple(exclusive), tuple(shared))
 
 
+def service_cpus(home: ServicesHome) -> dict[str, tuple[int, ...]]:
+    """Return the CPUs that the instances of each service hold, by its name; those that hold none are left out."""
+    found = {
+        name: {cpu for one in _read(home.service(name).grants).grants for cpu in one.cpus} for name in home.names()
+    }
+    return {name: tuple(sorted(cpus)) for name, cpus in found.items() if cpus}
+
+
 def cpus_avoiding(home: ServicesHome, services: Sequence[str], topology: Topology) -> tuple[int, ...]:
     """Return the CPUs for what is to be apart from these services: on cores that none of their instances has; else
     CPUs that none has; else all there are."""

@@ -11,8 +11,9 @@ import time
 from collections.abc import Sequence
 
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.state.desired import DesiredState, read_desired
+from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
+from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
 from scanflow.private import private_folder

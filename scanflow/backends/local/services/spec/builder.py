@@ -16,15 +16,9 @@ from scanflow.backends.local import environments
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.grants import grants_of_others, planned, threads_of
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.spec.service_spec import (
-    Fetch,
-    ServiceSpec,
-    check_supported,
-    fingerprint,
-    nodes_of,
-    requirements_of,
-)
+from scanflow.backends.local.services.spec.supported import check_supported, requirements_of
 from scanflow.backends.service_records import Shape
+from scanflow.backends.service_spec import Fetch, ServiceSpec, fingerprint, nodes_of, scaling_of
 from scanflow.backends.shapes import shape_of
 from scanflow.errors import InvalidError, UsageError
 from scanflow.placement.available_cpus import this_machine
@@ -57,7 +51,7 @@ class ServiceSpecBuilder:
             )
         nodes_of(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
         requirements_of(app, workflow)
-        self._fitted(workflow.name, shape or shape_of(workflow), _scaling(workflow), dict(serving.env))
+        self._fitted(workflow.name, shape or shape_of(workflow), scaling_of(workflow), dict(serving.env))
 
     def definition(
         self,
@@ -69,8 +63,13 @@ class ServiceSpecBuilder:
         tell: Callable[[str], None],
     ) -> ServiceSpec:
         serving = workflow.serving or Serving()
-        scaling = _scaling(workflow)
+        scaling = scaling_of(workflow)
         env = dict(serving.env)
+
+        def fetch(uri: str) -> ModelFiles:
+            tell(f"fetching {uri}")
+            return self._fetch(uri)
+
         return ServiceSpec(
             app=app.name,
             team=app.team,
@@ -81,7 +80,7 @@ class ServiceSpecBuilder:
             deployment=1,
             serves=1,
             shape=self._fitted(workflow.name, shape or shape_of(workflow), scaling, env),
-            revisions=(Revision(id="r1", nodes=nodes_of(app, workflow, self._fetch)),),
+            revisions=(Revision(id="r1", nodes=nodes_of(app, workflow, fetch)),),
             scaling=scaling,
             serving=serving,
             tracker_uri=app.tracker.uri if app.tracker else None,
@@ -148,7 +147,3 @@ def plan_online(home: Path, workflow: Workflow) -> Plan:
         machine_cores=topology.effective_count,
         machine_memory_bytes=this_machine().memory_bytes,
     )
-
-
-def _scaling(workflow: Workflow) -> Scaling | None:
-    return next((service.scaling for service in workflow.services if service.scaling is not None), None)

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from scanflow.backends.local.services.control.rollout import start_supervisor
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.state.desired import DesiredState, read_desired
+from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.supervisor.controller import ServiceController
-from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
+from scanflow.backends.service_desired import DesiredState
 from scanflow.cpu_priority import take_short_slices
 from scanflow.errors import ScanflowError
 from scanflow.processes import seqpacket
@@ -117,7 +117,7 @@ def main(arguments: list[str]) -> int:
             done = supervisor.run()
             if shims.shim_died:  # nothing can be started any more, nor would this process be started again
                 _log.error("the shim was killed: starting another")
-                start_supervisor(folder, inherit=() if supervisor.service.listener.sock is None else (LISTEN_FD,))
+                start_supervisor(folder, inherit=[shared.number for shared in supervisor.service.sockets])
         finally:
             supervisor.close()
     if not done:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
+from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InvalidError
 from scanflow.placement.place import Grant
 from scanflow.private import private_folder, write_private

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.local.services.spec.service_spec import ServiceSpec
 from scanflow.backends.local.services.supervisor.instance import Instance
-from scanflow.backends.local.services.supervisor.metrics import MetricsWindow
+from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_records import Explanation
+from scanflow.backends.service_spec import ServiceSpec
 from scanflow.placement.scaling import Load, Recommendation, recommend, stabilised
 
 _BY_HAND = Scaling(metric="queue", target=1, min=0, max=1)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from selectors import BaseSelector
-from typing import Literal
 
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.control.rollout import start_supervisor
@@ -15,33 +14,11 @@ from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_supervised
 from scanflow.backends.local.services.supervisor.attempts import newest
+from scanflow.backends.service_decisions import Failover, look
 from scanflow.errors import ScanflowError
 
 _LOOK_S = 0.5
 _ROUSE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Failover:
-    """Who answers now, and how many looks in a row found the service healthy."""
-
-    active: Literal["primary", "backup"] = "primary"
-    healthy: int = 0
-
-
-def look(before: Failover, *, ready: int, wanted: int, backup: bool, hand_back_after: int) -> Failover:
-    """Return who answers after one more look at the service. Pure.
-
-    Failover is immediate, since nobody else would respond; failing back waits for ``hand_back_after`` successful looks
-    in a row, so that a service that comes and goes does not take its callers along. ``backup``: whether it has one that
-    could answer. With no instances ``wanted`` the service sleeps, and its backup is not asked.
-    """
-    healthy = before.healthy + 1 if ready else 0
-    if before.active == "primary":
-        takes_over = backup and wanted > 0 and ready == 0
-        return Failover("backup" if takes_over else "primary", 0 if takes_over else healthy)
-    hands_back = healthy >= hand_back_after or not backup or wanted == 0
-    return Failover("primary" if hands_back else "backup", healthy)
 
 
 @dataclass(slots=True)

@@ -15,18 +15,27 @@ from socket import socket
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state import observed
-from scanflow.backends.local.services.state.desired import DesiredState, change, read_desired
+from scanflow.backends.local.services.state.desired import change, read_desired
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.local.services.supervisor.attempts import limit_logs
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
 from scanflow.backends.local.services.supervisor.backup import Backup
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
 from scanflow.backends.local.services.supervisor.instance import Instance
-from scanflow.backends.local.services.supervisor.listener import LISTEN_FD, Listener, Refuser
-from scanflow.backends.local.services.supervisor.metrics import MetricsWindow, ServiceMetrics
+from scanflow.backends.local.services.supervisor.listener import (
+    GRPC_FD,
+    LISTEN_FD,
+    Refuser,
+    SharedSocket,
+    listening_socket,
+    reserving_socket,
+)
+from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
 from scanflow.backends.local.services.supervisor.pool import EAGER_S, InstancePool
 from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, reconcile, settled
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
+from scanflow.backends.service_desired import DesiredState
+from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.errors import ScanflowError
 from scanflow.placement.sysfs import read_topology
 from scanflow.private import private_folder
@@ -59,7 +68,8 @@ class ServiceController:
         self.folder, self.desired, self.shims = folder, desired, shims
         before = observed.read_observed(folder)
         self._events = deque(before.events if before else (), maxlen=observed.EVENTS_KEPT)
-        self.listener = Listener()
+        self.listener = SharedSocket(LISTEN_FD, listening_socket)
+        self._grpc_port = SharedSocket(GRPC_FD, reserving_socket)
         self._metrics = ServiceMetrics(folder.counted)
         self._window = MetricsWindow(now)
         self.pool = InstancePool(folder, shims, self._metrics, selector, self._say)
@@ -143,6 +153,11 @@ class ServiceController:
         now = time.monotonic()
         due = [one.due - now for one in self.pool.known if one.phase == "waiting"]
         return max(0.0, min(due, default=1.0))
+
+    @property
+    def sockets(self) -> list[SharedSocket]:
+        """Those that are open."""
+        return [shared for shared in (self.listener, self._grpc_port) if shared.sock is not None]
 
     def callers(self) -> socket | None:
         """Return the listening socket where this process is to look at it: asleep, or refusing."""
@@ -338,13 +353,14 @@ class ServiceController:
 
     def _listen(self, now: float) -> bool:
         if self._stopping:
-            if self.listener.sock is not None:
-                self.listener.close()
-                self.shims.release(LISTEN_FD)
+            for shared in self.sockets:
+                shared.close()
+                self.shims.release(shared.number)
             return True
         try:
-            if self.listener.open(self.desired.host, self.desired.port) and self.listener.sock is not None:
-                self.shims.hold(LISTEN_FD, self.listener.sock)
+            self._share(self.listener, self.desired.port)
+            if self.desired.grpc_port is not None:
+                self._share(self._grpc_port, self.desired.grpc_port)
         except ScanflowError as error:
             if self.desired.settled == 0:
                 self._give_up(str(error))
@@ -352,6 +368,10 @@ class ServiceController:
                 self._say(str(error))
             return self.desired.hopeless
         return True
+
+    def _share(self, shared: SharedSocket, port: int) -> None:
+        if shared.open(self.desired.host, port) and shared.sock is not None:
+            self.shims.hold(shared.number, shared.sock)
 
     def _wake(self, now: float) -> None:
         if self._asleep and self.listener.waiting:

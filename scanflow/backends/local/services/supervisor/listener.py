@@ -1,7 +1,8 @@
-"""The listening socket of a service: bound once, inherited by all of its processes, closed when the service ends.
+"""The sockets of a service: bound once, inherited by all of its processes, closed when the service ends.
 
-Instances accept from it, so that connections wait in one queue whoever comes and goes. The supervisor looks at the
-queue to wake a sleeping service, and answers 503 where nobody else will.
+Instances accept from the one for HTTP, so that connections wait in one queue whoever comes and goes. The supervisor
+looks at the queue to wake a sleeping service, and answers 503 where nobody else will. For gRPC each instance binds a
+socket of its own to the same port: the service's own keeps it from others while no instance is there.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import json
 import os
 import select
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from scanflow.errors import UnavailableError
 
-LISTEN_FD = 50  # the descriptor under which all processes of a service have the socket
+LISTEN_FD = 50  # the descriptor under which all processes of a service have the listening socket ...
+GRPC_FD = 51  # ... and the one that reserves its port for gRPC
 _BACKLOG = 4096
 _RETRY_AFTER_S = 5
 _LINGER_S = 2.0
@@ -24,11 +27,25 @@ _MOST_OPEN = 256
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """Return a socket that listens there, non-blocking."""
+    return _bound_socket(host, port, listens=True)
+
+
+def reserving_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that does not listen there, and leaves that to sockets with ``SO_REUSEPORT`` alone."""
+    made = _bound_socket(host, port, listens=False)
+    # Needed to bind what was closed a moment ago; kept, it would let anybody listen.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return made
+
+
+def _bound_socket(host: str, port: int, *, listens: bool) -> socket.socket:
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, not listens)
         made.bind((host, port))
-        made.listen(_BACKLOG)
+        if listens:
+            made.listen(_BACKLOG)  # of two sockets that are bound to a port, only one may
         made.setblocking(False)
     except OSError as error:
         made.close()
@@ -38,25 +55,26 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return made
 
 
-class Listener:
-    """The listening socket of one service, as its supervisor has it."""
+class SharedSocket:
+    """A socket of one service under its number, as its supervisor has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, make: Callable[[str, int], socket.socket]) -> None:
+        self.number, self._make = number, make
         self.sock: socket.socket | None = None
         try:
-            self.sock = socket.socket(fileno=LISTEN_FD)
+            self.sock = socket.socket(fileno=number)
         except OSError:
             return
         self.sock.setblocking(False)
 
     def open(self, host: str, port: int) -> bool:
-        """Listen there; say whether the socket is a new one."""
+        """Bind it there; say whether the socket is a new one."""
         if self.sock is not None and self.sock.getsockname()[1] == port:
             return False
         self.close()
-        with listening_socket(host, port) as made:
-            os.dup2(made.fileno(), LISTEN_FD, inheritable=False)
-        self.sock = socket.socket(fileno=LISTEN_FD)
+        with self._make(host, port) as made:
+            os.dup2(made.fileno(), self.number, inheritable=False)
+        self.sock = socket.socket(fileno=self.number)
         return True
 
     @property
@@ -65,7 +83,7 @@ class Listener:
         return self.sock is not None and bool(select.select([self.sock], [], [], 0)[0])
 
     def close(self) -> None:
-        """Let go of the socket; it listens on in the processes that have it."""
+        """Let go of the socket; it stays bound in the processes that have it."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None

@@ -1,72 +1,20 @@
-"""What the instances of a service did: their counters added up, and looked at over the last minute.
-
-Instances report the samples of their own Prometheus registries; what those that are gone had counted is kept.
-"""
+"""What the instances of a service did, also those that are gone: their samples, kept in a file."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.app.scaling import ScalingMetric
-from scanflow.backends.service_records import quantile
+from scanflow.backends.service_metrics import Samples, Totals, parsed, summed, totals_of, written
 from scanflow.errors import ScanflowError
-from scanflow.placement.scaling import Load
 from scanflow.processes.files import write_atomically
-
-WINDOW_S = 60.0
-REQUESTS = "scanflow_requests_total"
-SECONDS = "scanflow_request_seconds"
-RECORDED = "scanflow_recorded_total"
-DROPPED = "scanflow_dropped_total"
 
 _COUNTERS = ("_total", "_bucket", "_sum", "_count")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_Key = tuple[str, tuple[tuple[str, str], ...]]
-_Samples = dict[_Key, float]
-
-
-@dataclass(slots=True)
-class RevisionStats:
-    """What one revision did until now, or between two moments."""
-
-    requests: float = 0.0
-    errors: float = 0.0  # answered with 500 or more
-    seconds: float = 0.0
-    buckets: dict[float, float] = field(default_factory=dict)
-    """Requests that took at most so many seconds, those of smaller limits included; the last limit is infinity."""
-
-    @property
-    def timed(self) -> float:
-        """Requests whose latency is known."""
-        return max(self.buckets.values(), default=0.0)
-
-    @property
-    def mean_s(self) -> float | None:
-        return self.seconds / self.timed if self.timed else None
-
-
-@dataclass(slots=True)
-class Totals:
-    """Everything since the service began."""
-
-    revisions: dict[str, RevisionStats] = field(default_factory=dict)
-    recorded: float = 0.0
-    dropped: float = 0.0
-
-    def of(self, revision: str) -> RevisionStats:
-        return self.revisions.get(revision, RevisionStats())
-
-    @property
-    def requests(self) -> float:
-        """Requests answered by any revision, or refused before one was chosen."""
-        return sum(one.requests for one in self.revisions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +29,16 @@ class ServiceMetrics:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._live: dict[str, _Samples] = {}
-        self._gone: _Samples = {}
+        self._live: dict[str, Samples] = {}
+        self._gone: Samples = {}
         try:
-            self._gone = _parsed(json.loads(path.read_bytes()))
+            self._gone = parsed(json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
             pass
 
     def report(self, instance: str, samples: Any) -> None:
         try:
-            self._live[instance] = _parsed(samples)
+            self._live[instance] = parsed(samples)
         except (ValueError, TypeError, AttributeError):
             return
 
@@ -100,138 +48,17 @@ class ServiceMetrics:
             if key[0].endswith(_COUNTERS):
                 self._gone[key] = self._gone.get(key, 0.0) + value
         try:
-            write_atomically(self._path, json.dumps(_written(self._gone)).encode())
+            write_atomically(self._path, json.dumps(written(self._gone)).encode())
         except ScanflowError:
             pass  # a full disk: a later supervisor counts less
 
     def others(self, instance: str) -> list[list[Any]]:
         """Return the sums of all other instances, gone ones included, as an instance takes them for ``/metrics``."""
-        return _written(_summed([self._gone, *(own for name, own in self._live.items() if name != instance)]))
+        return written(summed([self._gone, *(own for name, own in self._live.items() if name != instance)]))
 
     @property
     def totals(self) -> Totals:
-        return totals_of(_summed([self._gone, *self._live.values()]))
-
-
-class MetricsWindow:
-    """The counters of the last minute."""
-
-    def __init__(self, now: float) -> None:
-        self._looks: deque[tuple[float, Totals, int]] = deque()
-        self.active = now
-        """When a request was last seen."""
-
-    @property
-    def totals(self) -> Totals:
-        return self._looks[-1][1] if self._looks else Totals()
-
-    def look(self, totals: Totals, now: float, *, in_flight: int) -> None:
-        if in_flight or (self._looks and totals.requests > self.totals.requests):
-            self.active = now
-        self._looks.append((now, totals, in_flight))
-        while self._looks[0][0] < now - WINDOW_S:
-            self._looks.popleft()
-
-    def lately(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
-        return between(self._at(window_s)[1].of(revision), self.totals.of(revision))
-
-    def rps(self, revision: str) -> float | None:
-        """Return the requests a second that a revision answered lately; None until it was looked at twice."""
-        seconds = self._at(WINDOW_S)[0]
-        return round(self.lately(revision).requests / seconds, 2) if seconds > 0 else None
-
-    def sample(
-        self, metric: ScalingMetric, window_s: float, *, queues: Sequence[float], cpu_shares: Sequence[float]
-    ) -> float | None:
-        """Return a metric's value per instance over ``window_s``; None where nothing was measured.
-
-        ``queues``: waiting requests of each instance that is ready; ``cpu_shares``: of their cores, where known.
-        """
-        if not queues:
-            return None
-        if metric == "queue":
-            return sum(queues) / len(queues)
-        if metric == "cpu":
-            return sum(cpu_shares) / len(cpu_shares) if cpu_shares else None
-        lately = self._lately(window_s)
-        if metric == "rps":
-            return None if lately is None else lately[0] / len(queues)
-        return None if lately is None else quantile(lately[1].buckets, 0.95)
-
-    def load(self, ready: int, polling_s: float) -> Load | None:
-        """Return what all revisions together were measured at lately: see :func:`latest`."""
-        return latest(self._load(ready, WINDOW_S), self._load(ready, max(polling_s, 1.0)))
-
-    def _load(self, ready: int, window_s: float) -> Load | None:
-        lately = self._lately(window_s)
-        if lately is None or not ready:
-            return None
-        seconds, (rate, done) = self._at(window_s)[0], lately
-        p95_s = quantile(done.buckets, 0.95)
-        if not done.mean_s or not p95_s:
-            return None
-        return Load(rate=rate, ready=ready, done=done.timed / seconds, mean_s=done.mean_s, p95_s=p95_s)
-
-    def _lately(self, window_s: float) -> tuple[float, RevisionStats] | None:
-        """Return the requests a second that came, and what all revisions did; None: nothing was seen yet."""
-        seconds, _, waiting = self._at(window_s)
-        if seconds <= 0:
-            return None
-        total = RevisionStats()
-        for one in (self.lately(revision, window_s) for revision in self.totals.revisions):
-            total.requests += one.requests
-            total.seconds += one.seconds
-            for limit, count in one.buckets.items():
-                total.buckets[limit] = total.buckets.get(limit, 0.0) + count
-        return max(0.0, total.requests + self._looks[-1][2] - waiting) / seconds, total
-
-    def _at(self, window_s: float) -> tuple[float, Totals, int]:
-        """Return how many seconds lie between the oldest look inside the window and the last one, and what it saw."""
-        if not self._looks:
-            return 0.0, Totals(), 0
-        end = self._looks[-1][0]
-        at, totals, in_flight = next(look for look in self._looks if look[0] >= end - window_s - 0.05)
-        return end - at, totals, in_flight
-
-
-def latest(minute: Load | None, last: Load | None) -> Load | None:
-    """Return what was measured in the last minute, or in a part of it where the load has changed by a fifth since."""
-    if minute is None or last is None:
-        return minute
-    pairs = (last.rate, minute.rate), (last.done, minute.done)
-    return last if any(abs(now - before) > 0.2 * before for now, before in pairs) else minute
-
-
-def totals_of(samples: Mapping[_Key, float]) -> Totals:
-    totals = Totals()
-    for (name, labels), value in samples.items():
-        own = dict(labels)
-        revision = own.get("revision", "")
-        if name == REQUESTS:
-            stats = totals.revisions.setdefault(revision, RevisionStats())
-            stats.requests += value
-            stats.errors += value if own.get("code", "").startswith("5") else 0.0
-        elif name == f"{SECONDS}_bucket":
-            stats = totals.revisions.setdefault(revision, RevisionStats())
-            limit = float(own.get("le", "inf"))
-            stats.buckets[limit] = stats.buckets.get(limit, 0.0) + value
-        elif name == f"{SECONDS}_sum":
-            totals.revisions.setdefault(revision, RevisionStats()).seconds += value
-        elif name == RECORDED:
-            totals.recorded += value
-        elif name == DROPPED:
-            totals.dropped += value
-    return totals
-
-
-def between(before: RevisionStats, after: RevisionStats) -> RevisionStats:
-    """Return what was done between two moments; a count that fell (an instance was killed) counts as nothing."""
-    return RevisionStats(
-        requests=max(0.0, after.requests - before.requests),
-        errors=max(0.0, after.errors - before.errors),
-        seconds=max(0.0, after.seconds - before.seconds),
-        buckets={limit: max(0.0, count - before.buckets.get(limit, 0.0)) for limit, count in after.buckets.items()},
-    )
+        return totals_of(summed([self._gone, *self._live.values()]))
 
 
 def read_usage(pid: int) -> Usage | None:
@@ -241,22 +68,3 @@ def read_usage(pid: int) -> Usage | None:
     except (OSError, IndexError, ValueError):
         return None
     return Usage((int(stat[11]) + int(stat[12])) / _TICKS, pages * _PAGE, int(stat[17]))
-
-
-def _parsed(samples: Iterable[Any]) -> _Samples:
-    return {
-        (str(name), tuple(sorted((str(label), str(text)) for label, text in labels.items()))): float(value)
-        for name, labels, value in samples
-    }
-
-
-def _written(samples: _Samples) -> list[list[Any]]:
-    return [[name, dict(labels), value] for (name, labels), value in samples.items()]
-
-
-def _summed(all_samples: Iterable[_Samples]) -> _Samples:
-    sums: _Samples = {}
-    for samples in all_samples:
-        for key, value in samples.items():
-            sums[key] = sums.get(key, 0.0) + value
-    return sums

@@ -13,10 +13,10 @@ from typing import Any
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.grants import choose
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
+from scanflow.backends.service_desired import DesiredState
 from scanflow.disk import disk_error
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.supervisor import attempts
+from scanflow.backends.service_desired import DesiredState
 from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, stop_attempt
 
 

@@ -56,12 +56,26 @@ def write_pickle(file: Path, value: Any, key: bytes) -> None:
 def write_signed(file: Path, content: bytes, key: bytes) -> None:
     """Write what was pickled already, signed."""
     unfinished = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
-    write_private(unfinished, hmac.digest(key, content, "sha256") + content)
+    write_private(unfinished, signed(content, key))
     unfinished.replace(file)
+
+
+def signed(content: bytes, key: bytes) -> bytes:
+    """Return what was pickled with its signature before it."""
+    return hmac.digest(key, content, "sha256") + content
 
 
 def read_pickle(file: Path, key: bytes) -> Any:
     """Return what :func:`write_pickle` wrote.
+
+    Raises:
+        InvalidError: it was not signed with this key, or is not there.
+    """
+    return pickle.loads(read_signed(file, key))  # noqa: S301  signed with the key of this home
+
+
+def read_signed(file: Path, key: bytes) -> bytes:
+    """Return what was pickled, without loading it.
 
     Raises:
         InvalidError: it was not signed with this key, or is not there.
@@ -76,4 +90,4 @@ def read_pickle(file: Path, key: bytes) -> Any:
             f"{str(file)!r} is not loaded: loading a pickle runs code, and this one was not written by a run of this "
             "home. Run the step again, or let it write a file of another format and return its path."
         )
-    return pickle.loads(content)  # noqa: S301  signed with the key of this home
+    return content

@@ -1,4 +1,4 @@
-"""The journal of the embedded backend: which runs and tasks there are, and how they stand, in one SQLite file.
+"""The journal of a home: which runs and tasks there are, and how they stand, in one SQLite file.
 
 It says what was decided; how an attempt ended is in its own folder (see ``shim.py``), so nothing here is needed to
 know it. Every change is one transaction in write-ahead mode: a process may be killed at any instant, and many may
@@ -68,7 +68,7 @@ _VERSION = 3
 _ADD_CHANGE = "ALTER TABLE tasks ADD COLUMN change INTEGER NOT NULL DEFAULT 0;"
 """What a journal of version 1 or 2 lacks."""
 
-_TASK = tuple(TaskRecord.model_fields)
+_TASK = tuple(name for name in TaskRecord.model_fields if name != "place")  # steps are on the only machine there is
 _WRITE_TASK = f"""
 INSERT OR REPLACE INTO tasks (run, {", ".join(_TASK)}, change) VALUES (
     :run, {", ".join(f":{name}" for name in _TASK)}, (SELECT coalesce(max(change), 0) + 1 FROM tasks WHERE run = :run)
@@ -211,6 +211,12 @@ class Journal:
 
     def redefine(self, run: JournalRun, definition: str) -> None:
         self._rows("UPDATE runs SET definition = ? WHERE id = ?", (definition, run.id))
+
+    def definitions(self) -> Iterator[str]:
+        """Yield what each run was entered with, as JSON, as far as it names a function that no file holds."""
+        with _translated(self._path):
+            rows = self._db.execute("SELECT definition FROM runs WHERE definition LIKE '%.pickle:%'")
+            yield from (str(row["definition"]) for row in rows)
 
     def request_stop(self, run: JournalRun) -> None:
         self._rows("UPDATE runs SET stop_requested = 1 WHERE id = ?", (run.id,))

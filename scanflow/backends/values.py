@@ -17,8 +17,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from scanflow import outputs as marks
-from scanflow.backends.local.batch.pickles import read_pickle, write_pickle
 from scanflow.backends.parameters import RESULT
+from scanflow.backends.pickles import read_pickle, write_pickle
 from scanflow.disk import disk_error
 from scanflow.errors import InvalidError
 from scanflow.outputs import OUTPUTS_FOLDER, write_output

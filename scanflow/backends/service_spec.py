@@ -1,5 +1,5 @@
-"""What a service is, at one moment of its life: from an application to what instances serve. Pure, but for looking
-where the user's files are.
+"""What a service is, at one moment of its life: from an application to what instances serve. For backends whose
+instances are those of ``scanflow_serving``. Pure, but for looking where the user's files are.
 
 All nodes of a workflow live in one instance, as the containers of a pod do: their cores and memory together are the
 instance's, and it has at most one scaling and one set of requirements.
@@ -14,17 +14,16 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.app.application import Application
-from scanflow.app.resources import Affinity
 from scanflow.app.scaling import Scaling
 from scanflow.app.service import Service
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
-from scanflow.backends.app_files import AppFiles
+from scanflow.app_files import AppFiles
 from scanflow.backends.service_records import CanaryPolicy, Shape
-from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
+from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.wire import BatchingOptions, Desired, Limits, ModelFiles, Node, Revision
 
 Fetch = Callable[[str], ModelFiles]
@@ -57,7 +56,10 @@ class ServiceSpec(BaseModel):
     scaling: Scaling | None = None
     serving: Serving = Serving()
     tracker_uri: str | None = None
-    python: str
+    python: str = ""  # the interpreter of the instances, where they are processes of this machine
+    image: str | None = None  # of the instances, where they are containers
+    place: dict[str, str] = Field(default_factory=dict)  # labels of the nodes that instances may run on
+    details: dict[str, Any] = Field(default_factory=dict)  # what else its backend starts instances with
     aliases: tuple[str, ...] = ()  # services that have it for their backup
 
     @property
@@ -89,6 +91,11 @@ class ServiceSpec(BaseModel):
 
     def changed(self, **changes: Any) -> Self:
         return type(self).model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+
+    def numbered(self, generation: int) -> Self:
+        """Return the definition as that generation's deployment, its revision named by it."""
+        revision = replace(self.current, id=f"r{generation}")
+        return self.changed(deployment=generation, serves=generation, revisions=(revision,))
 
     def with_unseen_of(self, other: ServiceSpec) -> Self | None:
         """Return this definition with what instances do not see as another has it; None where they would see a change,
@@ -173,43 +180,9 @@ def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> 
     )
 
 
-def requirements_of(app: Application, workflow: Workflow) -> tuple[Path, ...]:
-    """Return the file of what the instances' environment must hold, if any: there is one for all nodes."""
-    places = AppFiles(app, workflow)
-    found = {
-        places.find(service.requirements, service.name): service
-        for service in workflow.services
-        if service.requirements is not None
-    }
-    if len(found) > 1:
-        first, second = (service.name for service in list(found.values())[:2])
-        raise UnsupportedError(
-            f"Workflow {workflow.name!r}: the embedded backend cannot honour requirements: {first!r} and {second!r} "
-            "name different ones, and all nodes of a workflow run in one process. Write all into one file, or make two "
-            "workflows."
-        )
-    return tuple(found)
-
-
-def check_supported(app: Application, workflow: Workflow) -> None:
-    """Refuse what this backend cannot honour."""
-    for node in workflow.services:
-        affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
-        problems = {
-            "resources.gpu": node.resources.gpu and "it hands out cores and memory only. Remove it.",
-            "affinity": (affinity.node_selector or affinity.apart_from or affinity.avoid_services)
-            and "there is one machine, where batch steps alone keep off services. Remove all but its mode.",
-        }
-        for field, problem in problems.items():
-            if problem:
-                raise UnsupportedError(f"Service {node.name!r}: the embedded backend cannot honour {field}: {problem}")
-    backup = (workflow.serving or Serving()).backup
-    online = {one.name: one for one in app.workflows if one.type == "online"}
-    if backup in online and (online[backup].serving or Serving()).backup is not None:
-        raise UnsupportedError(
-            f"Workflow {workflow.name!r}: the embedded backend cannot honour serving.backup: {backup!r} has a backup "
-            "itself, and nobody follows a chain of them. Remove one."
-        )
+def scaling_of(workflow: Workflow) -> Scaling | None:
+    """Return what decides on the number of a workflow's instances, at whichever of its nodes it is."""
+    return next((service.scaling for service in workflow.services if service.scaling is not None), None)
 
 
 def _file(places: AppFiles, service: Service) -> str | None:

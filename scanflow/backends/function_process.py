@@ -52,8 +52,8 @@ def main(request_path: str) -> None:
     # Nothing beside this file may be imported by accident, so its folder (the first entry) must go in either case.
     sys.path[:] = sys.path[1:] if request.path is None else request.path
     from scanflow.app.steps import check_parameters, check_result
-    from scanflow.backends.local.batch.pickles import read_pickle
-    from scanflow.backends.local.batch.values import decode, write_result
+    from scanflow.backends.pickles import read_pickle
+    from scanflow.backends.values import decode, write_result
     from scanflow.loading import load_function
 
     key = bytes.fromhex(request.key)

@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from scanflow.backends.local.services.spec.service_spec import ServiceSpec, with_model
-from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.service_change import ServiceChange
-from scanflow.backends.service_records import Shape
+from scanflow.backends.service_desired import DesiredState
+from scanflow.backends.service_records import ServiceRecord, Shape
+from scanflow.backends.service_spec import ServiceSpec, with_model
 from scanflow.backends.shapes import changed_shape
-from scanflow.errors import UnsupportedError, UsageError
+from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.wire import ModelFiles, Node, Revision
 
 Recall = Callable[[str, int], Shape | None]
 """Return the shape that was kept with a version of a model."""
 
 Complete = Callable[[ServiceSpec, Shape], Shape]
-"""Derive a shape's thread variables, and check that it fits the machine."""
+"""Derive a shape's thread variables, and check that it fits the machine or the cluster."""
+
+
+def changeable(found: DesiredState | None, name: str) -> DesiredState:
+    """Return a service's state if it can be changed.
+
+    Raises:
+        NotFoundError: it was deleted.
+        UsageError: it is not deployed yet.
+    """
+    if found is None or found.deleted:
+        raise NotFoundError(f"The service {name!r} was deleted meanwhile.")
+    if found.hopeless or not found.settled:
+        raise UsageError(f"The service {name!r} is not deployed yet. Deploy it first: scanflow deploy")
+    return found
+
+
+def check_backup(name: str, backup: str, services: Iterable[ServiceRecord]) -> None:
+    """Raise unless ``backup`` could answer for the service ``name``, which is one of ``services``.
+
+    Raises:
+        NotFoundError: the same application serves no such workflow.
+        UsageError: one of the two has a backup, or is one.
+    """
+    known = {one.name: one for one in services}
+    found, own = known.get(backup), known[name]
+    if found is None or (found.app, found.team) != (own.app, own.team):
+        others = [one.name for one in known.values() if (one.app, one.team) == (own.app, own.team)]
+        raise NotFoundError(
+            f"The application {own.app!r} serves no {backup!r} that could be a backup."
+            f"{did_you_mean(backup, others)} Deploy it first: scanflow deploy"
+        )
+    if backup == name or found.backup is not None or any(one.backup == name for one in known.values()):
+        raise UsageError(
+            f"{backup!r} cannot be the backup of {name!r}: nobody follows a chain of backups. Take one away."
+        )
+
+
+def answering_for(stored: DesiredState, name: str) -> DesiredState:
+    """Return the service with its instances asked to answer under the name of another one too, whose backup it is."""
+    definition = stored.definition
+    if name in definition.aliases:
+        return stored
+    return stored.requested(definition.changed(aliases=(*definition.aliases, name)), replaces=False)
 
 
 def applied(
@@ -84,17 +127,15 @@ def _rolled_back(stored: DesiredState, recall: Recall, complete: Complete) -> De
         raise UsageError(f"There is nothing to roll {stored.name!r} back to: it was deployed once and not changed.")
     model = next((node.model for node in before.current.nodes if node.model is not None), None)
     shape = (model and recall(model.name, model.version)) or before.shape
-    changed = before.changed(serves=stored.generation + 1, shape=complete(before, shape))
+    aliases = stored.definition.aliases  # whom it answers for is no matter of its own
+    changed = before.changed(serves=stored.generation + 1, shape=complete(before, shape), aliases=aliases)
     return stored.requested(changed, replaces=True)
 
 
 def _resized(stored: DesiredState, change: ServiceChange, complete: Complete) -> DesiredState:
     definition = stored.definition
     if change.backup is not None:
-        raise UnsupportedError(
-            f"The embedded backend cannot change the backup of {stored.name!r} while it serves. Change it in the "
-            "application, and deploy again."
-        )
+        definition = definition.changed(serving=definition.serving.replace(backup=change.backup or None))
     if change.scaling is not None:
         scaling = None if change.scaling == "off" else change.scaling
         definition = definition.changed(scaling=scaling)

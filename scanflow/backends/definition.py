@@ -1,0 +1,76 @@
+"""What a run is made of, as it is kept: enough to go on with it in another process, or in a pod."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scanflow.app.files import dump_json, load_json
+from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.records import TaskRecord
+from scanflow.names import RunName
+
+
+class KeptDefinition(BaseModel):
+    """A run's definition as text."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    app: str
+    """The application as JSON."""
+
+    workflow: str
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    spun: str | None = None
+    """The one step, or the one task of it, of a spin; other outputs came from another run."""
+
+    @classmethod
+    def of(cls, definition: RunDefinition) -> Self:
+        text = dump_json(definition.app.replace(workflows=(definition.workflow,), agents=()))
+        return cls(app=text, workflow=definition.workflow.name, parameters=definition.parameters, spun=definition.step)
+
+    def read(self, source: str | None) -> RunDefinition:
+        app = load_json(self.app)
+        path = None if source is None else Path(source)
+        return RunDefinition(app, app.workflow(self.workflow), self.parameters, path, self.spun)
+
+
+def enter_run(
+    journal: Journal,
+    definition: RunDefinition,
+    *,
+    parent: Path,
+    rng: random.Random,
+    name: RunName | None = None,
+    tasks: Sequence[TaskRecord] = (),
+) -> JournalRun:
+    """Write a new run down, with the tasks it begins with; its folder is to be in ``parent``.
+
+    Raises:
+        InvalidError: another run has that name.
+    """
+    return journal.create_run(
+        app=definition.app.name,
+        team=definition.app.team,
+        workflow=definition.workflow.name,
+        parent=parent,
+        source=None if definition.source is None else str(definition.source),
+        definition=KeptDefinition.of(definition).model_dump_json(),
+        rng=rng,
+        name=name,
+        tasks=tasks,
+    )
+
+
+def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition) -> None:
+    """Write down what a run is made of from now on."""
+    journal.redefine(run, KeptDefinition.of(definition).model_dump_json())
+
+
+def definition_of(run: JournalRun) -> RunDefinition:
+    return KeptDefinition.model_validate_json(run.definition).read(run.record.source)

@@ -1,0 +1,103 @@
+"""How long MPI jobs waited and ran, from the records of their runs (thesis 6.4.1). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scanflow.backends.rank_files import RANKS
+from scanflow.backends.records import RunRecord, RunState
+
+MPI = "mpi"
+"""The detail ``type`` of the record of an MPI job's run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTimes:
+    """One job. Times are seconds since the epoch."""
+
+    run: str
+    job: str
+    state: RunState
+    ranks: int
+    nodes: tuple[str, ...]
+    submitted: float
+    began: float | None
+    """When ``mpirun`` began, for the last time where it was tried again. None: it waits, or never began."""
+
+    ended: float | None
+    """None: it has not."""
+
+    now: float
+
+    @property
+    def waiting_s(self) -> float:
+        """From the submission to the beginning: T_w."""
+        return (self.began or self.ended or self.now) - self.submitted
+
+    @property
+    def running_s(self) -> float | None:
+        """From the beginning to the end, or until now: T_r."""
+        return None if self.began is None else (self.ended or self.now) - self.began
+
+    @property
+    def response_s(self) -> float | None:
+        """From the submission to the end: T_w + T_r. None: it has not ended."""
+        return None if self.ended is None else self.ended - self.submitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTotals:
+    """Of several jobs."""
+
+    jobs: int
+    makespan_s: float
+    """From the first submission to the last end."""
+
+    response_s: float
+    """The sum of the response times, as the thesis' overall response time."""
+
+    waiting_s: float
+    """The mean."""
+
+
+def is_job(record: RunRecord) -> bool:
+    """Return whether a run is an MPI job's."""
+    return (record.model_extra or {}).get("type") == MPI
+
+
+def job_times(record: RunRecord, now: float) -> JobTimes:
+    """Return the times of a job from the record of its run, with its tasks."""
+    ranks = [task for task in record.tasks if task.step == RANKS]
+    job = next(task for task in record.tasks if task.step != RANKS)
+    over = record.state in {"succeeded", "failed", "stopped"}
+    ended = None
+    if over and job.began is not None and job.seconds is not None:
+        ended = job.began + job.seconds
+    elif over:
+        ended = record.created + (record.seconds or 0.0)
+    nodes = dict.fromkeys(rank.place.partition(",")[0] for rank in ranks if rank.place)
+    return JobTimes(
+        run=record.name,
+        job=job.step,
+        state=record.state,
+        ranks=len(ranks),
+        nodes=tuple(nodes),
+        submitted=record.created,
+        began=job.began,
+        ended=ended,
+        now=now,
+    )
+
+
+def totals(jobs: Iterable[JobTimes]) -> JobTotals | None:
+    """Return the totals of the jobs that have ended; None: none has."""
+    ended: Sequence[JobTimes] = [job for job in jobs if job.response_s is not None]
+    if not ended:
+        return None
+    return JobTotals(
+        jobs=len(ended),
+        makespan_s=max(job.ended or 0.0 for job in ended) - min(job.submitted for job in ended),
+        response_s=sum(job.response_s or 0.0 for job in ended),
+        waiting_s=sum(job.waiting_s for job in ended) / len(ended),
+    )

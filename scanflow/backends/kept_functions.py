@@ -1,0 +1,47 @@
+"""Functions that no file holds, sent by value: kept in a home by their digests, until no run names them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from scanflow.backends.pickles import write_signed
+from scanflow.private import private_folder
+
+_NAME: Final = re.compile(r"\b[0-9a-f]{64}\.pickle\b")
+
+
+def is_kept_function(module: str) -> bool:
+    """Say whether what stands before the ``:`` in a step's ``function`` names one of these."""
+    return _NAME.fullmatch(module) is not None
+
+
+def keep_function(folder: Path, pickled: bytes, key: bytes) -> str:
+    """Keep a function, pickled already, without loading it; return what names it. Sent again, it is new again."""
+    name = f"{hashlib.sha256(pickled).hexdigest()}.pickle"
+    private_folder(folder)
+    write_signed(folder / name, pickled, key)
+    return name
+
+
+def functions_named(texts: Iterable[str]) -> set[str]:
+    """Return the names of kept functions in definitions of runs, applications and the like, as JSON."""
+    return {name for text in texts for name in _NAME.findall(text)}
+
+
+def forget_functions(folder: Path, before: float, needed: Collection[str], definitions: Iterator[str]) -> int:
+    """Delete functions that were last sent before a time, and that neither ``needed`` nor a definition names; return
+    how many those were. ``definitions`` are not read where none is that old."""
+    old = [path for path in _files(folder) if path.name not in needed and path.stat().st_mtime < before]
+    named = functions_named(definitions) if old else set()
+    gone = [path for path in old if path.name not in named and path.stat().st_mtime < before]  # or sent meanwhile
+    for path in gone:
+        path.unlink(missing_ok=True)
+    return len(gone)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if is_kept_function(path.name)] if folder.is_dir() else []

@@ -1,0 +1,166 @@
+"""Agents as processes of this machine, each in a folder of its own below the home."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scanflow.backends.agents import AgentProcess, HostedAgent, ignored
+from scanflow.backends.log_files import FileLogs
+from scanflow.errors import NotFoundError
+from scanflow.private import private_folder
+from scanflow.processes.jobs import GRACE_S, Job, write_whole
+from scanflow.processes.starts import Processes
+
+_LAST_WORDS = 8192
+"""So many bytes of a log are looked at for why its process ended."""
+
+
+class LocalAgents:
+    """See :class:`~scanflow.backends.port.AgentBackend`.
+
+    ``<home>/server/agents/<app>/<name>`` is an agent's folder: ``host`` is its own, ``told``, ``code`` and ``team`` say
+    what it was started with, and beside them are its log and the process' attempts.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        ended: Callable[[], None],
+        program: Sequence[str] = ("-m", "scanflow_agents"),
+        grace_s: float = GRACE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``program`` is what an agent's process runs, with the agent's folder as its argument."""
+        self._home, self._program, self._grace_s = home, program, grace_s
+        self._processes = Processes(ended, clock=clock)
+
+    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:  # noqa: ARG002
+        job = self._job(agent.app, agent.name)
+        again = _text(job.path / "told") == agent.version
+        if job.alive:
+            if again:
+                self._processes.lives(job)
+            else:
+                job.daemon.stop()
+            return False
+        if not again:
+            _hand_over(agent, job)
+            self._prepare(agent, job)
+            self._processes.forget(job)
+            job.reset_starts()
+        command = [sys.executable, "-P", *self._program, str(_folder(job))]
+        started = self._processes.start(job, agent.environment, command=command, grace_s=self._grace_s)
+        return started and again
+
+    def stop(self, app: str, team: str, name: str) -> None:  # noqa: ARG002  a name is one team's at a time
+        self._job(app, name).daemon.stop()
+
+    def show(self, app: str, team: str, name: str) -> AgentProcess:
+        job = self._job(app, name)
+        alive, pid = job.alive, job.pid
+        failure = _noted(_folder(job) / "failure.json")
+        return AgentProcess(
+            app=app,
+            team=team,
+            name=name,
+            alive=alive,
+            started=pid is not None,
+            version=_text(job.path / "told"),
+            code=_text(job.path / "code"),
+            pid=pid,
+            failure=failure if failure is not None or alive else _last_line(job.log),
+            ailment=_noted(_folder(job) / "ailment.json"),
+        )
+
+    def agents(self) -> list[AgentProcess]:
+        found = [
+            path.parent for path in sorted(self._root.glob("*/*/attempts")) if not path.parent.name.startswith(".")
+        ]
+        every = [self.show(path.parent.name, _text(path / "team") or "default", path.name) for path in found]
+        return [one for one in every if one.alive]
+
+    def logs(self, app: str, team: str, name: str) -> FileLogs:  # noqa: ARG002
+        job = self._job(app, name)
+        if not job.path.is_dir():
+            raise NotFoundError(f"The agent {app}/{name} was never started here. Start it: scanflow agents --start")
+        return FileLogs(lambda: ([(name, job.log)], not job.alive))
+
+    @property
+    def _root(self) -> Path:
+        return self._home / "server" / "agents"
+
+    def _job(self, app: str, name: str) -> Job:
+        return Job(self._root / app / name)
+
+    def _prepare(self, agent: HostedAgent, job: Job) -> None:
+        private_folder(_folder(job))
+        spec = {
+            "application": agent.document,
+            "source": agent.source,
+            "agent": agent.name,
+            "server": agent.server,
+            "token": None if agent.token is None else agent.token.get_secret_value(),
+            "home": str(self._home),
+            "tracker_uri": agent.tracker,
+        }
+        (_folder(job) / "failure.json").unlink(missing_ok=True)  # of what it was told before
+        write_whole(_folder(job) / "agent.json", json.dumps(spec))
+        write_whole(job.path / "code", agent.code)
+        write_whole(job.path / "told", agent.version)
+
+
+def _folder(job: Job) -> Path:
+    return job.path / "host"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _noted(path: Path) -> str | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return str(found.get("error")) if isinstance(found, dict) else None
+
+
+def _last_line(log: Path) -> str | None:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_WORDS))
+            lines = file.read().decode(errors="replace").rstrip().splitlines()
+    except OSError:
+        return None
+    traced = any(line.startswith("Traceback (most recent call last)") for line in lines)
+    return lines[-1] if traced and re.match(r"[A-Za-z_][\w.]*(: |$)", lines[-1]) else None
+
+
+def _hand_over(agent: HostedAgent, job: Job) -> None:
+    """Give a team's agent the folder of that team's.
+
+    What an agent of that name keeps for another team is put aside until that team has it again; so it is never mixed
+    up, whenever this is cut short.
+    """
+    whose = job.path / "team"
+    before = whose.read_text(encoding="utf-8") if whose.exists() else agent.team
+    if before != agent.team:
+        job.path.rename(_other_team_path(job, before))
+    if not job.path.exists() and _other_team_path(job, agent.team).exists():
+        _other_team_path(job, agent.team).rename(job.path)
+    private_folder(job.path)
+    write_whole(whose, agent.team)
+
+
+def _other_team_path(job: Job, team: str) -> Path:
+    return job.path.with_name(f".{job.path.name}@{team}")  # no agent is named so

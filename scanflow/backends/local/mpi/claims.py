@@ -1,0 +1,63 @@
+"""The CPUs that MPI jobs hold on this machine while they run, beside those of services: files below the home.
+
+A job's file counts while its process holds the lock, which the kernel releases however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from scanflow.app.mpi import MPIProfile
+from scanflow.backends.local.services.grants import service_cpus
+from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.errors import InvalidError
+from scanflow.placement.mpi.beside import Neighbour
+from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.private import private_folder
+from scanflow.processes.files import is_locked, locked, only_driver, write_atomically
+from scanflow.wire import decode, encode
+
+JOBS: Final = "jobs"
+
+
+def neighbours(home: Path) -> list[Neighbour]:
+    """Return the services and jobs of a home, each with the CPUs that it holds."""
+    services = [Neighbour(name=name, cpus=cpus) for name, cpus in service_cpus(_services(home)).items()]
+    return services + [found for file in sorted((home / JOBS).glob("*.json")) if (found := _running(file)) is not None]
+
+
+@contextmanager
+def claimed(
+    home: Path, name: str, profile: MPIProfile | None, plan: Callable[[Sequence[Neighbour]], MPIPlan]
+) -> Iterator[MPIPlan]:
+    """Plan a job beside what runs, and hold its CPUs while inside; services and other jobs choose after it."""
+    file = home / JOBS / f"{os.getpid()}.json"
+    with ExitStack() as stack:
+        with locked(_services(home).lock):
+            made = plan(neighbours(home))
+            cpus = tuple(sorted({cpu for rank in made.ranks for cpu in rank.cpus}))
+            private_folder(home / JOBS)
+            stack.enter_context(only_driver(file.with_suffix(".lock"), name))
+            write_atomically(file, encode(Neighbour(name=name, cpus=cpus, service=False, profile=profile)))
+        try:
+            yield made
+        finally:
+            file.unlink(missing_ok=True)
+            file.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _services(home: Path) -> ServicesHome:
+    return ServicesHome(home / "services")
+
+
+def _running(file: Path) -> Neighbour | None:
+    if not is_locked(file.with_suffix(".lock")):
+        return None
+    try:
+        return decode(Neighbour, file.read_bytes())
+    except (FileNotFoundError, InvalidError):
+        return None  # it has just ended

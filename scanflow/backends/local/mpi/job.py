@@ -1,0 +1,116 @@
+"""An MPI workflow as the batch workflow of one step that it is to this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scanflow.app.application import Application
+from scanflow.app.executor import Executor
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.plan import Plan
+from scanflow.app.resources import Resources
+from scanflow.app.workflow import Workflow
+from scanflow.backends.local.mpi.claims import neighbours
+from scanflow.backends.local.mpi.containers import find_runtime, in_container
+from scanflow.backends.local.mpi.flavors import find_launcher
+from scanflow.backends.mpi_program import check_affinity, one_step_plan, program_of
+from scanflow.backends.port import RunDefinition
+from scanflow.errors import InvalidError, UnsupportedError
+from scanflow.placement.mpi.here import plan_here
+from scanflow.placement.sysfs import read_topology
+
+if TYPE_CHECKING:
+    from scanflow.backends.local.mpi.profiling.classify import Profile
+
+LAUNCH = "scanflow.backends.local.mpi.launcher:launch"
+
+
+def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
+    """Return the definition of an MPI job as that of a batch workflow; another one as it is.
+
+    ``home``: whose services and jobs it is to run beside.
+
+    Raises:
+        UsageError: it cannot run here.
+    """
+    workflow = definition.workflow
+    if workflow.type != "mpi":
+        return definition
+    workload, argv = job_of(definition.app, workflow)
+    plan = plan_here(workload)
+    find_launcher(workload.flavor, Path(argv[0]), name=workload.name)
+    step = Executor(
+        name=workload.name,
+        function=LAUNCH,
+        parameters={
+            "workload": workload.model_dump(mode="json", exclude_defaults=True),
+            "argv": argv,
+            "home": str(home),
+        },
+        resources=Resources(cpu=max(1.0, sum(worker.cores for worker in plan.workers)), memory=workload.memory_bytes),
+    )
+    return replace(definition, workflow=Workflow(name=workflow.name, nodes=(step,), output_dir=workflow.output_dir))
+
+
+def is_job(workflow: Workflow) -> bool:
+    """Return whether a batch workflow is an MPI job's."""
+    return any(step.function == LAUNCH for step in workflow.steps)
+
+
+def _checked(workload: MPIWorkload) -> MPIWorkload:
+    if workload.image is not None and workload.runtime is None:
+        raise UnsupportedError(
+            f"MPIWorkload {workload.name!r}: the embedded backend cannot honour image without a runtime: ranks are "
+            "processes of this machine. Write runtime='podman' or 'apptainer', remove it, or run on Kubernetes."
+        )
+    check_affinity(workload)
+    if workload.resources_per_task.gpu:
+        raise UnsupportedError(
+            f"MPIWorkload {workload.name!r}: the embedded backend cannot honour resources_per_task.gpu."
+        )
+    return workload
+
+
+def job_of(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list[str]]:
+    """Return an MPI workflow's workload, and the program of a rank with its arguments.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidError: it cannot be executed.
+    """
+    found = program_of(app, workflow)
+    workload, file = _checked(found.workload), str(found.file)
+    if workload.runtime is not None and workload.image is not None:
+        runtime = find_runtime(workload.runtime, name=workload.name)
+        inside = [*(["python3"] if workload.mainfile.endswith(".py") else []), workload.mainfile, *found.arguments]
+        folder = str(Path(app.app_dir).resolve())
+        return workload, in_container(workload.runtime, runtime, workload.image, inside, folder)
+    if file.endswith(".py"):
+        return workload, [sys.executable, file, *found.arguments]
+    if not os.access(file, os.X_OK):
+        raise InvalidError(
+            f"MPIWorkload {workload.name!r}: {file!r} cannot be executed. Compile it, or allow it: chmod +x {file}"
+        )
+    return workload, [file, *found.arguments]
+
+
+def measure_here(app: Application, workflow: Workflow, folder: Path) -> Profile:
+    """Run an MPI workflow's program for a short while, and return what bounds it; what it writes goes to ``folder``."""
+    from scanflow.backends.local.mpi.profiling.profile import measure
+
+    workload, argv = job_of(app, workflow)
+    launcher, topology = find_launcher(workload.flavor, Path(argv[0]), name=workload.name), read_topology()
+    plan = plan_here(workload, topology)
+    return measure(workload, plan, argv, launcher=launcher, topology=topology, folder=folder)
+
+
+def plan_workload(app: Application, workflow: Workflow, *, home: Path, machine_memory_bytes: int) -> Plan:
+    """Return what ``scanflow plan`` shows: one step, with the map of ranks in its notes."""
+    workload, argv = job_of(app, workflow)
+    plan = plan_here(workload, neighbours=neighbours(home))
+    machine = (read_topology().effective_count, machine_memory_bytes)
+    return one_step_plan(workflow, workload, plan, argv, (*plan.reasons, *plan.lines()), machine)

@@ -1,0 +1,209 @@
+"""A short run of an MPI program that finds out what bounds it."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scanflow.app.mpi import MPIWorkload
+from scanflow.backends.local.mpi.flavors import Mpirun
+from scanflow.backends.local.mpi.processes import (
+    GRACE_S,
+    MAX_OUTPUT_BYTES,
+    end,
+    failure,
+    prepare,
+    silence,
+    start,
+    written,
+)
+from scanflow.backends.local.mpi.profiling.calls import Calls, compile_library, read_calls, total
+from scanflow.backends.local.mpi.profiling.classify import Measured, Profile, classify
+from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, Touched, touched, traffic
+from scanflow.backends.local.mpi.profiling.perf import record_command, share_in_mpi
+from scanflow.errors import StepFailedError
+from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.placement.topology import Topology
+
+LONGEST_S: Final = 30.0
+"""A program whose ranks have run so long has shown what it does, and is ended."""
+
+START_S: Final = 30.0
+"""How long its ranks may take to begin, before that: on a busy machine starting them alone takes many seconds."""
+
+WRITTEN_S: Final = 15.0
+"""How long ``perf`` may take to write down what it saw, once the program is to end."""
+
+_POLL_S: Final = 0.05
+
+
+class Observed(NamedTuple):
+    """What was seen of a program's ranks, moment by moment."""
+
+    calls: list[list[Calls]]
+    """Of each rank; none: its calls were not seen."""
+
+    pages: list[Touched]
+    shares: list[float]
+    """Of the ranks' CPU time that is MPI's, by ``perf``; none: it did not look."""
+
+    cache_bytes: int
+    """A rank's share of the last cache."""
+
+    seconds: float
+
+
+def measure(
+    job: MPIWorkload, plan: MPIPlan, argv: Sequence[str], *, launcher: Mpirun, topology: Topology, folder: Path
+) -> Profile:
+    """Run the program once, until its ranks have run for :data:`LONGEST_S` at most, and return what bounds it.
+
+    Raises:
+        StepFailedError: a rank failed, or wrote too much.
+    """
+    observed = observe(
+        job, plan, argv, launcher=launcher, topology=topology, folder=folder, enough=_long_enough(folder, job.n_tasks)
+    )
+    if observed is None:
+        package = "libopenmpi-dev" if launcher.flavor == "openmpi" else "libmpich-dev"
+        why = f"its time in MPI cannot be measured here: neither {launcher.flavor}'s mpicc nor perf can be used"
+        advice = f"apt-get install {package} gcc, or say profile='cpu', 'memory' or 'network'"
+        return Profile(profile=None, reason=f"{why}. {advice}")
+    return profile_of(observed)
+
+
+def _long_enough(folder: Path, n_tasks: int, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
+    """Return what says whether all ranks have run for :data:`LONGEST_S`, or were given time enough to begin."""
+    began, running = clock(), list[float]()
+
+    def enough() -> bool:
+        now = clock()
+        if not running and all((folder / f"{rank}.pid").exists() for rank in range(n_tasks)):
+            running.append(now)
+        return now > (running[0] if running else began + START_S) + LONGEST_S
+
+    return enough
+
+
+def observe(
+    job: MPIWorkload,
+    plan: MPIPlan,
+    argv: Sequence[str],
+    *,
+    launcher: Mpirun,
+    topology: Topology,
+    folder: Path,
+    enough: Callable[[], bool],
+) -> Observed | None:
+    """Run the program, and watch it until it ends or has run long ``enough``.
+
+    Args:
+        job: The workload.
+        plan: Where its ranks run.
+        argv: What each of them runs.
+        launcher: By which ``mpirun``.
+        topology: Of this machine.
+        folder: For what the run writes; what is in it is removed.
+        enough: Whether to end it.
+
+    Returns:
+        None: nothing can tell here what time goes to MPI, and the program was not started.
+
+    Raises:
+        StepFailedError: a rank failed, or wrote too much.
+    """
+    prepare(folder, plan, {})
+    library = compile_library(launcher.flavor, folder)
+    recording = None if library is not None else record_command(folder)
+    if library is not None:
+        argv = ["env", f"LD_PRELOAD={library}", f"SCANFLOW_MPI_PROFILE={folder}", *argv]
+    elif recording is not None:
+        argv = [*recording, *argv]
+    else:
+        return None
+    began = time.monotonic()
+    grace_s = GRACE_S if library is not None else WRITTEN_S
+    process = start(folder, plan, launcher, argv, end_s=1 if library is not None else round(WRITTEN_S) - 1)
+    try:
+        pages = _look(process, folder, job, enough, child=library is None)
+    finally:
+        end(process, grace_s=grace_s)
+    ranks = range(job.n_tasks)
+    return Observed(
+        calls=[moments for rank in ranks if (moments := read_calls(folder, rank))],
+        pages=pages,
+        shares=[]
+        if library is not None
+        else [share for rank in ranks if (share := share_in_mpi(folder, rank)) is not None],
+        cache_bytes=_cache_share(topology, job.n_tasks),
+        seconds=time.monotonic() - began,
+    )
+
+
+def profile_of(observed: Observed) -> Profile:
+    """Return what bounds a program, from all that was seen of it."""
+    calls, pages, shares, cache, seconds = observed
+    if calls:
+        seen = total(moments[-1].since(moments[0]) for moments in calls)
+        outside = max(0.0, seen.cpu_s - seen.mpi_cpu_s)
+        memory = traffic(pages, cache, outside_mpi=outside / seen.cpu_s if seen.cpu_s else 1.0)
+        return classify(
+            Measured(
+                how=f"measured in {len(calls)} ranks by MPI's profiling interface",
+                seconds=seconds,
+                cpu_s=outside,
+                messages=int(seen.messages),
+                bytes=int(seen.bytes),
+                memory_bytes=memory,
+            )
+        )
+    if shares:
+        share = statistics.mean(shares)
+        memory = traffic(pages, cache, outside_mpi=1 - share)
+        how = f"measured in {len(shares)} ranks by perf"
+        return classify(Measured(how=how, seconds=seconds, share_in_mpi=share, memory_bytes=memory))
+    return Profile(profile=None, reason="no rank was seen long enough after MPI_Init while it was measured")
+
+
+def _look(
+    process: subprocess.Popen[bytes], folder: Path, job: MPIWorkload, enough: Callable[[], bool], *, child: bool
+) -> list[Touched]:
+    """Return which pages the ranks touch, looking at one after the other; ``child``: perf started the program."""
+    found: list[Touched] = []
+    turn = 0
+    while process.poll() is None and not enough():
+        if sum(written(folder, job.n_tasks).values()) > MAX_OUTPUT_BYTES:
+            silence(folder, MAX_OUTPUT_BYTES)
+            raise StepFailedError(f"While it was profiled, {job.name!r} wrote more than it may. Write fewer lines.")
+        rank, window_s = turn % job.n_tasks, WINDOWS_S[turn // job.n_tasks % len(WINDOWS_S)]
+        pid = _pid(folder, rank, child)
+        seen = None if pid is None else touched(pid, window_s)
+        if seen is not None:
+            found.append(seen)
+        turn += 1
+        try:
+            process.wait(_POLL_S if seen is None else window_s)
+        except subprocess.TimeoutExpired:
+            continue
+    if process.returncode:
+        raise StepFailedError(f"While it was profiled: {failure(folder, job.name, process.returncode)}")
+    return found
+
+
+def _pid(folder: Path, rank: int, child: bool) -> int | None:
+    try:
+        pid = int((folder / f"{rank}.pid").read_text(encoding="ascii"))
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[0]) if child else pid
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _cache_share(topology: Topology, n_tasks: int) -> int:
+    """Return a rank's share of the last caches of this machine."""
+    level = max((cache.level for cache in topology.caches), default=0)
+    whole = sum(cache.size_bytes or 0 for cache in topology.caches if cache.level == level)
+    return whole // n_tasks

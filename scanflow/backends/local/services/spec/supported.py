@@ -1,0 +1,51 @@
+"""What of an online workflow this backend cannot honour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scanflow.app.application import Application
+from scanflow.app.resources import Affinity
+from scanflow.app.serving import Serving
+from scanflow.app.workflow import Workflow
+from scanflow.app_files import AppFiles
+from scanflow.errors import UnsupportedError
+
+
+def requirements_of(app: Application, workflow: Workflow) -> tuple[Path, ...]:
+    """Return the file of what the instances' environment must hold, if any: there is one for all nodes."""
+    places = AppFiles(app, workflow)
+    found = {
+        places.find(service.requirements, service.name): service
+        for service in workflow.services
+        if service.requirements is not None
+    }
+    if len(found) > 1:
+        first, second = (service.name for service in list(found.values())[:2])
+        raise UnsupportedError(
+            f"Workflow {workflow.name!r}: the embedded backend cannot honour requirements: {first!r} and {second!r} "
+            "name different ones, and all nodes of a workflow run in one process. Write all into one file, or make two "
+            "workflows."
+        )
+    return tuple(found)
+
+
+def check_supported(app: Application, workflow: Workflow) -> None:
+    """Refuse what this backend cannot honour."""
+    for node in workflow.services:
+        affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
+        problems = {
+            "resources.gpu": node.resources.gpu and "it hands out cores and memory only. Remove it.",
+            "affinity": (affinity.node_selector or affinity.apart_from or affinity.avoid_services)
+            and "there is one machine, where batch steps alone keep off services. Remove all but its mode.",
+        }
+        for field, problem in problems.items():
+            if problem:
+                raise UnsupportedError(f"Service {node.name!r}: the embedded backend cannot honour {field}: {problem}")
+    backup = (workflow.serving or Serving()).backup
+    online = {one.name: one for one in app.workflows if one.type == "online"}
+    if backup in online and (online[backup].serving or Serving()).backup is not None:
+        raise UnsupportedError(
+            f"Workflow {workflow.name!r}: the embedded backend cannot honour serving.backup: {backup!r} has a backup "
+            "itself, and nobody follows a chain of them. Remove one."
+        )

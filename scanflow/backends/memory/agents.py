@@ -1,0 +1,59 @@
+"""Agents that are noted as running; no process is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from scanflow.backends.agents import AgentProcess, HostedAgent, ignored
+from scanflow.backends.memory.logs import Log, MemoryLogs
+from scanflow.errors import NotFoundError
+
+_Key: TypeAlias = tuple[str, str, str]
+
+
+class MemoryAgents:
+    """See :class:`~scanflow.backends.port.AgentBackend`. For tests of what starts agents."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        """Called when an agent has ended."""
+
+        self._known: dict[_Key, AgentProcess] = {}
+        self._logs: dict[_Key, Log] = {}
+
+    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:  # noqa: ARG002
+        key = (agent.app, agent.team, agent.name)
+        now = self.show(*key)
+        if now.alive:
+            if now.version != agent.version:
+                self.stop(*key)
+            return False
+        again = now.version == agent.version
+        self._known[key] = AgentProcess(*key, alive=True, started=True, version=agent.version, code=agent.code)
+        self._logs.setdefault(key, Log()).write(f"agent {agent.name} of {agent.app}\n".encode())
+        return again
+
+    def stop(self, app: str, team: str, name: str) -> None:
+        self.crash(app, team, name, None)
+
+    def crash(self, app: str, team: str, name: str, why: str | None) -> None:
+        """Have an agent ended, as if it had died of ``why``."""
+        now = self.show(app, team, name)
+        if now.alive:
+            self._known[app, team, name] = replace(now, alive=False, started=False, failure=why)
+            for listener in self.listeners:
+                listener()
+
+    def show(self, app: str, team: str, name: str) -> AgentProcess:
+        return self._known.get((app, team, name), AgentProcess(app, team, name))
+
+    def agents(self) -> list[AgentProcess]:
+        return [self._known[key] for key in sorted(self._known) if self._known[key].alive]
+
+    def logs(self, app: str, team: str, name: str) -> MemoryLogs:
+        key = (app, team, name)
+        if key not in self._logs:
+            raise NotFoundError(f"The agent {app}/{name} was never started here. Start it: scanflow agents --start")
+        return MemoryLogs(lambda: ([(name, self._logs[key])], not self.show(*key).alive))

@@ -1,0 +1,133 @@
+"""What an MPI job runs: the workload and its program, as its ``mainfile`` says. Shared by the places that run jobs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from scanflow.app.application import Application
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.plan import Plan, PlannedStep
+from scanflow.app.workflow import Workflow
+from scanflow.app_files import AppFiles
+from scanflow.backends.step_process import options
+from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, did_you_mean
+from scanflow.placement.mpi.plan import MPIPlan
+
+
+class MPIProgram(NamedTuple):
+    """What each rank runs."""
+
+    workload: MPIWorkload
+    """With what its YAML file says: its ``mainfile`` is the program."""
+
+    file: Path | None
+    """The program here; None: there is none, and ``mainfile`` is a path in the job's image."""
+
+    arguments: list[str]
+
+
+def workload_of(workflow: Workflow) -> MPIWorkload:
+    """Return the one node of an MPI workflow."""
+    [node] = workflow.nodes
+    if not isinstance(node, MPIWorkload):
+        raise InvalidError(f"Workflow {workflow.name!r} is of type 'mpi', and its node is a {type(node).__name__}.")
+    return node
+
+
+def program_of(app: Application, workflow: Workflow) -> MPIProgram:
+    """Return what an MPI workflow runs.
+
+    ``mainfile`` is a program, a Python script, or a YAML file with ``program``, ``args`` and fields of the workload.
+    Where the workload has an image, the program may be in it only.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidError: the YAML file cannot be used.
+    """
+    workload, files = workload_of(workflow), AppFiles(app, workflow)
+    if workload.mainfile.endswith((".yaml", ".yml")):
+        workload = _from_yaml(files.find(workload.mainfile, workload.name), workload)
+    try:
+        file = files.find(workload.mainfile, workload.name).resolve()
+    except NotFoundError as error:
+        if workload.image is None:
+            there = shutil.which(workload.mainfile)
+            hint = f" This machine has a program of that name: mainfile={there!r}." if there else ""
+            raise NotFoundError(f"MPIWorkload {workload.name!r}: {error}{hint}") from error
+        file = None
+    arguments = options(workload.parameters, who=f"MPIWorkload {workload.name!r}")
+    return MPIProgram(workload, file, [*workload.args, *arguments])
+
+
+def check_affinity(workload: MPIWorkload, *fields: str) -> None:
+    """Refuse what an MPI job's ``affinity`` says beyond its mode and ``fields``: it would be ignored.
+
+    Raises:
+        UnsupportedError: names the field.
+    """
+    for field in ("node_selector", "near", "apart_from", "avoid_services"):
+        if field not in fields and getattr(workload.affinity, field, None):
+            raise UnsupportedError(
+                f"MPIWorkload {workload.name!r}: affinity.{field} cannot be honoured here: what bounds the job decides "
+                "beside whom it runs (profile=...). Remove it."
+            )
+
+
+def one_step_plan(
+    workflow: Workflow,
+    workload: MPIWorkload,
+    plan: MPIPlan,
+    argv: Sequence[str],
+    notes: Sequence[str],
+    machine: tuple[float, int],
+) -> Plan:
+    """Return what ``scanflow plan`` shows of a job, with cores and bytes of memory of where it would run."""
+    machine_cores, machine_memory_bytes = machine
+    cores = sum(worker.cores for worker in plan.workers)
+    step = PlannedStep(
+        name=workload.name,
+        wave=0,
+        runs=" ".join(argv),
+        after=(),
+        cores=cores,
+        memory_bytes=workload.memory_bytes,
+        notes=tuple(notes),
+    )
+    return Plan(
+        workflow=workflow.name,
+        steps=(step,),
+        waves=1,
+        machine_cores=machine_cores,
+        machine_memory_bytes=machine_memory_bytes,
+        peak_cores=cores,
+        peak_memory_bytes=workload.memory_bytes or 0,
+        unsized=int(workload.memory_bytes is None),
+    )
+
+
+def _from_yaml(file: Path, workload: MPIWorkload) -> MPIWorkload:
+    who = f"MPIWorkload {workload.name!r}: {file.name!r}"
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidError(f"{who} cannot be read as YAML: {error}") from error
+    if isinstance(document, Mapping) and "kind" in document:
+        raise UnsupportedError(
+            f"{who} describes a {document['kind']} of Kubernetes. scanflow makes that object itself: write a YAML with "
+            "'program', 'args' and, where it runs in pods, 'image'."
+        )
+    if not isinstance(document, Mapping) or not isinstance(document.get("program"), str):
+        raise InvalidError(f"{who} needs 'program' (a path), and may have 'args' (a list) and fields of the workload.")
+    fields = dict(document)
+    program, args = fields.pop("program"), fields.pop("args", [])
+    if not isinstance(args, list):
+        raise InvalidError(f"{who}: 'args' is {args!r:.60}, not a list.")
+    known = set(MPIWorkload.model_fields) - {"kind", "name", "mainfile"}
+    if unknown := sorted(set(fields) - known):
+        raise InvalidError(f"{who}: {unknown[0]!r} is not a field of a workload.{did_you_mean(unknown[0], known)}")
+    return workload.replace(**fields, mainfile=program, args=[str(one) for one in args])

@@ -1,0 +1,62 @@
+"""What a step's process is given, wherever it runs: its options, its variables. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.application import Application
+from scanflow.app.executor import Executor
+from scanflow.app.resources import Resources
+from scanflow.backends.port import Environment
+from scanflow.backends.values import as_argument
+from scanflow.names import StepName
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
+"""Each library's own variable for the size of its thread pool."""
+
+
+def step_variables(
+    app: Application, workflow: str, run: str, node: Executor, task: StepName, outputs: Path, *, tracking: Environment
+) -> dict[str, str]:
+    """Return the variables of one task; ``tracking`` makes it log to the tracker."""
+    return {
+        **thread_variables(node.resources),
+        **tracking(task_tags(workflow, run, node.name, task)),
+        "PYTHONUNBUFFERED": "1",  # so that the log shows what was printed, when it was
+        "SCANFLOW_APP": app.name,
+        "SCANFLOW_TEAM": app.team,
+        "SCANFLOW_WORKFLOW": workflow,
+        "SCANFLOW_RUN": run,
+        "SCANFLOW_STEP": node.name,
+        "SCANFLOW_TASK": task,
+        "SCANFLOW_OUTPUT_DIR": str(outputs),
+        **node.env,
+    }
+
+
+def task_tags(workflow: str, run: str, step: str, task: StepName) -> dict[str, str]:
+    """Return what the tracker keeps of the task that logs."""
+    return {"scanflow.workflow": workflow, "scanflow.run": run, "scanflow.step": step, "scanflow.task": task}
+
+
+def thread_variables(resources: Resources) -> dict[str, str]:
+    """Return thread-pool sizes for the cores granted, rounded up; none where the cores are not limited."""
+    return {} if resources.cores is None else dict.fromkeys(THREAD_VARIABLES, str(math.ceil(resources.cores)))
+
+
+def options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
+    """Give ``--name value ...``; a parameter that is None is left out."""
+    for name, value in parameters.items():
+        if value is not None:
+            yield f"--{name}"
+            yield as_argument(value, who=f"{who}: the parameter {name!r}")

@@ -1,0 +1,49 @@
+"""The images of an application, from its file to a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scanflow.app.application import Application
+from scanflow.app.workflow import Workflow
+from scanflow.deployer.embedded import open_models
+from scanflow.images.builders import Say, find_builder
+from scanflow.images.building import ImageRecord, build_images
+from scanflow.images.recipes import PlannedImage, recipes
+from scanflow.images.records import BuiltImages
+from scanflow.images.settings import ImageSettings
+from scanflow.settings import Settings
+
+
+def wanted_images(
+    app: Application, workflows: Sequence[Workflow], settings: Settings, images: ImageSettings
+) -> list[PlannedImage]:
+    """Return the images of some workflows. Registered models are fetched, for what they were saved with."""
+    home = settings.home.expanduser().absolute()
+    uri = None if app.tracker is None else app.tracker.uri
+    models = open_models(home, uri or settings.tracker_uri)
+    return recipes(app, workflows, images.base, lambda model: Path(models.fetch(model).path))
+
+
+def build_application(
+    app: Application,
+    workflows: Sequence[Workflow],
+    settings: Settings,
+    images: ImageSettings,
+    *,
+    push: bool,
+    again: bool,
+    say: Say,
+) -> list[ImageRecord]:
+    """Build the images of some workflows where they are not there already, and push them if asked."""
+    return build_images(
+        Path(app.app_dir),
+        wanted_images(app, workflows, settings, images),
+        builder=lambda: find_builder(images.builder, insecure=images.insecure, options=images.options),
+        built=BuiltImages(settings.home.expanduser().absolute()),
+        registry=images.registry,
+        push=push,
+        again=again,
+        say=say,
+    )

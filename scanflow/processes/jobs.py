@@ -1,0 +1,173 @@
+"""Work that a process of its own does, which outlives its parent: a folder says what is to be done and how it ended.
+
+Its process is a :class:`~scanflow.processes.daemon.Daemon`: there is never a second one, and a parent that is started
+later sees what still works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scanflow.private import open_private, private_folder, write_private
+from scanflow.processes.daemon import Daemon
+
+GONE = ".gone-"
+"""So begins the name of a folder that is being removed."""
+
+GRACE_S = 10.0
+"""Between asking a process to end and killing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    path: Path
+
+    @property
+    def lines(self) -> Path:
+        """What it tells on its way: one JSON document a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    def prepare(self, order: Mapping[str, Any]) -> None:
+        if not (self.path / "job.json").exists():
+            private_folder(self.path)
+            write_whole(self.path / "job.json", json.dumps(order))
+
+    @property
+    def order(self) -> dict[str, Any]:
+        return _read(self.path / "job.json") or {}
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        return _read(self.path / "ended.json")
+
+    @property
+    def ended_at(self) -> float | None:
+        try:
+            return (self.path / "ended.json").stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    @property
+    def starts(self) -> int:
+        try:
+            return (self.path / "starts").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def reset_starts(self) -> None:
+        (self.path / "starts").unlink(missing_ok=True)
+
+    @property
+    def daemon(self) -> Daemon:
+        return Daemon(self.path)
+
+    @property
+    def alive(self) -> bool:
+        return self.daemon.alive
+
+    @property
+    def pid(self) -> int | None:
+        return self.daemon.pid
+
+    def begin(self) -> bool:
+        """Note that something is about to be changed; say whether an earlier process of it noted that before."""
+        try:
+            (self.path / "begun").touch(mode=0o600, exist_ok=False)
+        except FileExistsError:
+            return True
+        return False
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        write_whole(self.path / "ended.json", json.dumps(result))
+
+    def end_unheld(self, result: Mapping[str, Any]) -> bool:
+        """Write down how it ended where no process works on it, nor will; return whether that was so."""
+        private_folder(self.path)
+        if not self.daemon.withdraw() or self.result is not None:
+            return False
+        self.end(result)
+        return True
+
+    def forget(self) -> bool:
+        """Remove the folder of what has ended, and say whether that was done; a reader finds all of it, or nothing."""
+        if self.alive or self.result is None:
+            return False
+        gone = self.path.with_name(f"{GONE}{self.path.name}")
+        shutil.rmtree(gone, ignore_errors=True)
+        self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
+
+    def start(self, environ: Mapping[str, str], *, command: Sequence[str], grace_s: float = GRACE_S) -> bool:
+        """Start its process, unless there is one or it has ended; it goes on when this one ends."""
+        if self.result is not None or self.alive:
+            return False
+        with open_private(self.path / "starts", "ab") as starts:
+            starts.write(b".")
+        return self.daemon.start(command, log=self.log, environment=environ, grace_s=grace_s)
+
+
+class Lines:
+    """A file of JSON documents, one a line: written by one process, read by any while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def append(self, text: str) -> None:
+        with open_private(self._path, "ab") as file:
+            # A line that was cut off by a kill is ended first, so that only that one is lost.
+            torn = file.tell() > 0 and not _ends_well(self._path)
+            os.write(file.fileno(), (b"\n" if torn else b"") + text.encode() + b"\n")
+
+    def fresh(self) -> Iterator[str]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                while line := file.readline():
+                    if not line.endswith(b"\n"):
+                        return
+                    self._position += len(line)
+                    if _is_json(line):
+                        yield line.decode()[:-1]
+        except FileNotFoundError:
+            return
+
+
+def _ends_well(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a reader finds as it was, or as it is."""
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    write_private(unfinished, text)
+    unfinished.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found

@@ -1,0 +1,60 @@
+"""Processes that are wanted: each started once, again after a pause where it died without a word, and not for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from scanflow.processes.jobs import GRACE_S, Job
+
+MOST_STARTS = 6
+"""So often a job's process is started; one that dies each time would do so for ever."""
+
+WELL_S = 300.0
+"""A process that lives for so long counts as well: how often it had to be started before is forgotten."""
+
+_LONGEST_PAUSE_S = 30.0
+_DOUBLINGS = 5
+"""After so many, a pause of a second is longer than the longest."""
+
+
+class Processes:
+    def __init__(self, ended: Callable[[], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``ended`` is called, in another thread, when one that was started here has ended."""
+        self._ended, self._clock = ended, clock
+        self._not_before: dict[Job, float] = {}
+        self._lives_since: dict[Job, float] = {}
+
+    def start(self, job: Job, environ: Mapping[str, str], *, command: Sequence[str], grace_s: float = GRACE_S) -> bool:
+        now = self._clock()
+        self._lives_since.pop(job, None)
+        if now < self._not_before.get(job, 0.0):
+            return False
+        self._not_before[job] = now + _pause_s(job.starts)  # before it is started: that may fail, too
+        if not job.start(environ, command=command, grace_s=grace_s):
+            self._not_before.pop(job)
+            return False
+        threading.Thread(target=self._watch, args=(job,), name="watcher", daemon=True).start()
+        return True
+
+    def lives(self, job: Job) -> None:
+        """Take note that a job's process lives; when it has for long, its starts are counted anew."""
+        now = self._clock()
+        if now - self._lives_since.setdefault(job, now) >= WELL_S:
+            job.reset_starts()
+            self._lives_since[job] = now
+
+    def forget(self, job: Job) -> None:
+        self._not_before.pop(job, None)
+        self._lives_since.pop(job, None)
+
+    def _watch(self, job: Job) -> None:
+        with suppress(FileNotFoundError):  # its folder was removed
+            job.daemon.wait()
+        self._ended()
+
+
+def _pause_s(starts: int) -> float:
+    return min(_LONGEST_PAUSE_S, 2.0 ** min(starts - 1, _DOUBLINGS)) if starts else 0.2

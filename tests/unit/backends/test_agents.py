@@ -1,0 +1,46 @@
+"""Agents on this machine and in memory: what the port says of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scanflow.backends.local.agents import LocalAgents
+from scanflow.backends.memory import Memory
+from scanflow.backends.memory.agents import MemoryAgents
+from scanflow.testing.agents import KEY, AgentsContract
+
+PROGRAM = """
+import json, pathlib, sys, time
+print(json.loads((pathlib.Path(sys.argv[1]) / "agent.json").read_text())["agent"], flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+class TestLocalAgents(AgentsContract):
+    @pytest.fixture
+    def agents(self, tmp_path: Path) -> Iterator[LocalAgents]:
+        (tmp_path / "program.py").write_text(PROGRAM)
+        made = LocalAgents(tmp_path / "home", ended=lambda: None, program=[str(tmp_path / "program.py")], grace_s=0.2)
+        yield made
+        made.stop(*KEY)
+        self.until(lambda: not made.show(*KEY).alive, "it has ended")
+
+
+class TestMemoryAgents(AgentsContract):
+    @pytest.fixture
+    def agents(self) -> MemoryAgents:
+        return Memory().agents(ended=lambda: None)
+
+
+def test_one_in_memory_that_crashed_is_started_again_and_says_why_it_died() -> None:
+    ended: list[bool] = []
+    agents = Memory().agents(ended=lambda: ended.append(True))
+    agent = TestMemoryAgents().agent()
+    agents.start(agent)
+    agents.crash(*KEY, "boom")
+    assert (ended, agents.show(*KEY).failure) == ([True], "boom")
+    assert agents.start(agent), "it was started again"

@@ -1,0 +1,209 @@
+"""What the embedded backend makes of an MPI workflow, before anything is started."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanflow as sf
+from scanflow.backends.local.mpi.elf import needed_libraries
+from scanflow.backends.local.mpi.flavors import Mpirun, command, find_launcher, linked_flavor
+from scanflow.backends.local.mpi.job import job_of
+from scanflow.backends.rank_files import exit_status, rank_tasks, still_running
+from scanflow.backends.records import TaskRecord
+from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
+from scanflow.names import StepName
+from scanflow.placement.cpulist import format_cpus
+from scanflow.placement.mpi.here import plan_here
+from scanflow.placement.topology import Core, NumaNode, Topology
+
+
+def machine(sockets: int = 1, cores: int = 4) -> Topology:
+    numbers = range(sockets * cores)
+    return Topology(
+        cores=tuple(Core(cpus=(cpu,), socket=cpu // cores) for cpu in numbers),
+        nodes=tuple(NumaNode(id=s, cpus=tuple(range(s * cores, (s + 1) * cores))) for s in range(sockets)),
+    )
+
+
+def workload(**fields: Any) -> sf.MPIWorkload:
+    given: dict[str, Any] = {"name": "hpl", "mainfile": "hpl", "n_tasks": 4, **fields}
+    return sf.MPIWorkload(**given)
+
+
+def installed(*programs: str) -> Callable[[str], str | None]:
+    return lambda program: f"/usr/bin/{program}" if program in programs else None
+
+
+@pytest.mark.parametrize(
+    ("mode", "cpus"),
+    [
+        ("any", ["0-1,4-5"] * 4),
+        ("cpu", ["0,4", "0,4", "1,5", "1,5"]),
+        ("cpumem", ["0-1", "0-1", "4-5", "4-5"]),
+        ("cpumempin", ["0", "1", "4", "5"]),
+    ],
+)
+def test_equations_3_2_to_3_12_on_two_sockets(mode: str, cpus: list[str]) -> None:
+    plan = plan_here(workload(n_workers=2, affinity=mode), machine(sockets=2))
+    assert [format_cpus(rank.cpus) for rank in plan.ranks] == cpus
+    assert plan.lines()[-1].endswith(f"-> worker 1 on localhost -> CPU{'' if len(cpus[-1]) == 1 else 's'} {cpus[-1]}")
+
+
+def test_over_subscribed_ranks_share_cores_as_equation_3_12_has_it() -> None:
+    plan = plan_here(workload(n_tasks=8, oversubscribe=True, affinity="cpumempin"), machine(cores=4))
+    assert [rank.cpus for rank in plan.ranks] == [(0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,)]
+    assert plan.oversubscribed
+    assert "8 cores were asked for and 4 are there" in plan.reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"n_tasks": 5}, r"'hpl' needs 5 cores for its 5 tasks, and 4 are there.*oversubscribe=True"),
+        ({"resources_per_task": sf.Resources(cpu=1, memory="2Gi")}, "needs 8Gi for its 4 tasks, and 4Gi are there"),
+    ],
+)
+@pytest.mark.parametrize("memory", ["installed", "limited"])
+def test_what_does_not_fit_the_machine_is_refused(fields: dict[str, Any], told: str, memory: str) -> None:
+    here, size = machine(), 4 * 2**30
+    installed = here.replace(nodes=[node.replace(memory_bytes=size) for node in here.nodes])
+    with pytest.raises(InvalidError, match=told):
+        plan_here(workload(**fields), installed if memory == "installed" else here.replace(memory_limit_bytes=size))
+
+
+def test_of_ranks_that_still_ran_the_one_that_others_may_wait_for_is_named(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"{rank}.out").write_text(f"line of {rank}\n")
+    one = still_running("hpl", 3, 5.0, tmp_path, {0: 4.9, 1: 0.01, 2: 4.8})
+    assert one == (
+        "'hpl' did not end within 5.00 s: ranks 0-2 still ran. Rank 1 used less than a tenth of the CPU time that "
+        "others did, who may wait for it. Last lines of rank 1:\nline of 1"
+    )
+    unknown = "'hpl' did not end within 5.00 s: ranks 0-2 still ran. Last lines of rank 0:\nline of 0"
+    assert still_running("hpl", 3, 5.0, tmp_path, {0: 4.9, 1: 4.8, 2: 4.7}) == unknown
+    assert still_running("hpl", 3, 5.0, tmp_path, {0: 0.02, 1: 0.0, 2: 0.02}) == unknown, "nobody computes"
+
+
+def elf(file: Path, *libraries: str, wide: bool = True, order: str = "<") -> Path:
+    """Write a program of headers alone, which names the libraries it is linked with."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in libraries)
+    entry = struct.Struct(f"{order}{'qQ' if wide else 'iI'}")
+    at, tags = 1, [(5, 0x1000), (10, len(names))]
+    for name in libraries:
+        tags, at = [*tags, (1, at)], at + len(name) + 1
+    dynamic = b"".join(entry.pack(*tag) for tag in [*tags, (0, 0)])
+    header = struct.Struct(f"{order}{'32xQ14xHH6x' if wide else '28xI10xHH6x'}")
+    segment = struct.Struct(f"{order}{'I4xQQ8xQ16x' if wide else 'III4xI12x'}")
+    first = header.size + 2 * segment.size
+    head = bytearray(header.pack(header.size, segment.size, 2))
+    head[:6] = b"\x7fELF" + bytes([2 if wide else 1, 1 if order == "<" else 2])
+    segments = segment.pack(1, first, 0x1000, len(names)) + segment.pack(2, first + len(names), 0, len(dynamic))
+    file.write_bytes(bytes(head) + segments + names + dynamic)
+    return file
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_the_libraries_of_a_program_are_read_from_its_headers(tmp_path: Path, wide: bool, order: str) -> None:
+    program = elf(tmp_path / "a", "libm.so.6", "libmpi.so.40", wide=wide, order=order)
+    assert needed_libraries(program) == ("libm.so.6", "libmpi.so.40")
+
+
+@given(st.data())
+def test_a_damaged_program_is_linked_with_nothing_that_is_known(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        program = elf(Path(folder) / "a", "libmpi.so.40")
+        content = bytearray(program.read_bytes())
+        for _ in range(4):
+            content[data.draw(st.integers(4, len(content) - 1))] = data.draw(st.integers(0, 255))
+        program.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+        assert linked_flavor(program) in {"openmpi", "mpich", None}
+
+
+def test_a_program_is_started_by_the_flavor_that_it_is_linked_with(tmp_path: Path) -> None:
+    own, other = elf(tmp_path / "own", "libmpi.so.40"), elf(tmp_path / "other", "libc.so.6", "libmpich.so.12")
+    script = tmp_path / "run.sh"
+    script.write_bytes(b"#!/bin/sh\n# libmpich.so")
+    assert [linked_flavor(one) for one in (own, other, script)] == ["openmpi", "mpich", None]
+    both = installed("mpirun.openmpi", "mpiexec.hydra")
+    assert find_launcher(None, other, name="x", which=both) == Mpirun("mpich", "/usr/bin/mpiexec.hydra")
+    assert find_launcher(None, script, name="x", which=both).flavor == "openmpi"
+    with pytest.raises(InvalidError, match="says flavor='openmpi', and its program is linked with 'mpich'"):
+        find_launcher("openmpi", other, name="x", which=both)
+    with pytest.raises(NotFoundError, match=r"needs mpirun of mpich, which is not installed.*apt-get install mpich"):
+        find_launcher("mpich", script, name="x", which=installed("mpirun.openmpi"))
+    with pytest.raises(NotFoundError, match="apt-get install openmpi-bin"):
+        find_launcher(None, script, name="x", which=installed())
+
+
+def test_parameters_become_options_as_those_of_an_executor_do(tmp_path: Path) -> None:
+    program = elf(tmp_path / "hpl")
+    program.chmod(0o755)
+    flow = sf.Workflow(name="w", type="mpi", nodes=[workload(parameters={"sizes": [1, 2], "seed": None, "n": 3})])
+    _, argv = job_of(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
+    assert argv == [str(program), "--sizes", "[1, 2]", "--n", "3"]
+
+
+def test_a_program_that_is_not_in_the_folder_is_looked_for_on_the_path_to_say_where_it_is(tmp_path: Path) -> None:
+    flow = sf.Workflow(name="w", type="mpi", nodes=[workload(mainfile="sh")])
+    with pytest.raises(NotFoundError, match=r"MPIWorkload 'hpl': There is no file 'sh' in .*mainfile='/.*/sh'"):
+        job_of(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
+
+
+def test_only_over_subscribed_ranks_yield_while_they_wait() -> None:
+    launcher = Mpirun("openmpi", "mpirun")
+    crowded, _ = command(launcher, 4, oversubscribed=True, argv=["a"], root=True)
+    alone, env = command(launcher, 4, oversubscribed=False, argv=["a"], root=False)
+    assert "mpi_yield_when_idle" in crowded
+    assert "mpi_yield_when_idle" not in alone
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in env
+
+
+def test_a_yaml_mainfile_names_the_program_and_fields_of_the_workload(tmp_path: Path) -> None:
+    (tmp_path / "dgemm").write_text("#!/bin/sh\n")
+    (tmp_path / "dgemm").chmod(0o755)
+    (tmp_path / "exp.yaml").write_text("program: dgemm\nargs: [-n, 100]\noversubscribe: true\nprofile: cpu\n")
+    flow = sf.Workflow(name="w", type="mpi", nodes=[workload(mainfile="exp.yaml")])
+    app = sf.Application(name="a", app_dir=tmp_path, workflows=[flow])
+    found, argv = job_of(app, flow)
+    assert (found.oversubscribe, found.profile, argv) == (True, "cpu", [str(tmp_path / "dgemm"), "-n", "100"])
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "told"),
+    [
+        ("kind: Job\n", UnsupportedError, "describes a Job of Kubernetes"),
+        ("args: []\n", InvalidError, "needs 'program'"),
+        ("program: x\ntasks: 2\n", InvalidError, "'tasks' is not a field of a workload. Did you mean 'n_tasks'"),
+        ("program: x\nargs: -n\n", InvalidError, "'args' is '-n', not a list"),
+        ("program: [\n", InvalidError, "cannot be read as YAML"),
+    ],
+)
+def test_a_yaml_mainfile_that_is_none_says_why(tmp_path: Path, text: str, error: type[Exception], told: str) -> None:
+    (tmp_path / "exp.yaml").write_text(text)
+    flow = sf.Workflow(name="w", type="mpi", nodes=[workload(mainfile="exp.yaml")])
+    with pytest.raises(error, match=told):
+        job_of(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
+
+
+def test_each_rank_is_a_task_with_its_place(tmp_path: Path) -> None:
+    job = TaskRecord(task=StepName("hpl"), step="hpl", state="failed", attempts=1)
+    assert rank_tasks(tmp_path, job) == []
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    ranks = [{"rank": 0, "node": "localhost", "cpus": [0, 1]}, {"rank": 1, "node": "localhost", "cpus": []}]
+    (folder / "plan.json").write_text(json.dumps({"ranks": ranks}))
+    (folder / "1.exit").write_text("139\n")
+    first, second = rank_tasks(tmp_path, job)
+    assert (first.task, first.state, first.place) == ("hpl.0", "stopped", "localhost, CPUs 0-1")
+    assert (second.task, second.state, second.exit_code, second.place) == ("hpl.1", "failed", 139, "localhost")
+    assert exit_status(folder, 0) is None
