@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from scanflow.app.application import Application
     from scanflow.app.workflow import Workflow
+    from scanflow.backends.port import JobPlanner
     from scanflow.backends.records import RunRecord
     from scanflow.deployer.port import Deployer, RunRequest
 
@@ -75,6 +76,14 @@ class Runs(Protocol):
 
     def show(self, run: str) -> RunRecord:
         """Return a run with its tasks, also one that was begun this instant."""
+        ...
+
+    def job_planner(self) -> JobPlanner:
+        """Return what plans MPI jobs.
+
+        Raises:
+            UnsupportedError: nothing does, in this place.
+        """
         ...
 
     def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:

@@ -25,7 +25,7 @@ from scanflow.plugins import load_plugin, plugin_names
 
 __all__ = ["PrimitiveContext", "PrimitiveModel", "PrimitiveResult"]
 
-Kind = Literal["batch", "online"]
+Kind = Literal["batch", "online", "mpi"]
 Layer = Literal["application", "infrastructure"]
 """Thesis 5.2.3: what the workflow is to be, or which executors and instances there are."""
 
@@ -88,7 +88,7 @@ class Act:
 
     @property
     def workflow_kind(self) -> Kind | None:
-        """The kind of workflow that it is for; None: either."""
+        """The kind of workflow that it is for; None: any that it has a row for."""
         return self.kind
 
     @property

@@ -170,6 +170,22 @@ class Why(_Record):
         return "\n".join(self.lines)
 
 
+class SensorReport(_Record):
+    """How one sensor of a running agent fares. Times are seconds since the epoch."""
+
+    name: str
+    trigger: dict[str, JSON]
+    next: float | None = None
+    """When it fires next, if a time is known."""
+
+    last: float | None = None
+    fired: int = 0
+    missed: int = 0
+    """Firings that fell due and could not be made: each is counted."""
+
+    errors: int = 0
+
+
 class AgentView(_Record):
     """An agent, and how it stands, as the server lists it."""
 
@@ -185,6 +201,9 @@ class AgentView(_Record):
     restarts: int = 0
     error: str | None = None
     """Why it does not come up, or what fails in it again and again. None: nothing that is known."""
+
+    sensors: tuple[SensorReport, ...] | None = None
+    """As it said some seconds ago. None: it is not running."""
 
     @property
     def full_name(self) -> str:
@@ -216,19 +235,3 @@ class SensorCall(_Record):
 class Accepted(_Record):
     sample: str
     """The id of the sample that the firing will leave."""
-
-
-class SensorReport(_Record):
-    """How one sensor of a running agent fares: an item of ``GET /sensors``. Times are seconds since the epoch."""
-
-    name: str
-    trigger: dict[str, JSON]
-    next: float | None = None
-    """When it fires next, if a time is known."""
-
-    last: float | None = None
-    fired: int = 0
-    missed: int = 0
-    """Firings that fell due and could not be made: each is counted."""
-
-    errors: int = 0

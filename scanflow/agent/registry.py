@@ -6,6 +6,7 @@ Loading runs the user's code, so only programs that are asked to run it call :fu
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -225,9 +226,11 @@ class _Loader:
     def load(self, name: str) -> ModuleType:
         """Run a file, once, and return its module."""
         path = find_file(name, [self._folder])
-        inside = path.resolve().is_relative_to(self._folder)
-        root = self._folder if inside else path.resolve().parent
-        parts = path.resolve().relative_to(root).with_suffix("").parts
+        # As it is named, first: a cluster mounts files as links into a folder whose name has dots.
+        known = [Path(os.path.normpath(path)), path.resolve()]
+        file = next((one for one in known if one.is_relative_to(self._folder)), known[-1])
+        root = self._folder if file.is_relative_to(self._folder) else file.parent
+        parts = file.relative_to(root).with_suffix("").parts
         if path.suffix != ".py" or any("." in part for part in parts):
             raise InvalidError(f"The module {name!r} cannot be loaded: write a file's name that ends in '.py' alone.")
         full = ".".join((self._root(root), *parts))

@@ -56,13 +56,13 @@ def detect(
     everything = _predictions(tracker, run_ids, data.x_reference, prepared, input_name)
     new = _distinct(everything)
     known = [data.x_reference, *_learnt(tracker, model_uri, data.x_reference, prepared, input_name)]
-    known = [_drawn(one, reference_size, generator) for one in known]
+    known = [_drawn(missing_as_in(data.x_reference, one), reference_size, generator) for one in known]
     reference, regimes = joined(known), np.repeat(np.arange(len(known)), [len(one) for one in known])
     model = models.load(model_uri)
     guesses, probabilities = model.predict(new.x), model.probabilities(new.x)
     made = catalogue.make(detector, generator=generator, options=options)
     fitted = catalogue.fit(made, reference, regimes=regimes, predicted=model.probabilities(reference))
-    found = catalogue.score(fitted, new.x, predicted=probabilities)
+    found = catalogue.score(fitted, missing_as_in(data.x_reference, new.x), predicted=probabilities)
     points = _points(new, found, guesses, probabilities, budget, evaluation_share, generator)
     _write(folder, new.x, points)
     figures: dict[str, Any] = {
@@ -135,6 +135,15 @@ def _predictions(
             "Make them alike: sf.drift.detection(prepare='file.py:function')"
         )
     return found if columns is not None else replace(found, x=_of_type(found.x, like.dtype))
+
+
+def missing_as_in(like: Samples, x: Samples) -> Samples:
+    """Return a table in which empty text is a missing value wherever ``like`` has none: a request can say it no other
+    way. What is no table is returned as it is."""
+    if not is_table(x):
+        return x
+    texts = [name for name in x.columns if x[name].dtype.kind == "O" and not (like[name] == "").any()]
+    return x.assign(**{name: x[name].where(x[name] != "", None) for name in texts}) if texts else x
 
 
 def _distinct(data: PredictionData) -> PredictionData:

@@ -1,14 +1,16 @@
 """Whether a challenger is better than the champion, by points that both were evaluated on and neither was trained on.
 
 Of paired answers only those points count on which one of the two is right and the other wrong. Whether more of them are
-gained than lost is McNemar's question, answered exactly by a binomial; by how much, with which interval, follows Bonett
-and Price (2012), whose adjustment of Wald's interval keeps its coverage with few points. A challenger must be better on
-the current window, and not worse by more than a margin on every other slice: the lower ends of the intervals decide.
+gained than lost is McNemar's question, answered by a binomial's mid-p-value (Fagerland et al., 2013); by how much, with
+which interval, follows Bonett and Price (2012), whose adjustment of Wald's interval keeps its coverage with few points.
+A challenger must be better on the current window, and not worse by more than a margin on every other slice: the
+lower ends of the intervals decide.
 
 A slice of few points cannot show that small a loss: at the full level it would keep out most models that are as good.
 There both errors are held alike (compromise power analysis: Erdfelder, 1984), and with fewer points still the observed
-loss must not be above the margin; several such slices are taken together. A challenger that is surely worse on any one
-slice is rejected, however many points it has.
+loss must not be above the margin; several such slices are taken together. What such a slice may have lost beyond twice
+the margin has to be outweighed: the lower end of the gain has to be above it. A challenger that is surely worse on any
+one slice is rejected, however many points it has.
 
 A challenger that is looked at again and again, as labels come, gets many chances to be lucky. The first look has 80 %
 of the level and look k of the others ``1 / (k (k - 1))`` of the rest: these add up to the level however many there are.
@@ -32,6 +34,9 @@ CURRENT = "current"
 MOST_NEEDED = 100_000
 
 FIRST_LOOK = 0.8
+
+UNSEEN = 2.0
+"""A loss of so many margins that a slice of few points cannot exclude needs no gain to outweigh it."""
 
 _EXACT_UP_TO = 5000
 """So many points decide exactly; of more, the normal approximation differs in no digit that is shown."""
@@ -76,12 +81,13 @@ class Slice:
 
     @property
     def p(self) -> float:
-        """How often a challenger that is no better gains as many of the points, by McNemar's exact test."""
+        """How often a challenger that is no better gains more of the points, and half of how often as many: McNemar's
+        mid-p-value. The exact test counts the latter whole, and is half as often wrong as its level allows."""
         discordant = self.gained + self.lost
         if discordant > _EXACT_UP_TO:
-            return 0.5 * math.erfc((self.gained - 0.5 - discordant / 2) / math.sqrt(discordant / 2))
-        ways = sum(math.comb(discordant, k) for k in range(self.gained, discordant + 1))
-        return float(ways / 2**discordant)
+            return 0.5 * math.erfc((self.gained - discordant / 2) / math.sqrt(discordant / 2))
+        more = sum(math.comb(discordant, k) for k in range(self.gained + 1, discordant + 1))
+        return float((2 * more + math.comb(discordant, self.gained)) / 2 ** (discordant + 1))
 
     @property
     def estimate(self) -> tuple[float, float]:
@@ -113,6 +119,11 @@ class Slice:
         middle, error = self.estimate
         return middle - self.shows(margin, level) * error > -margin
 
+    def unseen_loss(self, margin: float, level: float) -> float:
+        """Return how much more than ``UNSEEN`` margins may be lost without so many points showing it, 0 or more."""
+        worst, _ = self.interval(level)
+        return max(0.0, -worst - UNSEEN * margin)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionDecision:
@@ -130,7 +141,8 @@ class PromotionDecision:
     p: float
     slices: tuple[Slice, ...]
     needed: int = 0
-    """So many more labelled points, at least, before a challenger that waits may be promoted."""
+    """So many more labelled points, at least, before a challenger that waits may be promoted; 0 where no label of the
+    current window would help, as it may lose on another slice."""
 
     def evidence(self, *, level: float = 0.05, **about: Any) -> dict[str, Any]:
         """Return all of it as JSON can hold it, each slice with the bounds of its gain, and what else is said."""
@@ -171,27 +183,35 @@ def decide(
     own = _spent(level, look)
     low, high = now.interval(own)
     waits: dict[str, int] = {}
+    unsure: list[str] = []
     rejected: list[str] = []
     for one in others:
         _, best = one.interval(level)
         if best < -margin:
             rejected.append(f"worse on {one.name!r} by {_points(-one.gain)}, at least {_points(-best)}")
+    wanted, wanted_by = min_gain, ""
     for one in _comparable(others, margin, level):
+        if (unseen := one.unseen_loss(margin, level)) > wanted:
+            wanted, wanted_by = unseen, f", and {_points(unseen)} are to outweigh what may be lost on {one.name!r}"
         if not one.not_worse(margin, level):
             worst, _ = one.interval(level)
-            waits[f"on {one.name!r} it may lose {_points(-worst)}"] = one.needed(-margin, level)
+            unsure.append(
+                f"on {one.name!r} it may lose {_points(-worst)}, and {_points(margin)} are allowed; "
+                f"about {one.needed(-margin, level):,} more points of that would tell"
+            )
     if now.n < min_n:
         waits[f"evaluated on {now.n} points of {min_n}"] = min_n - now.n
     elif high <= min_gain:
         rejected.append(f"gains {_points(high)} at most, and more than {_points(min_gain)} is wanted")
-    elif low <= min_gain or now.p > own:
-        waits[f"the gain may be as low as {_points(low)}"] = now.needed(min_gain, _spent(level, look + 1))
+    elif low <= wanted or now.p > own:
+        waits[f"the gain may be as low as {_points(low)}{wanted_by}"] = now.needed(wanted, _spent(level, look + 1))
     needed = 0 if rejected else max(waits.values(), default=0)
-    verdict: Verdict = "reject" if rejected else "wait" if waits else "promote"
+    verdict: Verdict = "reject" if rejected else "wait" if waits or unsure else "promote"
     if rejected:
         reason = "; ".join(rejected)
-    elif waits:
-        reason = f"{'; '.join(waits)}; about {needed:,} more labelled points would tell"
+    elif verdict == "wait":
+        told = [f"{one}; about {needed:,} more labelled points would tell" for one in waits]
+        reason = "; ".join([*told, *unsure])
     else:
         reason = f"better by {_points(now.gain)}, at least {_points(low)}; no other slice lost {_points(margin)}"
     return PromotionDecision(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from scanflow.errors import InvalidError, did_you_mean
 
@@ -124,30 +124,52 @@ class ADWIN:
 
 
 class KSWIN:
-    """The newest numbers of a window against as many drawn from the rest, by Kolmogorov and Smirnov's test: sees
-    changes of any kind, not of the mean alone (Raab et al., 2020)."""
+    """The newest numbers of a window against the rest of it, by Kolmogorov and Smirnov: sees changes of any kind.
 
-    def __init__(self, *, level: float = 0.005, window: int = 100, newest: int = 30, seed: int = 0) -> None:
-        """Alarm where the test's p-value is at most ``level``, at each number once the window is full."""
-        if not 0 < level < 1 or not 2 <= newest <= window // 2:
+    After Raab et al. (2020), with all of the rest in place of a draw from it, and several sizes of what is newest: few
+    numbers show a large change soon, many show a small one at all.
+    """
+
+    LEAST = 100
+
+    def __init__(
+        self, *, level: float = 1e-5, window: int = 600, newest: Sequence[int] = (30, 150), every: int = 5
+    ) -> None:
+        """Alarm where the smallest of the tests' p-values, times how many they are, is at most ``level``.
+
+        Args:
+            level: 0 to 1. Each look has its own, so it is far below how often an alarm may be false.
+            window: How many numbers are kept.
+            newest: How many of them are compared with the others: a third of the window at most.
+            every: It looks after so many numbers each time.
+        """
+        if not 0 < level < 1 or not newest or min(newest) < 2 or 3 * max(newest) > window or every < 1:
             raise InvalidError(
-                f"level={level}, newest={newest} of window={window} cannot be. Give 0.005, 30 of 100, say."
+                f"level={level}, newest={newest} of window={window}, every={every} cannot be. "
+                "Give 1e-5, (30, 150) of 600, 5, say."
             )
-        self._level, self._newest = level, newest
+        self._level, self._newest, self._every, self._seen = level, sorted(newest), every, 0
         self._values: deque[float] = deque(maxlen=window)
-        self._generator = np.random.default_rng(seed)
 
     def update(self, value: float) -> bool:
         self._values.append(value)
-        if len(self._values) < (self._values.maxlen or 0):
+        self._seen += 1
+        if self._seen % self._every or len(self._values) < max(self.LEAST, 3 * self._newest[0]):
             return False
         values = np.array(self._values)
-        drawn = self._generator.choice(values[: -self._newest], self._newest, replace=False)
-        _, p = map(float, stats.ks_2samp(drawn, values[-self._newest :]))
-        changed = p <= self._level
+        sizes = [size for size in self._newest if 3 * size <= len(values)]
+        changed = len(sizes) * min(_ks_p(values[:-size], values[-size:]) for size in sizes) <= self._level
         if changed:
-            self._values = deque(values[-self._newest :].tolist(), maxlen=self._values.maxlen)
+            self._values = deque(values[-self._newest[0] :].tolist(), maxlen=self._values.maxlen)
         return changed
+
+
+def _ks_p(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Return the p-value of Kolmogorov and Smirnov's test, by Stephens' approximation."""
+    both = np.concatenate([one, other])
+    of_one, of_other = (np.searchsorted(np.sort(part), both, side="right") / len(part) for part in (one, other))
+    root = math.sqrt(len(one) * len(other) / len(both))
+    return float(special.kolmogorov((root + 0.12 + 0.11 / root) * np.abs(of_one - of_other).max()))
 
 
 class _EitherWay:
@@ -160,11 +182,46 @@ class _EitherWay:
         return self._up.update(value) | self._down.update(-value)
 
 
-DETECTORS: Mapping[str, Callable[[], StreamDetector]] = {
-    "adwin": ADWIN,
-    "kswin": lambda: KSWIN(level=1e-4),
-    "page-hinkley": _EitherWay,
-}
+DETECTORS: Mapping[str, Callable[[], StreamDetector]] = {"adwin": ADWIN, "kswin": KSWIN, "page-hinkley": _EitherWay}
+
+
+class ScaledStream:
+    """A detector of the numbers of any unit: they are measured in deviations of the first ``WARM_UP``."""
+
+    def __init__(self, detector: str = "adwin") -> None:
+        """Follow a stream by ``adwin``, ``kswin`` or ``page-hinkley``.
+
+        Raises:
+            InvalidError: no such detector.
+        """
+        if detector not in DETECTORS:
+            raise InvalidError(
+                f"There is no detector of streams {detector!r}.{did_you_mean(detector, DETECTORS)} "
+                f"There are {', '.join(DETECTORS)}."
+            )
+        self._watch = DETECTORS[detector]()
+        self._first: list[float] = []
+        self._scale: tuple[float, float] | None = None
+        self._sum, self._count = 0.0, 0
+
+    def update(self, value: float) -> bool:
+        self._sum, self._count = self._sum + value, self._count + 1
+        if self._scale is not None:
+            return self._scaled(value)
+        self._first.append(value)
+        if len(self._first) < WARM_UP:
+            return False
+        self._scale = float(np.mean(self._first)), float(np.std(self._first)) or 1.0
+        return max(map(self._scaled, self._first))  # of each, as each is to be told
+
+    @property
+    def mean(self) -> float:
+        """The mean of all numbers."""
+        return self._sum / max(self._count, 1)
+
+    def _scaled(self, value: float) -> bool:
+        middle, deviation = self._scale or (0.0, 1.0)
+        return self._watch.update((value - middle) / deviation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,23 +241,13 @@ class Change:
 def changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin") -> list[Change]:
     """Return where numbers that came one after the other changed: by ``adwin``, ``kswin`` or ``page-hinkley``.
 
-    They are measured in deviations of the first ``WARM_UP``, so that their unit does not matter.
-
     Raises:
         InvalidError: no such detector, or too few numbers.
     """
-    if detector not in DETECTORS:
-        raise InvalidError(
-            f"There is no detector of streams {detector!r}.{did_you_mean(detector, DETECTORS)} "
-            f"There are {', '.join(DETECTORS)}."
-        )
-    numbers = np.asarray(values, np.float64)
+    watch, numbers = ScaledStream(detector), np.asarray(values, np.float64)
     if len(numbers) <= WARM_UP:
         raise InvalidError(f"There are {len(numbers)} numbers, and more than {WARM_UP} are needed. Wait for more.")
-    first = numbers[:WARM_UP]
-    scaled = (numbers - first.mean()) / (float(first.std()) or 1.0)
-    watch = DETECTORS[detector]()
-    rows = [at for at, value in enumerate(scaled.tolist()) if watch.update(value)]
+    rows = [at for at, value in enumerate(numbers.tolist()) if watch.update(value)]
     ends = [0, *rows, len(numbers)]
     return [
         Change(row=row, before=float(numbers[start:row].mean()), after=float(numbers[row:end].mean()))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse, stats
+from scipy import sparse, special, stats
 
 from scanflow.drift.table import (
     LEAST_ROWS,
@@ -311,7 +311,7 @@ def _ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions)
     ranks = last.astype(np.float32)[:, None]
     distance = np.abs(new / np.maximum(totals, 1) - (ranks - new) / olds).max(axis=0).astype(np.float64)
     root = np.sqrt(totals * olds / len(order)).astype(np.float64)
-    p = stats.kstwobign.sf((root + 0.12 + 0.11 / np.maximum(root, 1e-9)) * distance)
+    p = special.kolmogorov((root + 0.12 + 0.11 / np.maximum(root, 1e-9)) * distance)
     return _Tested(np.asarray(p, np.float64), float(distance[0]), float(distance[0]))
 
 
@@ -324,11 +324,11 @@ def _lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisi
     scores = normal_scores(numbers[rows])
     both = _standardised(np.stack([scores, scores**2], axis=1))
     members = divisions.members[rows] if missing.any() else divisions.members
-    totals = members.sum(axis=0, dtype=np.float64)
+    totals = members.sum(axis=0, dtype=np.float64) if missing.any() else float(divisions.new)
     sums = (members.T @ both).astype(np.float64)
     variance = totals * (len(rows) - totals) / (len(rows) - 1)
     statistic = (sums**2).sum(axis=1) / np.maximum(variance, 1e-9)
-    return np.asarray(stats.chi2.sf(statistic, 2), np.float64)
+    return np.asarray(special.chdtrc(2, statistic), np.float64)
 
 
 def _chi2(codes: NDArray[np.intp], divisions: Divisions) -> _Tested:
@@ -346,7 +346,7 @@ def _chi2(codes: NDArray[np.intp], divisions: Divisions) -> _Tested:
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.nan_to_num(new / news - old / olds)
         statistic = (shares**2 * news * olds / both).sum(axis=1)
-    p = np.asarray(stats.chi2.sf(statistic, len(levels) - 1), np.float64)
+    p = np.asarray(special.chdtrc(len(levels) - 1, statistic), np.float64)
     return _Tested(p, float(statistic[0]), float(0.5 * np.abs(shares[0]).sum()))
 
 

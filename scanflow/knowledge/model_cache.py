@@ -51,9 +51,10 @@ class ModelCache:
             self._download(version, path)
         return ModelFiles(name=version.name, version=version.version, path=str(path))
 
-    def find(self, uri: str) -> None:
-        """Ask the registry for the version that ``uri`` names, and fetch nothing."""
-        self._registry().get_model(*split_model_uri(uri))
+    def find(self, uri: str) -> ModelFiles:
+        """Return the version that ``uri`` names at this moment, without files: nothing is fetched."""
+        version = self._registry().get_model(*split_model_uri(uri))
+        return ModelFiles(name=version.name, version=version.version, path="")
 
     def remember(self, name: str, version: int, shape: str) -> None:
         if self.recall(name, version) != shape:

@@ -1,7 +1,8 @@
 """Registered models through a process of their own: ``python -m scanflow.knowledge.registry_subprocess HOME [URI]``.
 
 Asking the registry takes MLflow, and importing that a second or two of CPU. A command that changes a running service
-would take them from the very cores that answer its callers; a session of its own can be made to come last instead.
+would take them from the very cores that answer its callers; a session of its own can be made to come last instead,
+for a while.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scanflow import errors
 from scanflow.cpu_priority import yield_cpu
@@ -23,6 +25,9 @@ from scanflow.errors import InternalError, ScanflowError
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.wire import ModelFiles, decode
+
+BEHIND_S: Final = 5.0
+"""The longest that a question leaves the CPUs to others: beside somebody who wants all of them it took minutes."""
 
 _NAMES = ("fetch", "find", "remember", "recall")
 
@@ -37,8 +42,8 @@ class RegistrySubprocess:
     def fetch(self, uri: str) -> ModelFiles:
         return decode(ModelFiles, self._ask("fetch", uri))
 
-    def find(self, uri: str) -> None:
-        self._ask("find", uri)
+    def find(self, uri: str) -> ModelFiles:
+        return decode(ModelFiles, self._ask("find", uri))
 
     def remember(self, name: str, version: int, shape: str) -> None:
         self._ask("remember", name, version, shape)
@@ -54,6 +59,8 @@ class RegistrySubprocess:
         try:
             process.stdin.write(json.dumps([what, *arguments]).encode() + b"\n")
             process.stdin.flush()
+            if not select.select([process.stdout], [], [], BEHIND_S)[0]:
+                yield_cpu(process.pid, False)
             line = process.stdout.readline()
         except BrokenPipeError:
             line = b""

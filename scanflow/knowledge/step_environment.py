@@ -71,19 +71,20 @@ def sqlite_path(tracking_uri: str) -> Path | None:
     return Path(text).absolute()
 
 
-def step_environment(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> dict[str, str]:
+def step_environment(tracking_uri: str, *, app: str, team: str, experiment_id: str | None = None) -> dict[str, str]:
     """Return the variables with which ``import mlflow`` in a step's own code logs to the environment.
 
     A step that calls ``mlflow.set_experiment`` itself chooses its own place: with a SQLite tracker, MLflow then keeps
-    the artifacts in ``./mlruns`` of the step's working folder.
+    the artifacts in ``./mlruns`` of the step's working folder. Without an ``experiment_id`` MLflow finds or makes the
+    experiment by its name, when a step first logs.
     """
     return {
-        "MLFLOW_TRACKING_URI": place.tracking_uri,
-        "MLFLOW_REGISTRY_URI": place.tracking_uri,
+        "MLFLOW_TRACKING_URI": tracking_uri,
+        "MLFLOW_REGISTRY_URI": tracking_uri,
         # Both, and the name first: MLflow refuses a name whose id in the variables is another's, as an inherited one
         # may be.
         "MLFLOW_EXPERIMENT_NAME": check_environment(app, team),
-        "MLFLOW_EXPERIMENT_ID": experiment_id,
+        **({} if experiment_id is None else {"MLFLOW_EXPERIMENT_ID": experiment_id}),
         # MLflow adds these tags to each run that mlflow.start_run begins (its SystemEnvironmentContext).
         "MLFLOW_RUN_CONTEXT": json.dumps({"scanflow.app": app, "scanflow.team": team}),
         "MLFLOW_RUN_ID": "",  # one inherited from the runner's shell would make every step resume that run
@@ -116,7 +117,7 @@ def known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str
     path = sqlite_path(place.tracking_uri)
     if path is not None and not _agrees(path, experiment_id, app, team, note.get("schema")):
         return None
-    return step_environment(place, app=app, team=team, experiment_id=experiment_id)
+    return step_environment(place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
 
 
 def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> None:

@@ -45,7 +45,7 @@ def total(values: list[int]) -> int:
 
 @sf.step(retries=sf.Retry(limit=1, delay="10ms"))
 def flaky(name: str = "attempts") -> int:
-    count = pathlib.Path(__file__).with_name(name)
+    count = pathlib.Path(__file__).parent / name
     count.write_text(count.read_text() + "x" if count.exists() else "x")
     if count.read_text() == "x":
         raise OSError("the first attempt fails")
@@ -97,11 +97,15 @@ app = sf.Application(
 """
 
 
-class DeployerContract(ServicesContract):
-    """What a deployer promises to whoever uses it: here of runs, in its base of services."""
+class RunsContract:
+    """What a deployer promises to whoever uses it, of runs."""
 
     interrupts = True
     """Whether a task that is stopped ends at once. Else it runs to its end, and what it returns is not kept."""
+
+    scratch = ""
+    """Where steps write what later attempts read: beside the application's file. Where that cannot be written, as in a
+    container, a folder that ends with ``/``; the run's outputs are one in all places: ``/workflow/``."""
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:
@@ -147,7 +151,8 @@ class DeployerContract(ServicesContract):
 
     def test_retries_and_conditions_are_honoured(self, deployer: Deployer, app: Application, source: Path) -> None:
         events: list[Event] = []
-        record = deployer.run(RunRequest(app, "branches", source=source), observe=events.append)
+        request = RunRequest(app, "branches", parameters={"name": f"{self.scratch}attempts"}, source=source)
+        record = deployer.run(request, observe=events.append)
         assert {task.task: (task.state, task.attempts) for task in record.tasks} == {
             "flaky": ("succeeded", 2),
             "even": ("skipped", 0),
@@ -237,6 +242,10 @@ class DeployerContract(ServicesContract):
         (source.parent / "quick").touch()
         assert deployer.run(RunRequest(run=stopped.name)).state == "succeeded"
         assert deployer.outputs(stopped.name, "total") == {"result": 3}
+
+
+class DeployerContract(RunsContract, ServicesContract):
+    """All that a deployer promises, of runs and of services."""
 
 
 def _text(parts: Iterable[LogPart]) -> bytes:

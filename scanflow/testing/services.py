@@ -1,4 +1,7 @@
-"""What every deployer does with services: one half of ``DeployerContract``."""
+"""What every deployer does with services: one half of ``DeployerContract``.
+
+What is compared is what was promised: a record also says what was measured, which is never twice the same.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,6 @@ from scanflow.deployer import Deployer, InstanceLogs, RunRequest
 from scanflow.deployer.service_client import predict
 from scanflow.errors import NotFoundError, ServiceFailedError, UsageError
 from scanflow.transport import Answer
-
-SERVICE = "contract-multiply"
 
 MODEL = """
 import os
@@ -38,7 +39,7 @@ import scanflow as sf
 
 multiply = sf.Service(name="multiply", implementation="contract_model.py:Multiply", parameters={{"by": {by}}})
 app = sf.Application(
-    name="contract", team="tests", workflows=[sf.Workflow(name="{service}", type="online", nodes=[multiply])]
+    name="contract", team="{team}", workflows=[sf.Workflow(name="{service}", type="online", nodes=[multiply])]
 )
 """
 
@@ -46,8 +47,13 @@ app = sf.Application(
 class ServicesContract:
     """The promises about services. They need NumPy, and a port of this machine."""
 
+    service = "contract-multiply"
+    """The service's name: one of its own where others share the place."""
+
+    team = "tests"
+
     def test_a_service_is_deployed_changed_scaled_and_deleted(self, deployer: Deployer, tmp_path: Path) -> None:
-        source = _application(tmp_path, by=2)
+        source = self._application(tmp_path, by=2)
         served = deployer.deploy(Deployment(_load(source), source=source))
         try:
             self._responds_and_is_listed(deployer, served)
@@ -61,74 +67,80 @@ class ServicesContract:
             for call in calls:
                 with pytest.raises(NotFoundError, match="nope"):
                     call("nope")
-            with pytest.raises(NotFoundError, match=f"Did you mean '{SERVICE}'"):
-                deployer.service("contract-multiplied")
+            with pytest.raises(NotFoundError, match=f"Did you mean '{self.service}'"):
+                deployer.service(f"{self.service}d")
         finally:
             deployer.delete(served.name)
-        assert deployer.services() == []
+        assert self._listed(deployer) == []
         with pytest.raises(NotFoundError):
             predict(deployer, served.name, [1])
 
     def _responds_and_is_listed(self, deployer: Deployer, served: ServiceRecord) -> None:
-        assert (served.name, served.state, served.app, served.team) == (SERVICE, "ready", "contract", "tests")
+        assert (served.name, served.state, served.app, served.team) == (self.service, "ready", "contract", self.team)
         assert [one.state for one in served.instances] == ["ready"]
-        assert _only(predict(deployer, SERVICE, [[1, 2, 3]])) == [[2, 4, 6]]
-        assert [record.name for record in deployer.services()] == [SERVICE]
-        assert deployer.service(SERVICE).url == served.url
-        with deployer.connect(SERVICE) as client:
-            assert client.document(f"/v2/models/{SERVICE}")["name"] == SERVICE
+        assert _only(predict(deployer, self.service, [[1, 2, 3]])) == [[2, 4, 6]]
+        assert self._listed(deployer) == [self.service]
+        assert deployer.service(self.service).url == served.url
+        with deployer.connect(self.service) as client:
+            assert client.document(f"/v2/models/{self.service}")["name"] == self.service
         for binary in (True, False):
             rows = {"x": [0.5, 1.5]}
-            (array,) = predict(deployer, SERVICE, rows, dtype="float32", binary=binary).outputs.values()
+            (array,) = predict(deployer, self.service, rows, dtype="float32", binary=binary).outputs.values()
             assert (array.dtype.name, array.tolist()) == ("float32", [1.0, 3.0])
-        with pytest.raises(ServiceFailedError, match=f"The service '{SERVICE}' answered 500: .*thirteen is unlucky"):
-            predict(deployer, SERVICE, [13])
-        assert _only(predict(deployer, SERVICE, [4])) == [8]
+        failed = f"The service '{self.service}' answered 500: .*thirteen is unlucky"
+        with pytest.raises(ServiceFailedError, match=failed):
+            predict(deployer, self.service, [13])
+        assert _only(predict(deployer, self.service, [4])) == [8]
         for instance in (None, served.instances[0].instance):
-            written = b"".join(block for _, block in deployer.logs(InstanceLogs(SERVICE, instance)))
+            written = b"".join(block for _, block in deployer.logs(InstanceLogs(self.service, instance)))
             assert b"multiplying by 2" in written
 
     def _is_changed_and_scaled(self, deployer: Deployer, served: ServiceRecord, folder: Path) -> None:
-        source = _application(folder, by=3)
+        source = self._application(folder, by=3)
         changed = deployer.deploy(Deployment(_load(source), source=source))
         assert (changed.url, changed.previous) == (served.url, True)
-        assert _only(predict(deployer, SERVICE, [1])) == [3]
-        deployer.change(SERVICE, ServiceChange(rollback=True))
-        assert _only(predict(deployer, SERVICE, [1])) == [2]
+        assert _only(predict(deployer, self.service, [1])) == [3]
+        deployer.change(self.service, ServiceChange(rollback=True))
+        assert _only(predict(deployer, self.service, [1])) == [2]
         seen: list[Progress] = []
-        scaled = deployer.change(SERVICE, ServiceChange(instances=2), observe=seen.append)
+        scaled = deployer.change(self.service, ServiceChange(instances=2), observe=seen.append)
         assert scaled.shape.instances == 2
         assert [one.state for one in scaled.instances] == ["ready", "ready"]
-        assert {one.service for one in seen} == {SERVICE}
-        again = deployer.change(SERVICE, ServiceChange(affinity="any", cores=0.5), key="smaller")
-        assert deployer.change(SERVICE, ServiceChange(affinity="any", cores=0.5), key="smaller") == again
-        assert deployer.change(SERVICE, ServiceChange(instances=1)).shape.instances == 1
-        assert _only(predict(deployer, SERVICE, [1])) == [2]
+        assert {one.service for one in seen} == {self.service}
+        smaller = ServiceChange(affinity="any", cores=0.25)
+        first, again = (deployer.change(self.service, smaller, key="smaller") for _ in range(2))
+        assert first.shape.cores == 0.25
+        assert (again.generation, again.settled, again.shape) == (first.generation, first.settled, first.shape)
+        assert [one.instance for one in again.instances] == [one.instance for one in first.instances]
+        assert deployer.change(self.service, ServiceChange(instances=1)).shape.instances == 1
+        assert _only(predict(deployer, self.service, [1])) == [2]
 
     def test_what_cannot_be_deployed_or_run_is_reported_before_anything_starts(
         self, deployer: Deployer, tmp_path: Path
     ) -> None:
-        source = _application(tmp_path, by=2)
+        source = self._application(tmp_path, by=2)
         (tmp_path / "contract_model.py").unlink()
         with pytest.raises(UsageError, match=r"contract_model\.py"):
             deployer.deploy(Deployment(_load(source), source=source))
-        assert deployer.services() == []
-        runs = deployer.runs()
+        assert self._listed(deployer) == []
+        runs = [one.name for one in deployer.runs()]
         with pytest.raises(UsageError, match="Deploy it: scanflow deploy"):
-            deployer.run(RunRequest(_load(source), SERVICE))
-        assert deployer.runs() == runs
+            deployer.run(RunRequest(_load(source), self.service))
+        assert [one.name for one in deployer.runs()] == runs
+
+    def _listed(self, deployer: Deployer) -> list[str]:
+        return [record.name for record in deployer.services() if record.team == self.team]
+
+    def _application(self, folder: Path, *, by: int) -> Path:
+        (folder / "contract_model.py").write_text(MODEL, encoding="utf-8")
+        path = folder / f"contract_serving_{by}.py"  # a process loads a file once
+        path.write_text(APP.format(by=by, service=self.service, team=self.team), encoding="utf-8")
+        return path
 
 
 def _only(answer: Answer) -> object:
     (array,) = answer.outputs.values()
     return array.tolist()
-
-
-def _application(folder: Path, *, by: int) -> Path:
-    (folder / "contract_model.py").write_text(MODEL, encoding="utf-8")
-    path = folder / f"contract_serving_{by}.py"  # a process loads a file once
-    path.write_text(APP.format(by=by, service=SERVICE), encoding="utf-8")
-    return path
 
 
 def _load(source: Path) -> Application:

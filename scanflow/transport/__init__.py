@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanflow.transport.server_client import ServerClient, is_reachable, path_of
+    from scanflow.transport.server_client import ServerClient, is_reachable, json_of, path_of
     from scanflow.transport.service_client import Answer, HttpServiceClient, Reply
     from scanflow.transport.sse import Message
 
@@ -17,10 +17,11 @@ _HOMES = {
     "Reply": "service_client",
     "ServerClient": "server_client",
     "is_reachable": "server_client",
+    "json_of": "server_client",
     "path_of": "server_client",
 }
 
-__all__ = ["Answer", "HttpServiceClient", "Message", "Reply", "ServerClient", "is_reachable", "path_of"]
+__all__ = ["Answer", "HttpServiceClient", "Message", "Reply", "ServerClient", "is_reachable", "json_of", "path_of"]
 
 
 def __getattr__(name: str) -> object:

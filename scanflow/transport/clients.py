@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import ssl
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
-from scanflow.errors import UnavailableError
+from scanflow.errors import UnavailableError, UsageError
 from scanflow.http_security import is_loopback_host
 from scanflow.problems import error_of
 
@@ -27,7 +31,35 @@ def client_options(url: str, token: str | None, timeout_s: float) -> dict[str, A
         "timeout": httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         # A proxy that the environment names cannot reach this machine's own address.
         "trust_env": not is_loopback(url),
+        "verify": trusted(url),
     }
+
+
+def trusted(url: str) -> ssl.SSLContext:
+    """Return what a server's certificate is checked against: the usual authorities, and those in ``SCANFLOW_TLS_CA``.
+
+    Nobody is trusted where the address speaks no TLS: to read the authorities takes longer than a request.
+
+    Raises:
+        UsageError: that file cannot be used.
+    """
+    if url.startswith("http://"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return authorities(os.environ.get("SCANFLOW_TLS_CA", ""))
+
+
+@lru_cache(maxsize=4)
+def authorities(ca: str) -> ssl.SSLContext:
+    if not ca:
+        return httpx.create_ssl_context()
+    context = ssl.create_default_context()
+    try:
+        context.load_verify_locations(Path(ca).expanduser())
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"The file {ca!r} of certificates cannot be used: {error}. Name another: SCANFLOW_TLS_CA"
+        ) from error
+    return context
 
 
 def is_loopback(url: str) -> bool:
@@ -46,6 +78,19 @@ def read_reply(reply: httpx.Response, who: str) -> Any:
         raise UnavailableError(
             f"{who} is no scanflow server: what it answered is not JSON ({error}). See: scanflow status"
         ) from error
+
+
+def reply_of(url: str, path: str, *, token: str | None, timeout_s: float) -> Any:
+    """Return what a scanflow server or agent answers to one request, or raise the error that it tells of.
+
+    Raises:
+        UnavailableError: it does not answer.
+    """
+    try:
+        with httpx.Client(**client_options(url, token, timeout_s)) as client:
+            return read_reply(client.get(path), url)
+    except httpx.HTTPError as error:
+        raise UnavailableError(f"{url} cannot be reached ({type(error).__name__}: {error}).") from error
 
 
 def retried(call: Callable[[], T], *, on: Callable[[Exception], bool | float], timeout_s: float) -> T:

@@ -15,7 +15,7 @@ import httpx
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.problems import error_of
-from scanflow.transport.clients import CONNECT_TIMEOUT_S, client_options, is_loopback, read_reply, retried
+from scanflow.transport.clients import CONNECT_TIMEOUT_S, client_options, is_loopback, read_reply, retried, trusted
 from scanflow.transport.sse import Message, Parser
 
 BASE = "/api/v1"
@@ -277,8 +277,17 @@ def _is_past(id: str | None, last: str | None) -> bool:
     return id is not None and last is not None and id.isdecimal() and last.isdecimal() and int(id) <= int(last)
 
 
+def json_of(url: str, *, timeout_s: float = 2.0) -> Any:
+    """Return what an address answers, as JSON; None where it answers with none, or with an error."""
+    try:
+        reply = httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=trusted(url))
+        return reply.json() if reply.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return None
+
+
 def is_reachable(url: str, *, timeout_s: float = 1.0) -> bool:
     try:
-        return httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url)).is_success
+        return httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=trusted(url)).is_success
     except httpx.HTTPError:
         return False

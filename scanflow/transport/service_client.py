@@ -160,6 +160,10 @@ def _may_pass(error: Exception) -> bool | float:
     if isinstance(error, _BusyError):
         after = error.reply.headers["retry-after"]
         return min(float(after), RETRY_S) if after.isdecimal() else True
+    # Nothing was sent. On a cluster, a connection begun before the nodes know a new service's address stays lost, since
+    # its packets go on being routed as the first was; another one finds the way.
+    if isinstance(error, httpx.ConnectTimeout):
+        return True
     # httpx raises it where the peer closed the connection without a byte of an answer: it was idle for too long.
     return isinstance(error, httpx.RemoteProtocolError) and "without sending a response" in str(error)
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.transport.clients import CONNECT_TIMEOUT_S, is_loopback, retried
+from scanflow.transport.clients import CONNECT_TIMEOUT_S, is_loopback, retried, trusted
 
 TIMEOUT_S = 5.0
 _MAY_PASS = frozenset({408, 425, 429})
@@ -43,7 +43,13 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
     def send() -> None:
         try:
             with httpx.stream(
-                "POST", url, content=body, headers=headers, timeout=timeout, trust_env=not is_loopback(url)
+                "POST",
+                url,
+                content=body,
+                headers=headers,
+                timeout=timeout,
+                trust_env=not is_loopback(url),
+                verify=trusted(url),
             ) as reply:
                 status = reply.status_code  # what else it says is not read: it could go on for ever
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -2,7 +2,8 @@
 which a strategy says what it wants done. Making one checks its arguments; it does nothing.
 
 Twenty rows over seventeen names: ``upgrade_workflow``, ``update_workflow_affinity`` and ``update_workflow_resource``
-are there for batch workflows and for online ones, told apart by their argument ``kind``.
+are there for batch workflows and for online ones, told apart by their argument ``kind``. Three more are for MPI
+workflows: ``run_workflow`` and ``stop_workflow`` take those too, and ``run_autoconfig_workflow`` is theirs alone.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.primitive_model import Act, AsWritten, Primitive, PrimitiveModel, installed_primitive
-from scanflow.agent.primitives import batch, online, workflows
+from scanflow.agent.primitives import batch, jobs, online, workflows
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.plugins import plugin_names
 
 run_workflow = batch.RunWorkflow
 stop_workflow = batch.StopWorkflow
+run_autoconfig_workflow = jobs.RunAutoconfigWorkflow
 upgrade_workflow = workflows.UpgradeWorkflow
 update_workflow_affinity = workflows.UpdateWorkflowAffinity
 update_workflow_resource = workflows.UpdateWorkflowResource
@@ -39,7 +41,7 @@ _BUILT_IN: Mapping[str, Any] = {
     if isinstance(found, type) and issubclass(found, PrimitiveModel) and getattr(found, "name", None) == name
 }
 CATALOGUE: tuple[Primitive, ...] = tuple(row for model in _BUILT_IN.values() for row in model.rows())
-"""The twenty rows of thesis Table 5.4."""
+"""The twenty rows of thesis Table 5.4, and those for MPI workflows (chapter 6)."""
 
 
 def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = False) -> Act:

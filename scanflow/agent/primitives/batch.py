@@ -1,4 +1,5 @@
-"""Primitives on batch workflows: their runs, and what is wanted of their steps from the next run on."""
+"""Primitives on what runs to its end: runs of batch workflows and of MPI jobs, and what is wanted of the steps of batch
+workflows from the next run on."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from scanflow.agent.primitive_model import BuiltIn, Primitive, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_model import BuiltIn, Kind, Primitive, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.arguments import OfExecutor, OfResources, Placed, RunName, Settings
 from scanflow.app.executor import Executor
 from scanflow.app.resources import Affinity
@@ -25,7 +26,18 @@ Change = Callable[[Executor], Executor]
 """Makes of a step as it is then what it is to be."""
 
 
-class RunWorkflow(BuiltIn):
+class _OfRuns(BuiltIn):
+    @property
+    def workflow_kind(self) -> Kind | None:
+        return None  # batch workflows and MPI jobs alike
+
+    @classmethod
+    def rows(cls) -> tuple[Primitive, ...]:
+        batch = cls.row()
+        return batch, cls.row("mpi", batch.what.replace("a batch workflow", "an MPI workflow as it says"))
+
+
+class RunWorkflow(_OfRuns):
     """Start a batch workflow: ``run_workflow("training", retrain=True)``. Undone by stopping the run."""
 
     name = "run_workflow"
@@ -48,17 +60,17 @@ class RunWorkflow(BuiltIn):
             workflow.with_parameters(parameters)
             request = RunRequest(kept.application, self.workflow, parameters=parameters, source=kept.source)
             record = context.runs.begin(request, key=context.key)
-        return _begun(context, record)
+        return begun(context, record)
 
 
-class StopWorkflow(BuiltIn):
+class StopWorkflow(_OfRuns):
     """Stop a run, or every run of the workflow that goes on."""
 
     name = "stop_workflow"
     writes = ("running",)
     reversible = False
 
-    workflow: str = Field(default="", kw_only=False, description="The batch workflow's name.")
+    workflow: str = Field(default="", kw_only=False, description="The workflow's name.")
     run: Annotated[RunName | None, Field(description="The run's name. Unset: all that go on.")] = None
 
     @model_validator(mode="after")
@@ -73,7 +85,7 @@ class StopWorkflow(BuiltIn):
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
-        return (cls.row(target="workflow/WORKFLOW or run/RUN"),)
+        return tuple(one.replace(target="workflow/WORKFLOW or run/RUN") for one in super().rows())
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         """Stop what runs. What has ended already stays as it is."""
@@ -113,7 +125,7 @@ class RunExecutor(OfExecutor):
             parameters = self.parameters or {}
             request = RunRequest(kept.application, parameters=parameters, run=past.name, step=self.executor)
             record = context.runs.begin(request, key=context.key)
-        return _begun(context, record)
+        return begun(context, record)
 
 
 class StopExecutor(OfExecutor):
@@ -319,7 +331,8 @@ def _written(step: Executor) -> dict[str, Any]:
     return step.model_dump(mode="json")
 
 
-def _begun(context: PrimitiveContext, record: RunRecord) -> PrimitiveResult:
+def begun(context: PrimitiveContext, record: RunRecord) -> PrimitiveResult:
+    """Return what is told of a run that was begun, which is undone by stopping it."""
     result = {"run": record.name, "workflow": record.workflow, "state": record.state}
     return PrimitiveResult(result, context.undo("stop_workflow", {"run": record.name}))
 

@@ -111,7 +111,7 @@ class DeleteWorkflow(BuiltIn):
         workflow, served = wanted(context, self.workflow), served_models(before)
         named = {} if workflow is None else {one.name: one.model for one in workflow.services}
         models = {node: model for node, model in served.items() if named.get(node, model) != model}
-        back = {**cut_of(before), "port": urlsplit(before.url).port, "models": models or None}
+        back = {**cut_of(before), "port": _own_port(before), "models": models or None}
         inverse = context.undo("deploy_workflow", given_only(back))
         try:
             context.deployer.delete(self.workflow)
@@ -295,8 +295,8 @@ class DeleteWorkflowInstance(BuiltIn):
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         if self.instance is not None:
             raise UnsupportedError(
-                "delete_workflow_instance: the embedded backend chooses which instance goes, and cannot honour "
-                f"'instance': {self.instance!r}. Give it a 'count'."
+                "delete_workflow_instance: which instance goes is the backend's choice, and cannot honour 'instance': "
+                f"{self.instance!r}. Give it a 'count'."
             )
         before = mine(context, self.workflow)
         there = _instances_before(context, before)
@@ -380,3 +380,9 @@ def _deciding(workflow: Workflow, scaling: Scaling | None) -> Workflow:
         return with_services(workflow, {one.name: one.replace(scaling=None) for one in saying})
     node = saying[0] if saying else workflow.services[0]
     return with_services(workflow, {node.name: node.replace(scaling=scaling)})
+
+
+def _own_port(record: ServiceRecord) -> int | None:
+    """Return the port that a service was given; None behind a Gateway, whose one port leads to services by paths."""
+    url = urlsplit(record.url)
+    return None if url.path.strip("/") else url.port

@@ -45,6 +45,12 @@ def _affinity(one: Service) -> Any:
     return None if one.affinity in (None, Affinity()) else one.model_dump(mode="json")["affinity"]
 
 
+def _with_affinity(one: Service, value: Any) -> Service:
+    """Return the node with an affinity; one that asks for nothing is none."""
+    made = one.replace(affinity=value)
+    return made if made.affinity != Affinity() else one.replace(affinity=None)
+
+
 def _with_cores(one: Service, cores: float | None) -> Service:
     return one.replace(resources=one.resources.replace(cpu=cores))
 
@@ -54,7 +60,7 @@ def _with_model(one: Service, model: str | None) -> Service:
 
 
 INSTANCES: Said[int] = Said(lambda one: one.instances, lambda one, value: one.replace(instances=value))
-AFFINITY: Said[Any] = Said(_affinity, lambda one, value: one.replace(affinity=value))
+AFFINITY: Said[Any] = Said(_affinity, _with_affinity)
 CORES: Said[float | None] = Said(lambda one: one.resources.cores, _with_cores)
 MODEL: Said[str | None] = Said(lambda one: one.model, _with_model)
 

@@ -4,7 +4,7 @@ and for the instances of the other, while they serve."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -37,9 +37,11 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import InvalidError, UnsupportedError
 
+BatchOrOnline: TypeAlias = Literal["batch", "online"]
+
 
 class _OfEither(BuiltIn):
-    of: Kind = Field(default="online", alias="kind", description="Which kind of workflow it is.")
+    of: BatchOrOnline = Field(default="online", alias="kind", description="Which kind of workflow it is.")
 
     @property
     def workflow_kind(self) -> Kind | None:
@@ -72,7 +74,7 @@ class UpgradeWorkflow(_OfEither):
     )
     node: Node = None
     parameters: Settings = None
-    of: Kind = Field(
+    of: BatchOrOnline = Field(
         default="online",
         alias="kind",
         description="Which kind of workflow it is. Unset: 'online' with a model, else 'batch'.",
@@ -250,8 +252,8 @@ class UpdateWorkflowResource(_OfEither, OfResources):
         if self.memory is not None or self.gpu:
             field = "gpu" if self.gpu else "memory"
             raise UnsupportedError(
-                f"{self.name}: the embedded backend cannot change {field!r} of a service that runs. Change it in the "
-                "application, and deploy again."
+                f"{self.name} cannot change {field!r} of a service that runs. Change it in the application, and deploy "
+                "again."
             )
         if self.cpu is None:
             raise InvalidError(f"{self.name} changes nothing of the service. Say cpu=.")

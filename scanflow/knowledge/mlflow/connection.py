@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
@@ -33,6 +34,10 @@ _DEFAULTS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # a library draws nothing,
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # and prints nothing: with a server, each run's end would
 }
+_CONNECT_S = 2.0
+"""After so long a connection is tried anew. One to a cluster's Service of this moment may lead nowhere for ever, since
+the kernel goes on as it began; the next one is led to a pod."""
+
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
@@ -115,14 +120,23 @@ def _check_reachable(uri: str, timeout_s: float) -> None:
 
 def _ask_health(parts: SplitResult, timeout_s: float) -> None:
     address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/") + "/health").geturl()
-    try:
-        with urllib.request.urlopen(address, timeout=timeout_s):  # noqa: S310 - the scheme was checked: http or https
+    give_up, wait_s = time.monotonic() + timeout_s, min(_CONNECT_S, timeout_s)
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=wait_s):  # noqa: S310  the scheme was checked: http or https
+                return
+        except urllib.error.HTTPError as error:  # an answer, too: behind a proxy, /health may be another's or forbidden
+            error.close()
             return
-    except urllib.error.HTTPError as error:  # an answer, too: behind a proxy, /health may be another's or forbidden
-        error.close()
-    except urllib.error.URLError as error:
-        if not isinstance(error.reason, ssl.SSLError):  # MLflow has settings of its own for certificates
-            raise
+        except TimeoutError:  # there is a connection, and the answer takes its time
+            if wait_s == timeout_s:
+                raise
+            wait_s = timeout_s
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLError):  # MLflow has settings of its own for certificates
+                return
+            if not isinstance(error.reason, TimeoutError) or time.monotonic() >= give_up:
+                raise
 
 
 def _outside_errors() -> tuple[type[Exception], ...]:

@@ -75,7 +75,7 @@ class MlflowKnowledge(KnowledgeBase):
         with self._connection.open("prepare the environment") as client:
             experiment_id = make_experiment(client, self._place, app, team)
         remember(self._place, app=app, team=team, experiment_id=experiment_id)
-        return step_environment(self._place, app=app, team=team, experiment_id=experiment_id)
+        return step_environment(self._place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,488 @@
+"""A cluster in memory: what tests hand to code that speaks to a :class:`~scanflow.backends.kubernetes.cluster.Cluster`.
+
+It keeps objects as an API server does (server-side apply, versions, watches, selectors, finalizers, owners) and runs
+nothing: what controllers would do, a test plays.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import count
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, ExpiredError, WatchEvent, missing_kind
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.labels import MANAGER
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import AccessDeniedError, InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.testing import selectors, server_side_apply
+from scanflow.testing.server_side_apply import Manager, Owners
+
+Verb = Literal["apply", "create", "get", "find", "patch", "delete", "watch"]
+Refusal = Callable[[Verb, str, Manifest], ScanflowError | None]
+"""From what is asked, the kind and the object (or what is known of it) to the error that it fails with."""
+
+Player = Callable[["MemoryCluster", Manifest], object]
+"""Does what a controller would do about an object that was made or changed."""
+
+Key = tuple[str, str, str]
+"""Kind, namespace (nothing for a kind that has none) and name."""
+
+
+class ApiCall(NamedTuple):
+    """What was asked of the cluster."""
+
+    verb: Verb
+    kind: str
+    namespace: str | None
+    name: str | None
+
+
+class _Change(NamedTuple):
+    version: int
+    kind: str
+    before: Manifest | None
+    after: Manifest | None
+
+
+class MemoryCluster(Cluster):
+    """The double. All of it may be used by several threads.
+
+    Args:
+        unknown: Kinds that it does not have, as one where an engine is missing.
+        namespaces: What there is at the start.
+    """
+
+    def __init__(self, *, unknown: tuple[str, ...] = (), namespaces: tuple[str, ...] = ("default",)) -> None:
+        super().__init__(KubernetesSettings())
+        self.unknown = set(unknown)
+        self.calls: list[ApiCall] = []
+        """All that was asked, oldest first."""
+
+        self.down = False
+        """Whether the API server answers nothing."""
+
+        self.denied: set[tuple[str, str]] = set()
+        """What a SelfSubjectAccessReview says no to: verb and plural, as ``("create", "workflows")``."""
+
+        self.logs: dict[tuple[str, str], bytes] = {}
+        """By namespace and pod: what it wrote."""
+
+        self._stamps: dict[tuple[str, str], list[str]] = {}
+        self.executed: dict[tuple[str, str], str | Callable[[list[str]], str]] = {}
+        """By namespace and pod: what commands in it print."""
+
+        self.documents: dict[str, str] = {"/version": '{"major": "1", "minor": "34", "gitVersion": "v1.34.4"}'}
+        """By path: what ``text`` returns."""
+
+        self._refusals: list[Refusal] = []
+        self._players: dict[str, list[Player]] = {}
+        self._objects: dict[Key, Manifest] = {}
+        self._owners: dict[Key, Owners] = {}
+        self._history: list[_Change] = []
+        self._numbers, self._uids, self._oldest = count(1), count(1), 0
+        self._version = 0
+        self._changed = threading.Condition(threading.RLock())
+        for name in namespaces:
+            self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        self.calls.clear()
+
+    # What a test says
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Ask this first from now on: it plays a quota, a webhook or a lack of rights."""
+        self._refusals.append(refusal)
+
+    def play(self, kind: str, player: Player) -> None:
+        """Call this, as a controller, after each change of an object of that kind that is not its own."""
+        self._players.setdefault(kind, []).append(player)
+
+    def edit(
+        self, kind: str, name: str, namespace: str | None, patch: Any, *, manager: str = "kubectl-edit"
+    ) -> Manifest:
+        """Change an object as another one would: a person, a controller."""
+        return self._merge(kind, name, namespace, patch, Manager(manager, "Update"))
+
+    def forget(self) -> None:
+        """Let watches from any earlier version be refused, as too old."""
+        with self._changed:
+            self._oldest = self._version
+            self._history.clear()
+
+    def event(self, about: Manifest, reason: str, message: str, *, type: str = "Warning") -> None:
+        """Say something about an object, as the scheduler and the kubelets do."""
+        metadata = about["metadata"]
+        self.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+                "involvedObject": {
+                    "kind": about["kind"],
+                    "name": metadata["name"],
+                    "namespace": metadata["namespace"],
+                    "uid": metadata["uid"],
+                },
+                "reason": reason,
+                "message": message,
+                "type": type,
+                "count": 1,
+                "lastTimestamp": _now(),
+            }
+        )
+
+    # What a cluster does
+
+    def apply(self, manifest: Manifest, *, force: bool = False, dry_run: bool = False) -> Manifest:
+        key = _key(manifest)
+        with self._changed:
+            self._ask("apply", manifest["kind"], key[1] or None, key[2], manifest)
+            live = self._objects.get(key)
+            self._check_version(manifest, live)
+            if live is None:
+                self._check_namespace(key)
+            after, owners, conflicts = server_side_apply.apply(
+                live or _bare(manifest),
+                self._owners.get(key, {}),
+                server_side_apply.sent(manifest),
+                Manager(MANAGER, "Apply"),
+                force=force,
+            )
+            if conflicts:
+                listed = ", ".join(str(one) for one in conflicts)
+                plural = "s" if len(conflicts) > 1 else ""
+                raise ConflictError(f"Apply failed with {len(conflicts)} conflict{plural}: {listed}")
+            return self._store(key, after, owners, dry_run=dry_run)
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        if "name" not in manifest["metadata"]:
+            made = f"{manifest['metadata'].get('generateName', '')}{next(self._numbers):05x}"
+            manifest = {**manifest, "metadata": {**manifest["metadata"], "name": made}}
+        key = _key(manifest)
+        with self._changed:
+            self._ask("create", manifest["kind"], key[1] or None, key[2], manifest)
+            if manifest["kind"] == "SelfSubjectAccessReview":
+                return self._review(manifest)
+            if key in self._objects:
+                raise ConflictError(f'{_resource(key[0])} "{key[2]}" already exists')
+            self._check_namespace(key)
+            sent = server_side_apply.sent(manifest)
+            owners = server_side_apply.written_by({}, sent, {}, Manager(MANAGER, "Update"))
+            return self._store(key, {**_bare(sent), **sent}, owners, dry_run=dry_run)
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
+        with self._changed:
+            self._ask("get", kind, namespace, name, {})
+            return copy.deepcopy(self._objects.get((kind, namespace or "", name)))
+
+    def find(
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> tuple[list[Manifest], str]:
+        with self._changed:
+            self._ask("find", kind, namespace, None, {})
+            return self._selected(kind, namespace, labels, fields), str(self._version)
+
+    def patch(
+        self, kind: str, name: str, namespace: str | None, patch: Any, *, subresource: str = "", dry_run: bool = False
+    ) -> Manifest:
+        return self._merge(
+            kind, name, namespace, patch, Manager(MANAGER, "Update"), subresource=subresource, dry_run=dry_run
+        )
+
+    def delete(
+        self,
+        kind: str,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_s: int | None = None,  # noqa: ARG002
+        version: str | None = None,
+    ) -> bool:
+        with self._changed:
+            self._ask("delete", kind, namespace, name, {})
+            key = (kind, namespace or "", name)
+            if key not in self._objects:
+                return False
+            self._check_version(
+                {"kind": kind, "metadata": {"name": name, "resourceVersion": version}}, self._objects[key]
+            )
+            self._delete(key)
+            return True
+
+    def watch(
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        since: str = "",
+        within_s: float = 60.0,
+        bookmarks: bool = False,  # noqa: ARG002  it keeps all versions, until it is told to forget them
+    ) -> Iterator[WatchEvent]:
+        until = time.monotonic() + within_s
+        with self._changed:
+            self._ask("watch", kind, namespace, None, {})
+            seen = int(since) if since else self._version
+            if seen < self._oldest:
+                raise ExpiredError(f"too old resource version: {seen} ({self._oldest})")
+            first = (
+                [] if since else [WatchEvent("ADDED", one) for one in self._selected(kind, namespace, labels, fields)]
+            )
+        yield from first
+        while True:
+            with self._changed:
+                if self.down:
+                    self._unanswered()
+                if seen < self._oldest:
+                    raise ExpiredError(f"too old resource version: {seen} ({self._oldest})")
+                new = [change for change in self._history if change.version > seen]
+                if not new:
+                    if not self._changed.wait(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
+                        return
+                    continue
+            for change in new:
+                seen = change.version
+                if event := _event(change, kind, namespace, labels, fields):
+                    yield event
+
+    def log(
+        self,
+        pod: str,
+        namespace: str,
+        *,
+        container: str | None = None,  # noqa: ARG002
+        follow: bool = False,  # noqa: ARG002
+        since: str | None = None,  # noqa: ARG002
+        timestamps: bool = False,
+        previous: bool = False,  # noqa: ARG002
+        within_s: float = 60.0,  # noqa: ARG002
+    ) -> Iterator[bytes]:
+        """Yield what the test put into ``logs``; with ``timestamps`` each line begins with when it was first seen."""
+        with self._changed:
+            self._ask("get", "Pod", namespace, pod, {})
+            self._existing(("Pod", namespace, pod))
+            lines = self.logs.get((namespace, pod), b"").splitlines(keepends=True)
+            stamps = self._stamps.setdefault((namespace, pod), [])
+            stamps += [f"{_now()[:-1]}.{next(self._numbers):09d}Z" for _ in lines[len(stamps) :]]
+        for stamp, line in zip(stamps, lines, strict=True):
+            yield f"{stamp} ".encode() + line if timestamps else line
+
+    def exec(self, pod: str, namespace: str, command: list[str], *, container: str | None = None) -> str:  # noqa: ARG002
+        with self._changed:
+            self._ask("get", "Pod", namespace, pod, {})
+        answer = self.executed.get((namespace, pod))
+        if answer is None:
+            raise UnavailableError(
+                f"The command {command[0]!r} could not be run in the pod {namespace}/{pod}: not there"
+            )
+        return answer if isinstance(answer, str) else answer(command)
+
+    def text(self, path: str, *, timeout_s: float | None = None) -> str:  # noqa: ARG002  it answers at once
+        if self.down:
+            self._unanswered()
+        if path not in self.documents:
+            raise NotFoundError("the server could not find the requested resource")
+        return self.documents[path]
+
+    @property
+    def address(self) -> str:
+        return "https://memory.invalid"
+
+    def close(self) -> None:
+        pass
+
+    # The inside
+
+    @cached_property
+    def _config(self) -> Any:
+        raise AssertionError("the double of a cluster reaches no cluster")
+
+    def _unanswered(self) -> NoReturn:
+        raise UnavailableError(f"The API server {self.address} does not answer. Is it up? Look: kubectl cluster-info")
+
+    def _ask(self, verb: Verb, kind: str, namespace: str | None, name: str | None, manifest: Manifest) -> None:
+        self.calls.append(ApiCall(verb, kind, namespace, name))
+        if self.down:
+            self._unanswered()
+        if kind in self.unknown:
+            raise missing_kind(kind)
+        for refusal in self._refusals:
+            if error := refusal(verb, kind, manifest):
+                raise error
+
+    def _check_namespace(self, key: Key) -> None:
+        kind, namespace, name = key
+        if not KINDS[kind].namespaced:
+            return
+        home = self._objects.get(("Namespace", "", namespace))
+        if home is None:
+            raise NotFoundError(f'namespaces "{namespace}" not found')
+        if "deletionTimestamp" in home["metadata"]:
+            raise AccessDeniedError(
+                f'The cluster does not allow it: {_resource(kind)} "{name}" is forbidden: unable to create new content '
+                f"in namespace {namespace} because it is being terminated."
+            )
+
+    def _check_version(self, manifest: Manifest, live: Manifest | None) -> None:
+        wanted = manifest["metadata"].get("resourceVersion")
+        if wanted and (live is None or wanted != live["metadata"]["resourceVersion"]):
+            raise ConflictError(
+                f'Operation cannot be fulfilled on {_resource(manifest["kind"])} "{manifest["metadata"]["name"]}": the '
+                "object has been modified; please apply your changes to the latest version and try again"
+            )
+
+    def _existing(self, key: Key) -> Manifest:
+        if key not in self._objects:
+            raise NotFoundError(f'{_resource(key[0])} "{key[2]}" not found')
+        return self._objects[key]
+
+    def _selected(self, kind: str, namespace: str | None, labels: str, fields: str) -> list[Manifest]:
+        found = [one for key, one in sorted(self._objects.items()) if key[0] == kind and namespace in {None, key[1]}]
+        return [copy.deepcopy(one) for one in found if selectors.selects(one, labels, fields)]
+
+    def _merge(
+        self,
+        kind: str,
+        name: str,
+        namespace: str | None,
+        patch: Any,
+        manager: Manager,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Manifest:
+        key = (kind, namespace or "", name)
+        with self._changed:
+            self._ask("patch", kind, namespace, name, patch)
+            live = self._existing(key)
+            self._check_version({"kind": kind, "metadata": {"name": name, **patch.get("metadata", {})}}, live)
+            if subresource == "status":
+                patch = {"status": patch.get("status")}
+            after = server_side_apply.merge(live, patch)
+            owners = server_side_apply.written_by(live, after, self._owners[key], manager)
+            return self._store(key, after, owners, dry_run=dry_run)
+
+    def _store(self, key: Key, after: Manifest, owners: Owners, *, dry_run: bool) -> Manifest:
+        """Keep an object if it differs from what is kept, and return it."""
+        live = self._objects.get(key)
+        after = copy.deepcopy(after)
+        metadata = after["metadata"]
+        if live is None:
+            metadata |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": _now(), "generation": 1}
+        elif _content(after) != _content(live) and key[0] not in {"ConfigMap", "Secret", "Event"}:
+            metadata["generation"] = live["metadata"]["generation"] + 1
+        metadata["managedFields"] = server_side_apply.managed_fields(owners, after["apiVersion"])
+        if dry_run or after == live:
+            return copy.deepcopy(after)
+        self._owners[key] = owners
+        inhabited = key[0] == "Namespace" and any(other[1] == key[2] for other in self._objects)
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers") and not inhabited:
+            self._gone(key)
+            return copy.deepcopy(after)
+        self._version += 1
+        metadata["resourceVersion"] = str(self._version)
+        self._objects[key] = after
+        self._note(_Change(self._version, key[0], live, after))
+        return self._played(key)
+
+    def _played(self, key: Key) -> Manifest:
+        """Let the controllers act on a change, each once and none on what they change themselves."""
+        before = copy.deepcopy(self._objects[key])
+        players = self._players.pop(key[0], [])
+        try:
+            for player in players:
+                player(self, copy.deepcopy(self._objects[key]))
+                if key not in self._objects:
+                    break
+        finally:
+            if players:
+                self._players[key[0]] = players
+        return before
+
+    def _delete(self, key: Key) -> None:
+        found = copy.deepcopy(self._objects[key])
+        inside = [other for other in self._objects if key[0] == "Namespace" and other[1] == key[2]]
+        for other in inside:
+            if other in self._objects:
+                self._delete(other)
+        kept = [other for other in inside if other in self._objects]
+        if found["metadata"].get("finalizers") or kept:
+            found["metadata"].setdefault("deletionTimestamp", _now())
+            self._store(key, found, self._owners[key], dry_run=False)
+        else:
+            self._gone(key)
+
+    def _gone(self, key: Key) -> None:
+        """Remove an object, then what it owned, and its namespace if that waited for it."""
+        found = self._objects.pop(key)
+        self._owners.pop(key, None)
+        self._version += 1
+        self._note(_Change(self._version, key[0], found, None))
+        uid = found["metadata"]["uid"]
+        for other, one in list(self._objects.items()):
+            owners = [owner["uid"] for owner in one["metadata"].get("ownerReferences", [])]
+            if uid in owners and other in self._objects:
+                self._delete(other)
+        home = ("Namespace", "", key[1])
+        if "deletionTimestamp" in self._objects.get(home, {}).get("metadata", {}) and not any(
+            other[1] == key[1] for other in self._objects
+        ):
+            self._gone(home)
+
+    def _note(self, change: _Change) -> None:
+        self._history.append(copy.deepcopy(change))
+        self._changed.notify_all()
+
+    def _review(self, manifest: Manifest) -> Manifest:
+        asked = manifest["spec"]["resourceAttributes"]
+        allowed = (asked["verb"], asked["resource"]) not in self.denied
+        return {**copy.deepcopy(manifest), "status": {"allowed": allowed}}
+
+
+def _key(manifest: Manifest) -> Key:
+    kind, metadata = manifest["kind"], manifest["metadata"]
+    namespaced = KINDS[kind].namespaced
+    if manifest["apiVersion"] != KINDS[kind].api_version:
+        raise InvalidError(f"The {kind} says {manifest['apiVersion']!r}; it is {KINDS[kind].api_version!r}")
+    if namespaced and not metadata.get("namespace"):
+        raise InvalidError(f"The {kind} {metadata['name']!r} names no namespace")
+    return kind, metadata["namespace"] if namespaced else "", metadata["name"]
+
+
+def _resource(kind: str) -> str:
+    """Return a kind as messages name it: ``pods``, ``workflows.argoproj.io``."""
+    group, slash, _ = KINDS[kind].api_version.partition("/")
+    return f"{KINDS[kind].plural}.{group}" if slash else KINDS[kind].plural
+
+
+def _bare(manifest: Manifest) -> Manifest:
+    names = {name: manifest["metadata"][name] for name in ("name", "namespace") if name in manifest["metadata"]}
+    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": names}
+
+
+def _content(manifest: Manifest) -> Manifest:
+    return {name: value for name, value in manifest.items() if name not in {"metadata", "status"}}
+
+
+def _event(change: _Change, kind: str, namespace: str | None, labels: str, fields: str) -> WatchEvent | None:
+    """Return what a watch sees of a change: an object that is no more selected is gone for it."""
+    either = change.after or change.before
+    if change.kind != kind or either is None or namespace not in {None, either["metadata"].get("namespace")}:
+        return None
+    was = change.before is not None and selectors.selects(change.before, labels, fields)
+    now = change.after is not None and selectors.selects(change.after, labels, fields)
+    if not was and not now:
+        return None
+    shown = copy.deepcopy(either)
+    shown["metadata"]["resourceVersion"] = str(change.version)
+    return WatchEvent("DELETED" if not now else "MODIFIED" if was else "ADDED", shown)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,207 @@
+"""Who owns which fields of an object, as the API server's server-side apply tells it: enough of it for a double."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from scanflow.backends.kubernetes.kinds import Manifest
+
+_KEYS: Final = {
+    "containers": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+"""Lists whose items are merged by a key. All others are set as a whole, as those of custom resources are."""
+
+_UNOWNED: Final = {
+    ("apiVersion",),
+    ("kind",),
+    *(
+        ("metadata", name)
+        for name in (
+            "creationTimestamp deletionTimestamp generation managedFields name namespace resourceVersion uid".split()
+        )
+    ),
+}
+"""What names an object, and what the server sets."""
+
+_SERVED: Final = {"resourceVersion", "generation", "managedFields", "uid", "creationTimestamp"}
+"""What a request does not set, even where it says it."""
+
+
+class Element(NamedTuple):
+    """A step of a path: the item of a list whose ``key`` has that value."""
+
+    key: str
+    value: str
+
+
+Path: TypeAlias = tuple["str | Element", ...]
+
+
+class Manager(NamedTuple):
+    """Who sets fields, and how: one name is two managers, of what it applied and of what it wrote otherwise."""
+
+    name: str
+    operation: str
+
+
+Owners: TypeAlias = dict[Path, set[Manager]]
+
+
+def sent(manifest: Manifest) -> Manifest:
+    """Return an object as it is kept: without what only a request has."""
+    kept = copy.deepcopy(manifest)
+    kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _SERVED}
+    if kept["kind"] == "Secret":
+        plain = kept.pop("stringData", {})
+        coded = {name: base64.b64encode(text.encode()).decode() for name, text in plain.items()}
+        if coded:
+            kept["data"] = {**kept.get("data", {}), **coded}
+    return kept
+
+
+class Conflict(NamedTuple):
+    """A field that another manager has set to something else."""
+
+    manager: Manager
+    path: Path
+
+    def __str__(self) -> str:
+        return f'conflict with "{self.manager.name}": {written(self.path)}'
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield each field that can be owned, with its value."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            if (*path, name) not in _UNOWNED:
+                yield from leaves(inner, (*path, name))
+    elif isinstance(value, list) and value and (key := _key(path)):
+        for item in value:
+            yield from leaves(item, (*path, Element(key, str(item[key]))))
+    elif path:
+        yield path, value
+
+
+def apply(
+    live: Manifest, owners: Owners, manifest: Manifest, manager: Manager, *, force: bool
+) -> tuple[Manifest, Owners, list[Conflict]]:
+    """Return the object and its fields' owners after an apply, and the conflicts for which it is refused."""
+    before, wanted = dict(leaves(live)), dict(leaves(manifest))
+    conflicts = [
+        Conflict(other, path)
+        for path, value in wanted.items()
+        if path in before and before[path] != value
+        for other in sorted(owners.get(path, set()) - {manager})
+    ]
+    after, left = copy.deepcopy(live), {path: set(names) for path, names in owners.items()}
+    for path in [path for path, names in owners.items() if manager in names and path not in wanted]:
+        left[path].discard(manager)
+        if not left[path]:
+            del left[path]
+            _remove(after, path)
+    for path, value in wanted.items():
+        if path not in before or before[path] != value:
+            _set(after, path, copy.deepcopy(value))
+            left[path] = {manager}
+        else:
+            left.setdefault(path, set()).add(manager)
+    return after, left, [] if force else conflicts
+
+
+def written_by(before: Manifest, after: Manifest, owners: Owners, manager: Manager) -> Owners:
+    """Return the fields' owners after a write that is no apply: who changed a field is its only owner."""
+    old, new = dict(leaves(before)), dict(leaves(after))
+    return {
+        path: {manager} if path not in old or old[path] != value else set(owners.get(path, set()))
+        for path, value in new.items()
+    }
+
+
+def merge(value: Any, patch: Any) -> Any:
+    """Return a value changed by a JSON merge patch (RFC 7396)."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    merged = dict(value) if isinstance(value, dict) else {}
+    for name, inner in patch.items():
+        if inner is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge(merged.get(name), inner)
+    return merged
+
+
+def managed_fields(owners: Owners, api_version: str) -> list[Manifest]:
+    """Return the owners as ``metadata.managedFields`` has them."""
+    managers = sorted({manager for names in owners.values() for manager in names})
+    return [
+        {
+            "manager": manager.name,
+            "operation": manager.operation,
+            "apiVersion": api_version,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": _tree([path for path, names in owners.items() if manager in names]),
+        }
+        for manager in managers
+    ]
+
+
+def written(path: Path) -> str:
+    """Return a path as the API server writes it: ``.spec.containers[name="main"].image``."""
+    return "".join(f'[{step.key}="{step.value}"]' if isinstance(step, Element) else f".{step}" for step in path)
+
+
+def _tree(paths: list[Path]) -> Manifest:
+    tree: Manifest = {}
+    for path in paths:
+        inner = tree
+        for step in path:
+            name = f'k:{{"{step.key}":"{step.value}"}}' if isinstance(step, Element) else f"f:{step}"
+            inner = inner.setdefault(name, {})
+    return tree
+
+
+def _key(path: Path) -> str | None:
+    last = path[-1] if path else None
+    return _KEYS.get(last) if isinstance(last, str) and "spec" in path else None
+
+
+def _set(value: Any, path: Path, to: Any) -> None:
+    first, rest = path[0], path[1:]
+    if isinstance(first, Element):
+        found = next((item for item in value if str(item[first.key]) == first.value), None)
+        if found is None:
+            found = {first.key: first.value}
+            value.append(found)
+        if rest:
+            _set(found, rest, to)
+    elif not rest:
+        value[first] = to
+    else:
+        inner = value.get(first)
+        if not isinstance(inner, dict | list) or not inner:
+            inner = value[first] = [] if isinstance(rest[0], Element) else {}
+        _set(inner, rest, to)
+
+
+def _remove(value: Any, path: Path) -> None:
+    """Remove a field, and what held nothing else."""
+    first, rest = path[0], path[1:]
+    if isinstance(first, Element):
+        for item in [item for item in value if str(item.get(first.key)) == first.value]:
+            if rest and rest != (first.key,):
+                _remove(item, rest)
+            if not set(item) - {first.key}:
+                value.remove(item)
+    elif first in value:
+        if rest:
+            _remove(value[first], rest)
+        if not rest or not value[first]:
+            del value[first]
