@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
+from scanflow.errors import InternalError
 from scanflow.http_security import RequestGuard
 from scanflow_server.arbiter.make import make_engine
-from scanflow_server.auth import TokenNames
+from scanflow_server.auth import Callers, Needs
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
 from scanflow_server.control.loop import Controller, Loop
@@ -47,7 +48,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     controllers: list[Controller] = [
         RunsController(context),
         OperationsController(context),
-        ServicesController(context),
+        ServicesController(context, engine),
         AgentsController(context),
         RetentionController(context),
         NotificationsController(context),
@@ -71,7 +72,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     app = FastAPI(
         title="Scanflow",
         version="1",
-        description="Runs, services, agents, and what they want: one team's control plane.",
+        description="Runs, services, agents, and what they want: the control plane of one team or several.",
         openapi_url=f"{BASE}/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -81,20 +82,22 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     app.state.context = context
     app.state.engine = engine
     app.state.meters = Meters()
-    app.state.token_names = TokenNames(context)
+    app.state.callers = Callers(context)
     handle_problems(app)
     app.include_router(system.root)
     things = (runs, functions, services, applications, events, agents, intents, labels, tokens)
     for router in (system.api, *(module.router for module in things)):
         app.include_router(router, prefix=BASE)
+    for router in (system.root, system.api, *(module.router for module in things)):
+        _check_decided(router)
     app.add_middleware(
         RequestGuard,
         hosts=context.settings.names,
-        authenticate=app.state.token_names.owner,
+        authenticate=app.state.callers.caller,
         open_paths=OPEN_PATHS,
         json_only=True,
     )
-    app.add_middleware(LabelPages, context=context, owner=app.state.token_names.owner)
+    app.add_middleware(LabelPages, context=context, callers=app.state.callers.caller)
     app.add_middleware(BodyLimit)
     app.add_middleware(Counted, meters=app.state.meters, prefix=BASE)
     _describe(app)
@@ -104,6 +107,17 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
 def _operation_id(route: APIRoute) -> str:
     module = route.endpoint.__module__.rpartition(".")[2]
     return f"{module}_{route.name}"
+
+
+def _check_decided(router: APIRouter) -> None:
+    """Refuse to serve a route that does not say what it needs of its caller."""
+    for route in router.routes:
+        assert isinstance(route, APIRoute)
+        needs = [one for one in route.dependant.dependencies if isinstance(one.call, Needs)]
+        if len(needs) != (0 if route.path in OPEN_PATHS else 1):
+            raise InternalError(
+                f"The route {route.path!r} has to have one caller: a Reader, an Editor, ... of auth.py."
+            )
 
 
 def _describe(app: FastAPI) -> None:

@@ -12,11 +12,12 @@ from fastapi import Header, Query
 from fastapi import Path as InPath
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from scanflow.agent.records import AgentView
+from scanflow.agent.records import AgentView, SensorReport
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
 from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
+from scanflow_server.access import TEAM_KEYS
 from scanflow_server.store.keys import OWN
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -50,8 +51,9 @@ Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
 
 
 def _nobodys_own(key: str | None) -> str | None:
-    if key is not None and key.startswith(OWN):
-        raise ValueError(f"keys that begin with {OWN!r} are the server's own: begin yours otherwise")
+    for own in (OWN, TEAM_KEYS):
+        if key is not None and key.startswith(own):
+            raise ValueError(f"keys that begin with {own!r} are the server's own: begin yours otherwise")
     return key
 
 
@@ -150,6 +152,7 @@ class HereBody(_Body):
 
     url: Annotated[str, AfterValidator(check_text), Field(pattern=r"^https?://[!-~]+$", max_length=500)]
     pid: int = Field(ge=1, le=2**31 - 1)
+    sensors: list[SensorReport] | None = Field(default=None, max_length=1000)
 
 
 class TrackerStatus(_Body):
@@ -186,9 +189,7 @@ def read_application(document: Mapping[str, Any], source: str | None = None) -> 
     return app
 
 
-def read_application_of(name: str, body: AppBody) -> Application:
-    """Return the application that was sent to its own name."""
-    app = read_application(body.application, body.source)
+def check_name(name: str, app: Application) -> None:
+    """Refuse an application that was sent to another name than its own."""
     if app.name != name:
         raise InvalidError(f"The application is named {app.name!r}, and was sent as {name!r}. Send it to its own name.")
-    return app

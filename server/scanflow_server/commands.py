@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count, takewhile
 from typing import Any
 
@@ -19,7 +19,7 @@ from scanflow.app.files import dump_json
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
-from scanflow.errors import UnavailableError, UsageError
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.problems import error_of
 from scanflow_server.context import ServerContext
 from scanflow_server.store import keys, operations
@@ -45,12 +45,12 @@ def new_id(kind: Kind) -> str:
     return f"{kind}-{secrets.token_hex(6)}"
 
 
-def intent_of(operation: OperationRow, *, team: str, by: str) -> Intent:
+def intent_of(operation: OperationRow, *, by: str) -> Intent:
     request = {name: value for name, value in operation.request.items() if name not in {"application", "source"}}
     return Intent(
         id=operation.id,
         app=operation.app,
-        team=team,
+        team=operation.team,
         agent=by,
         strategy="command",
         source="person",
@@ -81,10 +81,18 @@ def carry_out(context: ServerContext, id: str) -> PrimitiveResult:
 class QueuedDeployer(EmbeddedDeployer):
     """Makes changes of services by operations, for an agent's action that is carried out at this moment."""
 
-    def __init__(self, context: ServerContext, key: str) -> None:
-        """``key``: of the action. Asked for again with the same key, what has begun or is done is not done again."""
+    def __init__(self, context: ServerContext, key: str, *, team: str) -> None:
+        """``key``: of the action. Asked for again with the same key, what has begun or is done is not done again.
+        ``team``: whose action it is, for which no other team's services are there."""
         super().__init__(context.settings.library, backend=context.deployer.backend)
-        self._context, self._key = context, key
+        self._context, self._key, self._team = context, key, team
+
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:
+        return [one for one in super().services(instances=instances) if one.team == self._team]
+
+    def service(self, name: str) -> ServiceRecord:
+        check_there(name, self.services())
+        return super().service(name)
 
     def deploy(
         self,
@@ -94,6 +102,7 @@ class QueuedDeployer(EmbeddedDeployer):
         observe: ServiceObserver = lambda _: None,  # noqa: ARG002  nobody watches an action
     ) -> ServiceRecord:
         app, sizing = deployment.app, deployment.sizing
+        check_free(deployment.online.name, super().services(), team=self._team)
         request = {
             "application": json.loads(dump_json(app)),
             "source": None if deployment.source is None else str(deployment.source),
@@ -110,7 +119,8 @@ class QueuedDeployer(EmbeddedDeployer):
         key: str | None = None,  # noqa: ARG002  as above
         observe: ServiceObserver = lambda _: None,  # noqa: ARG002
     ) -> ServiceRecord:
-        return self._made("change", name, self.service(name).app, change.model_dump(mode="json", exclude_none=True))
+        app = self.service(name).app
+        return self._made("change", name, app, change.model_dump(mode="json", exclude_none=True))
 
     def delete(self, name: str, *, observe: ServiceObserver = lambda _: None) -> None:  # noqa: ARG002
         self._operation("delete", name, self.service(name).app, {})
@@ -128,7 +138,9 @@ class QueuedDeployer(EmbeddedDeployer):
             found = next((one for one in tries if one is not None and one.problem is None), None)
             if found is None:
                 at, id = self._context.clock(), new_id(kind)
-                found = OperationRow(id=id, kind=kind, service=service, app=app, request=request, created=at)
+                found = OperationRow(
+                    id=id, kind=kind, service=service, app=app, team=self._team, request=request, created=at
+                )
                 operations.add(connection, found)
                 keys.keep(connection, f"{self._key}/{mark[:16]}/{len(ids)}", "operation", mark, target=id, at=at)
         self._context.work.notify()
@@ -136,6 +148,24 @@ class QueuedDeployer(EmbeddedDeployer):
         if one.problem is not None:
             raise error_of(int(one.problem["status"]), json.dumps(one.problem).encode())
         return one
+
+
+def check_there(name: str, services: Iterable[ServiceRecord]) -> None:
+    """Refuse a service that is not among those; another team's is not told from one that is not there at all."""
+    if all(one.name != name for one in services):
+        raise NotFoundError(f"There is no service {name!r}. See which there are: scanflow services")
+
+
+def check_free(name: str, services: Iterable[ServiceRecord], *, team: str) -> None:
+    if any(one.name == name and one.team != team for one in services):
+        raise name_taken(name)
+
+
+def name_taken(name: str) -> InvalidError:
+    """Return the error for the name of another team's service, of which no more is told."""
+    return InvalidError(
+        f"The name {name!r} of a service is taken. Names of services are shared by all teams: rename this workflow."
+    )
 
 
 def _ended(context: ServerContext, id: str) -> OperationRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,11 +14,12 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from scanflow.app.application import Application
+from scanflow.backends.agents import AgentBackend
 from scanflow.deployer.embedded import DEFAULT, EmbeddedDeployer
 from scanflow.errors import UnsupportedError
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
+from scanflow.processes.jobs import Job
 from scanflow_server.change_notifier import ChangeNotifier
-from scanflow_server.jobs import Job
 from scanflow_server.limits import StreamLimit
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
@@ -28,6 +30,9 @@ class ServerContext:
     settings: ServerSettings
     store: Store
     deployer: EmbeddedDeployer
+    agents: AgentBackend
+    """What hosts agents."""
+
     news: ChangeNotifier
     """Notifies when the store has changed."""
 
@@ -45,6 +50,10 @@ class ServerContext:
     _last_moment: float = 0.0
     _registries: dict[str | None, RegistrySubprocess] = field(default_factory=dict, repr=False)
     _registries_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def public_url(self) -> str:
+        return self.settings.public_url or self.url
 
     def moment(self) -> float:
         """Return the time, later than any returned before: commands are told apart by it."""
@@ -77,9 +86,6 @@ class ServerContext:
     def operation_job(self, id: str) -> Job:
         return Job(self.settings.folder / "operations" / id)
 
-    def agent_job(self, app: str, name: str) -> Job:
-        return Job(self.settings.folder / "agents" / app / name)
-
     @property
     def child_settings(self) -> dict[str, Any]:
         own = {"home", "backend", "tracker_uri", "slots", "max_fan_out"}
@@ -94,24 +100,30 @@ class ServerContext:
         if library.tracker_uri is not None:
             told["SCANFLOW_TRACKER_URI"] = library.tracker_uri
         # Secrets are the server's alone; the others would make of a step a client of some server.
-        own = ("DATABASE_URL", "SERVER_HOST", "SERVER_PORT", "URL", "TOKEN", "TLS_KEY")
+        own = ("DATABASE_URL", "SERVER_HOST", "SERVER_PORT", "SERVER_LEASE", "SERVER_TOKEN", "URL", "TOKEN", "TLS_KEY")
         hidden = {f"SCANFLOW_{name}" for name in own}
         return {**{name: value for name, value in os.environ.items() if name not in hidden}, **told}
 
 
 def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> ServerContext:
-    news = ChangeNotifier()
-    library = settings.library.model_copy(update={"home": settings.home})
+    news, work = ChangeNotifier(), ChangeNotifier()
+    deployer = EmbeddedDeployer(settings.library.model_copy(update={"home": settings.home}))
     return ServerContext(
         settings=settings,
         store=open_store(settings.database, changed=news.notify),
-        deployer=EmbeddedDeployer(library),
+        deployer=deployer,
+        agents=deployer.backend.agents(ended=work.notify),
         news=news,
-        work=ChangeNotifier(),
+        work=work,
         streams=StreamLimit(settings.max_streams),
         clock=clock,
         started=clock(),
     )
+
+
+def driver_command(job: Job) -> list[str]:
+    """Return the command of the process that does a run or an operation."""
+    return [sys.executable, "-P", "-m", "scanflow_server.driver", str(job.path)]
 
 
 def _context(request: Request) -> ServerContext:

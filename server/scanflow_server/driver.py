@@ -20,11 +20,11 @@ from scanflow.backends.records import Event, RunEnded, RunRecord, Waiting
 from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.errors import AlreadyRunningError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.names import RunName
 from scanflow.problems import problem_of
+from scanflow.processes.jobs import Job, Lines
 from scanflow.settings import Settings
-from scanflow_server.jobs import Job, Lines
 
 _log = logging.getLogger("scanflow_server.driver")
 
@@ -138,6 +138,7 @@ def _change(
     deployer: EmbeddedDeployer, order: Mapping[str, Any], again: bool, tell: ServiceObserver
 ) -> ServiceRecord | None:
     name, given, key = str(order["service"]), dict(order["request"]), str(order["id"])
+    _check_team(deployer, name, order.get("team"))
     if order["kind"] == "delete":
         try:
             deployer.delete(name, observe=tell)
@@ -151,6 +152,12 @@ def _change(
     sizing = None if given["sizing"] is None else Sizing.model_validate(given["sizing"])
     file = None if source is None else Path(source)
     return deployer.deploy(Deployment(app, name, sizing=sizing, port=given["port"], source=file), key=key, observe=tell)
+
+
+def _check_team(deployer: EmbeddedDeployer, name: str, team: str | None) -> None:
+    """Refuse to touch what has become another team's since the change was requested."""
+    if team and any(one.name == name and one.team != team for one in deployer.services()):
+        raise InvalidError(f"The name {name!r} of a service is another team's by now. Choose another.")
 
 
 if __name__ == "__main__":

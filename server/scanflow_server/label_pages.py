@@ -12,8 +12,8 @@ import json
 import secrets
 import time
 from base64 import b64decode
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.applications import Starlette
@@ -25,9 +25,10 @@ from starlette.routing import Route
 
 from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError
-from scanflow.http_security import App, Authenticate, Receive, RequestGuard, Scope, Send
+from scanflow.http_security import App, Receive, RequestGuard, Scope, Send
 from scanflow.problems import problem_of
 from scanflow_server import label_html as html
+from scanflow_server.access import TokenHolder
 from scanflow_server.bodies import check_text
 from scanflow_server.context import ServerContext
 from scanflow_server.routes.labels import LabelBody, give_one
@@ -40,17 +41,19 @@ SESSION_S: Final = 12 * 3600.0
 _MOST_SESSIONS = 1000
 _MOST_FORM = 64 * 1024
 
+FindCaller: TypeAlias = Callable[[str], Awaitable[TokenHolder | None]]
+
 
 class LabelPages:
     """Answers below ``/labels``, and hands on what is asked elsewhere. ASGI middleware.
 
-    ``owner`` returns whose token it is; None: it is not valid.
+    ``callers`` returns whose token it is; None: it is not valid.
     """
 
-    def __init__(self, app: App, *, context: ServerContext, owner: Authenticate) -> None:
+    def __init__(self, app: App, *, context: ServerContext, callers: FindCaller) -> None:
         self._app, self._context = app, context
-        self._sessions = Sessions(owner)
-        routes = [
+        self._sessions = Sessions(callers)
+        self.routes = [
             Route(PATH, self._show, methods=["GET"]),
             Route(PATH, self._label, methods=["POST"]),
             Route(f"{PATH}/picture", self._picture, methods=["GET"]),
@@ -58,7 +61,7 @@ class LabelPages:
             Route(f"{PATH}/login", self._login, methods=["POST"]),
             Route(f"{PATH}/logout", self._logout, methods=["POST"]),
         ]
-        pages = Starlette(routes=routes, exception_handlers={ScanflowError: _wrong, _NoSessionError: _to_login})
+        pages = Starlette(routes=self.routes, exception_handlers={ScanflowError: _wrong, _NoSessionError: _to_login})
         self._pages = RequestGuard(pages, hosts=context.settings.names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,11 +94,11 @@ class LabelPages:
         return _page(await run_in_threadpool(self._shown, dict(request.query_params), caller))
 
     async def _picture(self, request: Request) -> Response:
-        await self._caller(request)
+        caller = await self._caller(request)
 
         def find() -> Label:
             with self._context.store.read() as connection:
-                return kept.show(connection, *_key(dict(request.query_params)))
+                return kept.show(connection, *_key(dict(request.query_params)), own=caller.team)
 
         found = (await run_in_threadpool(find)).picture
         if found is None:
@@ -104,35 +107,36 @@ class LabelPages:
 
     async def _label(self, request: Request) -> Response:
         caller, given = await self._caller(request), await _form(request)
+        caller.check("propose", caller.team)
         label = check_text(_value(given))
 
         def give() -> str:
             at = self._context.clock()
             with self._context.store.write() as connection:
-                known = kept.show(connection, *_key(given))
+                known = kept.show(connection, *_key(given), own=caller.team)
                 how = LabelBody(label=label, app=known.app, team=known.team, replace=True)
                 give_one(connection, known.id, label, how, caller, at=at)
                 return _address(_next_wanted(kept.picked_with(connection, known), known.id))
 
         return RedirectResponse(await run_in_threadpool(give), 303, headers=html.HEADERS)
 
-    def _shown(self, asked: dict[str, str], caller: str) -> str:
+    def _shown(self, asked: dict[str, str], caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
-            left = kept.waiting(connection)
+            left = kept.waiting(connection, own=caller.team)
             if "id" in asked:
-                known = kept.show(connection, *_key(asked))
+                known = kept.show(connection, *_key(asked), own=caller.team)
             elif first := kept.listed(
-                connection, app=asked.get("app"), team=asked.get("team"), state="wanted", limit=1
+                connection, app=asked.get("app"), team=asked.get("team"), own=caller.team, state="wanted", limit=1
             ):
                 known = kept.show(connection, first[0].app, first[0].team, first[0].id)
             else:
-                return html.nothing(caller)
+                return html.nothing(caller.name)
             together = kept.picked_with(connection, known)
         at = next((at for at, one in enumerate(together) if one.id == known.id), 0)
         before, after = together[at - 1] if at else None, together[at + 1] if at + 1 < len(together) else None
         return html.sample(
             known,
-            caller=caller,
+            caller=caller.name,
             position=at + 1,
             labelled=sum(one.state == "given" for one in together),
             total=len(together),
@@ -143,7 +147,7 @@ class LabelPages:
             choices=_choices(together),
         )
 
-    async def _caller(self, request: Request) -> str:
+    async def _caller(self, request: Request) -> TokenHolder:
         caller = await self._sessions.caller(request.cookies.get(COOKIE, ""))
         if caller is None:
             raise _NoSessionError
@@ -153,13 +157,13 @@ class LabelPages:
 class Sessions:
     """Who has logged in, until the server ends: twelve hours, or as long as the token is valid."""
 
-    def __init__(self, owner: Authenticate, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._owner, self._clock = owner, clock
+    def __init__(self, callers: FindCaller, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._find, self._clock = callers, clock
         self._began: dict[str, tuple[str, float]] = {}
 
     async def begin(self, token: str) -> str | None:
         """Return what names the new session; None: the token is not valid."""
-        if not token or await self._owner(token) is None:
+        if not token or await self._find(token) is None:
             return None
         while len(self._began) >= _MOST_SESSIONS:
             del self._began[next(iter(self._began))]
@@ -167,11 +171,11 @@ class Sessions:
         self._began[session] = token, self._clock()
         return session
 
-    async def caller(self, session: str) -> str | None:
+    async def caller(self, session: str) -> TokenHolder | None:
         token, began = self._began.get(session, ("", 0.0))
         if not token:
             return None
-        caller = await self._owner(token) if self._clock() - began < SESSION_S else None
+        caller = await self._find(token) if self._clock() - began < SESSION_S else None
         if caller is None:
             self.end(session)
         return caller

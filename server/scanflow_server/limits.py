@@ -37,7 +37,8 @@ class StreamLimit:
 
 
 class LimitedStream(StreamingResponse):
-    """A streamed response that takes a slot for as long as it lasts, and ends when its client stops reading."""
+    """A streamed response that takes a slot for as long as it lasts, and ends when its client stops reading, or before
+    it would tell something to a token that is not valid any more."""
 
     def __init__(
         self,
@@ -53,7 +54,11 @@ class LimitedStream(StreamingResponse):
         self._slots, self._stalled_s = slots, stalled_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        still = scope.get("state", {}).get("still")
+
         async def sent(message: Message) -> None:
+            if still is not None and not await still():
+                raise ClientDisconnect
             async with asyncio.timeout(self._stalled_s):
                 await send(message)
 

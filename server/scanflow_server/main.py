@@ -17,6 +17,7 @@ from pathlib import Path
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.private import open_home, open_private, private_folder
 from scanflow.processes.files import try_lock
+from scanflow_server.leading import EndedError, http_options, leading
 from scanflow_server.settings import ServerSettings
 
 _log = logging.getLogger("scanflow_server")
@@ -29,12 +30,15 @@ _GOODBYE_S = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to end, and return the exit code: 2 where it cannot be started as it is asked to."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for noisy in ("alembic", "httpx", "httpx2"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         settings = _settings(argv)
         settings.check_exposure()
-        with _alone(settings.folder), _listening(settings) as listener:
+        with _listening(settings) as listener, leading(settings, listener), _alone(settings.folder):
             _serve(settings, listener)
+    except EndedError:
+        return 0
     except ScanflowError as error:
         sys.stderr.write(f"{error}\n")
         return 2 if isinstance(error, UsageError) else 3
@@ -106,15 +110,7 @@ def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         scheme = "http" if settings.tls_cert is None else "https"
         context.url = f"{scheme}://{host}:{listener.getsockname()[1]}"
-        config = uvicorn.Config(
-            create_app(context),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_GOODBYE_S,
-            ssl_certfile=settings.tls_cert and settings.tls_cert.expanduser(),
-            ssl_keyfile=settings.tls_key and settings.tls_key.expanduser(),
-        )
+        config = uvicorn.Config(create_app(context), timeout_graceful_shutdown=_GOODBYE_S, **http_options(settings))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _heard)
         _log.info("serving %s on %s", settings.home, context.url)

@@ -12,6 +12,7 @@ from scanflow.agent.primitives import CATALOGUE, act_of
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
+from scanflow.backends.port import JobPlanner, RunBackend
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError
@@ -40,42 +41,55 @@ def _check_kind(act: Act, context: PrimitiveContext) -> None:
     try:
         kind = context.workflow(act.workflow)[1].type
     except NotFoundError:
-        if len(kinds) == 1:
+        if len(kinds) == 1 or act.workflow_kind is None:
             return  # a service or a run may outlive its workflow's place in the application
         raise
-    if kind == "mpi":
-        raise UnsupportedError(f"{act.name}: the embedded backend runs no workflow of type {kind!r}.")
-    if act.workflow_kind not in {None, kind}:
+    if kind not in kinds or act.workflow_kind not in {None, kind}:
         rows = ", ".join(row.name for row in CATALOGUE if row.kind == kind)
+        asked = " or ".join(repr(str(one)) for one in (kinds if act.workflow_kind is None else [act.workflow_kind]))
         raise UsageError(
-            f"{act.name} is asked for a workflow of type {str(act.workflow_kind)!r}, and {act.workflow!r} is of type "
-            f"{kind!r}. For that there is: {rows}."
+            f"{act.name} is for a workflow of type {asked}, and {act.workflow!r} is of type {kind!r}. For that there "
+            f"is: {rows}."
         )
 
 
 class RequestedRuns:
     """Runs that the server drives: see :class:`~scanflow.agent.primitive_context.Runs`."""
 
-    def __init__(self, context: ServerContext) -> None:
-        self._context = context
+    def __init__(self, context: ServerContext, team: str) -> None:
+        """``team``: for which no other team's runs are there."""
+        self._context, self._team = context, team
 
     def begun(self, key: str) -> RunRecord | None:
         return requests.begun_run(self._context, key) if key else None
 
     def begin(self, request: RunRequest, *, key: str) -> RunRecord:
+        if request.run is not None:
+            self.show(request.run)
         begin = requests.request_run if request.step is None else requests.request_spin
         return begin(self._context, request, key=key or None, own=True)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
+        self.show(run)
         if task is not None:
             return requests.request_task_stop(self._context, run, task)
         return requests.request_stop(self._context, run)
 
     def show(self, run: str) -> RunRecord:
-        return requests.show_run(self._context, run)
+        return requests.show_run_of(self._context, run, team=self._team)
+
+    def job_planner(self) -> JobPlanner:
+        return job_planner_of(self._context.deployer.batch)
 
     def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         return requests.list_runs(self._context, limit=limit, app=app, team=team, workflow=workflow)
+
+
+def job_planner_of(runs: RunBackend) -> JobPlanner:
+    """Return a backend as what plans MPI jobs, if it does."""
+    if not isinstance(runs, JobPlanner):
+        raise UnsupportedError("The backend plans no MPI jobs, so how one is cut cannot be decided here.")
+    return runs
 
 
 class ApplicationStore:

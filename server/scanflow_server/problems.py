@@ -34,7 +34,7 @@ class Problem(BaseModel):
 _WORDS = {
     400: "The request needs a change; the detail says which.",
     401: "No token was sent, or one that is not valid.",
-    403: "A page of another origin sent the request.",
+    403: "The token does not allow that, or a page of another origin sent the request.",
     404: "There is nothing of that name.",
     409: "Somebody else is at it already.",
     413: "The body is too large.",

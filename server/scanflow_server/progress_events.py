@@ -11,10 +11,10 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted, TaskEnded, TaskStarted
 from scanflow.errors import NotFoundError
+from scanflow.processes.jobs import Job, Lines
 from scanflow_server.bodies import Operation
 from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import progress_of
-from scanflow_server.jobs import Job, Lines
 from scanflow_server.store import operations, runs
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import WantedRun
@@ -86,10 +86,14 @@ def get_operation(context: ServerContext, id: str) -> OperationRow:
     with context.store.read() as connection:
         one = operations.get(connection, id)
     if one is None:
-        raise NotFoundError(f"There is no operation {id!r}. See what is deployed: scanflow services")
+        raise unknown_operation(id)
     if one.state == "running":
         return one.model_copy(update={"progress": progress_of(context.operation_job(id))})
     return one
+
+
+def unknown_operation(id: str) -> NotFoundError:
+    return NotFoundError(f"There is no operation {id!r}. See what is deployed: scanflow services")
 
 
 async def _job_lines(job: Job, noted: Callable[[], bool]) -> AsyncIterator[str]:

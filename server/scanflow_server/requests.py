@@ -23,6 +23,9 @@ from scanflow_server.store import applications, events, keys, operations, runs
 from scanflow_server.store.operations import Kind, OperationRow
 from scanflow_server.store.runs import DriveRequest, WantedRun
 
+_FURTHEST_BACK = 10_000
+"""``@latest-N`` is looked up among that many runs of a team."""
+
 
 def request_run(
     context: ServerContext, request: RunRequest, *, key: str | None = None, by: str | None = None, own: bool = False
@@ -157,9 +160,16 @@ def request_operation(
         return known
     app, team = of()
     one = OperationRow(
-        id=new_id(kind), kind=kind, service=service, app=app, request=request, created=context.moment(), state="queued"
+        id=new_id(kind),
+        kind=kind,
+        service=service,
+        app=app,
+        team=team,
+        request=request,
+        created=context.moment(),
+        state="queued",
     )
-    intent = intent_of(one, team=team, by=by)
+    intent = intent_of(one, by=by)
     seen = engine.intents.look(intent)
     with context.store.write() as connection:
         if (known := once.find(connection)) is not None:
@@ -191,6 +201,22 @@ def show_run(context: ServerContext, run: str) -> RunRecord:
     with context.store.read() as connection:
         known = runs.get(connection, record.name)
     return _as_wanted(context, record, known)
+
+
+def show_run_of(context: ServerContext, run: str, *, team: str) -> RunRecord:
+    """Return a team's run; ``@latest`` is its newest. Another team's is not told from one that is not there at all."""
+    found: RunRecord | None = None
+    if run.startswith("@latest"):
+        back = run.removeprefix("@latest").removeprefix("-") or "0"
+        number = int(back) if back.isdecimal() and len(back) < 5 else _FURTHEST_BACK
+        newest = context.deployer.runs(limit=number + 1, team=team)
+        found = show_run(context, newest[number].name) if number < len(newest) else None
+    else:
+        with suppress(NotFoundError):
+            found = show_run(context, run)
+    if found is None or found.team != team:
+        raise NotFoundError(f"There is no run {run!r}. See which there are: scanflow runs")
+    return found
 
 
 def list_runs(
@@ -265,7 +291,7 @@ def _tell_started(context: ServerContext, connection: Connection, name: str) -> 
     assert run is not None
     data = {"workflow": run.workflow, "drive": run.drive, "action": run.asked.action}
     told = data if run.asked.by is None else {**data, "by": run.asked.by}
-    events.tell(connection, "run.started", f"run/{name}", at=context.clock(), app=run.app, data=told)
+    events.tell(connection, "run.started", f"run/{name}", at=context.clock(), app=run.app, team=run.team, data=told)
 
 
 def _as_wanted(context: ServerContext, record: RunRecord, known: WantedRun | None) -> RunRecord:

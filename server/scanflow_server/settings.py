@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from scanflow.errors import InvalidError, UsageError
+from scanflow.environment_variables import read_settings, variables_of
+from scanflow.errors import UsageError
 from scanflow.http_security import is_loopback_host
 from scanflow.settings import Settings
 
@@ -29,6 +31,24 @@ class ServerSettings(BaseModel):
     port: int = Field(default=PORT, ge=0, le=65535)
     """``SCANFLOW_SERVER_PORT``. 0: any that is free; the log says which."""
 
+    token: SecretStr | None = None
+    """``SCANFLOW_SERVER_TOKEN``: becomes the token of the home. Unset: the one that is there, else a random one."""
+
+    public_url: str | None = None
+    """``SCANFLOW_PUBLIC_URL``: where agents find this server. Unset: where it listens."""
+
+    behind_proxy: bool = False
+    """``SCANFLOW_BEHIND_PROXY``: whether plain HTTP may be listened on beyond loopback, since what is in front of it (a
+    gateway, a service mesh) ends TLS and is all that reaches it. Every request needs a token all the same."""
+
+    lease: str | None = None
+    """``SCANFLOW_SERVER_LEASE``: what this server must hold to act, as its backend names it: ``namespace/name`` on a
+    cluster. Until then it stands by. Unset: it acts at once."""
+
+    name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}", min_length=1)
+    """``SCANFLOW_SERVER_NAME``: what this server is called where it holds a lease; its pod's name on a cluster. Unset:
+    its machine and process."""
+
     tls_cert: Path | None = None
     """``SCANFLOW_TLS_CERT``: a file with the server's certificate, and those it depends on, in PEM. Unset: plain HTTP,
     which is only served on loopback."""
@@ -36,9 +56,18 @@ class ServerSettings(BaseModel):
     tls_key: Path | None = None
     """``SCANFLOW_TLS_KEY``: the file with the certificate's private key, in PEM."""
 
+    tls_ca: Path | None = None
+    """``SCANFLOW_TLS_CA``: a file with the authority that signed the certificate, in PEM, where that is your own.
+    Clients of ours take it from the same variable."""
+
     allowed_hosts: str = ""
     """``SCANFLOW_ALLOWED_HOSTS``: names under which the server may be reached beside its address and loopback's,
     separated by commas. A request for any other is refused, as a page may send it by DNS rebinding."""
+
+    team_folders: str = ""
+    """``SCANFLOW_TEAM_FOLDERS``: folders of this server's machine, separated by colons, that applications sent with a
+    team's token may name as theirs, where what they run is not on this machine. Unset: none, so that no team has the
+    server hand it files (a token, a key) that only the server may read; such applications bring an image."""
 
     database_url: SecretStr | None = None
     """``SCANFLOW_DATABASE_URL``: where what is wanted is kept, ``sqlite:////a/file.db`` or
@@ -71,29 +100,23 @@ class ServerSettings(BaseModel):
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own)."""
-        source = os.environ if environ is None else environ
-        names = {field: field.upper() for field in cls.model_fields if field != "library"}
-        names |= {"host": "SERVER_HOST", "port": "SERVER_PORT"}
-        found = {field: text for field, name in names.items() if (text := source.get(f"SCANFLOW_{name}", ""))}
-        try:
-            return cls.model_validate({"library": Settings.from_environment(source), **found})
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = f"SCANFLOW_{names[str(first['loc'][0])]}"
-            raise InvalidError(f"The environment variable {name} is not usable: {first['msg']}.") from error
+        variables = variables_of(cls, "SCANFLOW_")
+        variables |= {field: f"SCANFLOW_SERVER_{field.upper()}" for field in ("host", "lease", "name", "port", "token")}
+        return read_settings(cls, variables, environ, given={"library": Settings.from_environment(environ)})
 
     def check_exposure(self) -> None:
         """Refuse to be reached from other machines in the clear."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("TLS takes a certificate and its key. Set both: SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY")
-        for file in filter(None, (self.tls_cert, self.tls_key)):
+        for file in filter(None, (self.tls_cert, self.tls_key, self.tls_ca)):
             if not file.expanduser().is_file():
                 raise UsageError(f"There is no file {str(file)!r}. Name others: SCANFLOW_TLS_CERT, SCANFLOW_TLS_KEY")
-        if self.tls_cert is None and not is_loopback_host(self.host):
+        if self.tls_cert is None and not self.behind_proxy and not is_loopback_host(self.host):
             raise UsageError(
                 f"The server is not opened to other machines on {self.host!r} without TLS: tokens would travel in the "
                 "clear. Set SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY to the files of a certificate and its key, and "
-                "SCANFLOW_ALLOWED_HOSTS to the names it is reached by; or keep it on this machine: --host 127.0.0.1"
+                "SCANFLOW_ALLOWED_HOSTS to the names it is reached by; or keep it on this machine: --host 127.0.0.1. "
+                "Where only a proxy that ends TLS reaches it, say so: SCANFLOW_BEHIND_PROXY=1"
             )
 
     @property

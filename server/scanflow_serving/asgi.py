@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
 from scanflow.http_security import Refusal, bearer_token, refuse_request
-from scanflow_serving.http_server import LINGER_S
+from scanflow_serving.http_server import LINGER_S, RESPOND
 from scanflow_serving.messages import Headers, Request, Response
 from scanflow_serving.problems import ProblemError
 
@@ -27,6 +27,10 @@ LOWEST_RATE: Final = 16 * 1024
 _ONLY_ONCE: Final = ("host", "content-length", "content-type", "transfer-encoding", "inference-header-content-length")
 _ALWAYS_OPEN: Final = frozenset({"/v2/health/live", "/v2/health/ready", "/healthz", "/readyz"})
 _WORTH_COMPRESSING: Final = 1024
+_AT_ONCE: Final = 64 * 1024
+"""Bodies up to this size are copied, so that one write sends head and body."""
+
+_BODILESS: Final = frozenset({204, 304})
 _JSON: Final = "application/json"
 
 
@@ -71,7 +75,8 @@ class HttpApi:
             return
         if "accept-encoding" in headers:
             response = await _encoded(response, headers["accept-encoding"])
-        await _write(response, send, None if whole else receive)
+        if not (whole and _written_at_once(response, scope["extensions"][RESPOND])):
+            await _write(response, send, None if whole else receive)
 
     def _check(self, scope: Scope, headers: dict[str, str], raw: list[tuple[bytes, bytes]]) -> None:
         if len(headers) < len(raw):
@@ -180,13 +185,20 @@ async def _encoded(response: Response, accepted: str) -> Response:
     return await asyncio.to_thread(compress, response, coding)
 
 
+def _written_at_once(response: Response, respond: Callable[[int, bytes, bytes], bool]) -> bool:
+    body = response.body
+    if not isinstance(body, bytes) or len(body) > _AT_ONCE or response.status in _BODILESS:
+        return False
+    return respond(response.status, _head_lines(response.content_type, response.headers), body)
+
+
 async def _write(response: Response, send: Send, unread: Receive | None) -> None:
     """``unread``: the request was not read whole, so that the connection has to close."""
     body = response.body
     parts = (body,) if isinstance(body, bytes) else [_flat(part) for part in body]
     length = sum(map(len, parts))
     headers = _head(response.content_type, response.headers)
-    if response.status not in {204, 304}:
+    if response.status not in _BODILESS:
         headers = [*headers, (b"content-length", b"%d" % length)]
     if unread is not None:
         headers = [*headers, (b"connection", b"close")]
@@ -215,6 +227,11 @@ async def _linger(receive: Receive) -> None:
 def _head(content_type: str, headers: Headers) -> list[tuple[bytes, bytes]]:
     given = ((("content-type", content_type),) if content_type else ()) + headers
     return [(_clean(name), _clean(value)) for name, value in given]
+
+
+@lru_cache(512)
+def _head_lines(content_type: str, headers: Headers) -> bytes:
+    return b"".join(b"%b: %b\r\n" % pair for pair in _head(content_type, headers))
 
 
 def _clean(text: str) -> bytes:

@@ -126,6 +126,7 @@ class Control:
         for lent in self._peers.values():
             lent.discard(key)
         self._peers[peer].add(key)
+        self._application.answer_as(key)
         self._http.listen(key, listener)
 
     async def _apply(self, peer: socket.socket, message: ControlMessage) -> None:

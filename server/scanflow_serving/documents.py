@@ -86,6 +86,14 @@ def this_process() -> dict[str, Any]:
     }
 
 
+def rss_bytes() -> int | None:
+    """Return the memory that this process has in use; None: this system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, LookupError, ValueError):
+        return None
+
+
 def threads_of(spec: InstanceSpec) -> int:
     """Return how many threads a library that asks for a number may have."""
     said = spec.threads.get("SCANFLOW_THREADS") or os.environ.get("SCANFLOW_THREADS", "")

@@ -14,12 +14,13 @@ import socket
 import sys
 import time
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from scanflow_serving.problems import ProblemError
@@ -39,6 +40,9 @@ WRITE_S: Final = 30.0
 LINGER_S: Final = 2.0
 """How long bytes of a refused client are read and dropped, so that it can read why: closing at once would reset."""
 
+RESPOND: Final = "scanflow.respond"
+"""The extension of ASGI's scope that is :meth:`HttpServer.respond` for this request."""
+
 _USUAL_HEAD_BYTES: Final = 4096
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _SWEEP_S: Final = 0.5
@@ -54,10 +58,12 @@ class Connection(HttpToolsProtocol):
     cycle: Any  # None before the first request
     scope: Any
 
-    def __init__(self, server: HttpServer, key: str) -> None:
+    def __init__(self, server: HttpServer, key: str, sock: socket.socket) -> None:
         super().__init__(server.config, server.state, {}, server.loop)
         self.key = key
         """The listening socket that it came from."""
+
+        self._socket = sock
 
         self.closing = False
         """Whether its next response is its last."""
@@ -81,7 +87,7 @@ class Connection(HttpToolsProtocol):
         self._since = self._server.now
         if self.refused:
             return
-        if self.idle and data.find(b"pgrade:", 0, _USUAL_HEAD_BYTES) > 0:
+        if data.find(b"pgrade:", 0, _USUAL_HEAD_BYTES) > 0 and self.idle:
             data = _without_upgrade(data)
         super().data_received(data)
         if not self._reading_head:
@@ -98,6 +104,15 @@ class Connection(HttpToolsProtocol):
         server = self._server
         if self.closing or (server.age_s and server.now - self._opened > server.age_s):
             self.cycle.keep_alive = False
+        self.scope["extensions"] = {RESPOND: partial(server.respond, self.cycle)}
+
+    def on_response_complete(self) -> None:
+        """Go on as uvicorn does, but set no timer for each response: :meth:`expire` closes what is idle."""
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Return whether the client, which sends no more, still gets a response."""
@@ -112,10 +127,10 @@ class Connection(HttpToolsProtocol):
         self._server.lost()
 
     def close_soon(self) -> None:
-        """Let the response at hand, or else the next one, be the last."""
+        """Let the response at hand be the last, or the next one where the head of this one has gone."""
         self.closing = True
         self._since = self._server.now
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
     def expire(self, now: float, idle_s: float) -> None:
@@ -136,7 +151,26 @@ class Connection(HttpToolsProtocol):
         elif not self.idle:
             self._since = now
         elif silent_s > idle_s:
-            self.transport.close()
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        """Close, unless a request has come that the loop has not read yet: closing would reset the connection.
+
+        The client learns of it here, not in the loop's next turn, so that it sends none in between.
+        """
+        try:
+            if self._request_waits():
+                return
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            _log.debug("An idle connection was lost before it was closed: %s.", error)
+        self.transport.close()
+
+    def _request_waits(self) -> bool:
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser could not read (uvicorn calls this while it handles the parser's error)."""
@@ -176,13 +210,15 @@ class HttpServer:
             proxy_headers=False,
             access_log=False,
             log_config=None,
-            timeout_keep_alive=int(IDLE_S),
         )
         self.config.load()
         self.state = ServerState()
         self.age_s = age_s
         self.now = 0.0
         """The monotonic clock, as of the last sweep."""
+
+        self.leaving = False
+        """Whether each connection gets one more response, also new ones."""
 
         self._drain_idle_s = drain_idle_s
         self._listeners: dict[str, socket.socket] = {}
@@ -192,6 +228,24 @@ class HttpServer:
 
     def __len__(self) -> int:
         return len(self.state.connections) + len(self._opening)
+
+    def respond(self, cycle: Any, status: int, head: bytes, body: bytes) -> bool:
+        """Write a whole response at once, in place of ASGI's two messages; say whether it could be done now.
+
+        ``head``: its own lines, each with its end, and none about its length or connection.
+        """
+        if cycle.flow.write_paused or cycle.response_started or cycle.disconnected:
+            return False
+        last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        length = b"content-length: %d\r\n" % len(body)
+        sent = b"" if cycle.scope["method"] == "HEAD" else body
+        cycle.response_started = cycle.response_complete = True
+        cycle.transport.write(b"".join((STATUS_LINE[status], self._head, head, length, last, sent)))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+        return True
 
     # -- listening sockets
 
@@ -245,12 +299,12 @@ class HttpServer:
 
     async def _open(self, key: str, sock: socket.socket) -> None:
         try:
-            _, connection = await self.loop.connect_accepted_socket(lambda: Connection(self, key), sock)
+            _, connection = await self.loop.connect_accepted_socket(lambda: Connection(self, key, sock), sock)
         except OSError as error:  # its client has gone
             _log.debug("A connection was lost before it was served: %s.", error)
             sock.close()
             return
-        if key not in self._listeners:
+        if self.leaving or key not in self._listeners:
             connection.close_soon()
 
     def _opened(self, task: asyncio.Task[None]) -> None:
@@ -258,6 +312,12 @@ class HttpServer:
         self._fewer.set()
 
     # -- the end
+
+    def leave(self) -> None:
+        """Accept on, and let the next response on each connection be its last: clients go elsewhere by themselves."""
+        self.leaving = True
+        for connection in self._connections():
+            connection.close_soon()
 
     async def drain(self, within_s: float) -> bool:
         """Accept no more, and let every connection close with its next response; return whether all did in time."""
@@ -293,6 +353,7 @@ class HttpServer:
         self.now = now = time.monotonic()
         date = formatdate(time.time(), usegmt=True).encode()
         self.state.default_headers = [(b"date", date), (b"server", b"scanflow")]
+        self._head = b"date: %b\r\nserver: scanflow\r\n" % date
         for connection in self._connections():
             connection.expire(now, self._drain_idle_s if connection.closing else IDLE_S)
 

@@ -20,10 +20,11 @@ from scanflow.cpu_priority import take_short_slices, yield_cpu
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.processes import pinning
 from scanflow.processes.open_files import open_many
-from scanflow.wire import Desired, InstanceSpec, decode, read_token
+from scanflow.wire import Desired, InstanceSpec, Limits, decode, read_token
 
 if TYPE_CHECKING:
     from scanflow_serving.grpc_api import GrpcApi
+    from scanflow_serving.http_server import HttpServer
     from scanflow_serving.routes import ServingApplication
 
 UNHEALTHY: Final = 70
@@ -75,7 +76,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
         control.start()
         desired = Path(spec.desired).read_bytes()  # noqa: ASYNC240 - nothing is served yet
         await application.apply(decode(Desired, desired))
-        grpc = await _start_grpc(application, spec, token)
+        grpc = await start_grpc(application, spec, token)
         if spec.listen_fd >= 0:
             http.listen("", socket.socket(fileno=spec.listen_fd))
     except (ScanflowError, OSError) as error:
@@ -90,20 +91,25 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
     await over.wait()
     code = UNHEALTHY if application.engine.unhealthy else 0
     application.draining = True
+    await drain(http, grpc, limits)
+    control.close()
+    await application.close()
+    return code
+
+
+async def drain(http: HttpServer, grpc: GrpcApi | None, limits: Limits) -> None:
+    """Take no more connections, and answer what was read."""
     within_s = limits.deadline_s + _GRACE_S
-    stopping = None if grpc is None else loop.create_task(grpc.stop())
+    stopping = None if grpc is None else asyncio.create_task(grpc.stop())
     if not await http.drain(within_s):
         _log.warning("%d connections were cut off after %.0f s", len(http), within_s)
     if stopping is not None:
         await stopping
     yield_cpu(os.getpid(), True)  # it answers nobody any more, and tidying up takes a while
     http.close()
-    control.close()
-    await application.close()
-    return code
 
 
-async def _start_grpc(application: ServingApplication, spec: InstanceSpec, token: str | None) -> GrpcApi | None:
+async def start_grpc(application: ServingApplication, spec: InstanceSpec, token: str | None) -> GrpcApi | None:
     """Its library takes 10 MB, so it is imported late."""
     if spec.grpc_port is None:
         return None

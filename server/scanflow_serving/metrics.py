@@ -42,6 +42,7 @@ _FAMILIES: Final = {
     "scanflow_refused": ("counter", "Requests refused before anything was done."),
     "scanflow_shadow": ("counter", "A shadow's responses, compared with those that clients got."),
     "scanflow_in_flight": ("gauge", "Requests that wait or run."),
+    "scanflow_waiting": ("gauge", "Requests that wait."),
     "scanflow_recorded": ("counter", "Predictions recorded."),
     "scanflow_dropped": ("counter", "Predictions that were to be recorded and were not."),
 }
@@ -111,7 +112,7 @@ class Metrics:
         self._service = service
         self._families: dict[str, tuple[str, str]] = dict(_FAMILIES)
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], _Number | _Histogram] = {}
-        for name in ("scanflow_recorded", "scanflow_dropped", "scanflow_in_flight"):
+        for name in ("scanflow_recorded", "scanflow_dropped", "scanflow_in_flight", "scanflow_waiting"):
             self.number(name)
 
     def number(self, name: str, **labels: str) -> _Number:

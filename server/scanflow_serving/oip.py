@@ -84,7 +84,7 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
             f"A raw body is one tensor, and {len(declared.inputs)} are declared: {declared.described()}. Send JSON."
         )
     if not declared.inputs:
-        return InferRequest([from_binary("input-0", "UINT8", [len(data)], data, allow_nan=True, where="The body")])
+        return InferRequest([Tensor("input-0", "UINT8", np.frombuffer(data, np.uint8))])
     spec = declared.inputs[0]
     if spec.datatype == "BYTES":
         whole = np.array([bytes(data)], dtype=object).reshape([1] * len(spec.shape))

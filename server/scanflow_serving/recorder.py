@@ -1,12 +1,14 @@
 """Predictions written down for agents to count and check: sampled, in the background, and never more than was allowed.
 
 A file holds predictions of one revision whose tensors have the same names, types and shapes: ``input:<name>`` and
-``output:<name>`` with the predictions along the first axis, ``time`` (seconds since the epoch of each), and
-``revision``. Tensors of bytes are two arrays: all of them in a row, and ``<name>:ends`` with where each one ends.
+``output:<name>`` with the predictions along the first axis, ``time`` (seconds since the epoch of each), ``revision``,
+and the addresses of its ``models``. Tensors of bytes are two arrays: all of them in a row, and ``<name>:ends`` with
+where each one ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import threading
@@ -21,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.private import open_private, private_folder
-from scanflow.wire import Recording
+from scanflow.processes.files import try_lock
+from scanflow.wire import Recording, Revision
 from scanflow_serving.messages import Tensor
 
 CLOSE_S = 5.0
@@ -45,7 +48,7 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class _Prediction:
-    revision: str
+    revision: Revision
     at: float
     rows: int
     arrays: Mapping[str, NDArray[Any]]
@@ -53,7 +56,7 @@ class _Prediction:
     @property
     def kind(self) -> tuple[object, ...]:
         """Predictions of the same kind can lie in one file."""
-        return (self.revision, *((name, one.dtype.str, one.shape[1:]) for name, one in sorted(self.arrays.items())))
+        return (self.revision.id, *((name, one.dtype.str, one.shape[1:]) for name, one in sorted(self.arrays.items())))
 
 
 class Recorder:
@@ -78,6 +81,7 @@ class Recorder:
         self._full = threading.Event()
         self._over = False
         self._numbers = itertools.count()
+        self._held = self._hold()
         self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)
         self._thread.start()
 
@@ -86,7 +90,7 @@ class Recorder:
         with self._lock:
             return self._wanted(_rows(inputs))
 
-    def keep(self, revision: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def keep(self, revision: Revision, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Keep what was wanted. The arrays must not be changed afterwards."""
         rows = _rows(inputs)
         size = sum(one.data.nbytes for one in (*inputs, *outputs))
@@ -121,6 +125,18 @@ class Recorder:
         self._over = True
         self._full.set()
         self._thread.join(CLOSE_S)
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+    def _hold(self) -> int | None:
+        """Lock the folder for as long as files may come, so that who takes them knows; the kernel ends that with us."""
+        try:
+            opened = os.open(private_folder(self._folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # it cannot be written to either, and that is counted
+            return None
+        try_lock(opened, fcntl.LOCK_SH)
+        return opened
 
     def _write_on(self) -> None:
         while not self._over:
@@ -155,7 +171,8 @@ def _columns(alike: Sequence[_Prediction]) -> dict[str, NDArray[Any]]:
     """Return the arrays of one file. One request is one row of ``time`` for each of its predictions."""
     columns: dict[str, NDArray[Any]] = {
         "time": np.repeat([one.at for one in alike], [one.rows for one in alike]),
-        "revision": np.asarray(alike[0].revision),
+        "revision": np.asarray(alike[0].revision.id),
+        "models": np.asarray(sorted(alike[0].revision.models.values()), str),
     }
     for name in alike[0].arrays:
         joined = np.concatenate([np.atleast_1d(one.arrays[name]) for one in alike])

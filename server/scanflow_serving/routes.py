@@ -46,6 +46,7 @@ class ServingApplication:
         """``on_unhealthy`` is called when too many threads hang and the process should be replaced."""
         limits = spec.limits
         self._spec = spec
+        self._names = [spec.service, *spec.aliases]
         self._loop = loop
         self.limits = limits
         self.metrics = Metrics(spec.service)
@@ -99,7 +100,7 @@ class ServingApplication:
         """
         if others is not None:
             self._others = others
-        self.metrics.number("scanflow_in_flight").value = self.engine.in_flight
+        self._count_requests()
         return {
             "generation": self.revisions.generation,
             "revisions": documents.revisions([*self.revisions.loaded.values(), *self.revisions.retiring]),
@@ -128,6 +129,12 @@ class ServingApplication:
             self._build_routes()
             self.health.watch(self.revisions.loaded.values())
             self.pinning.update()
+
+    def answer_as(self, service: str) -> None:
+        """Answer under the name of another service too, whose backup this one has become."""
+        if service not in self._names:
+            self._names.append(service)
+            self._build_routes()
 
     async def close(self) -> None:
         if self._closed:
@@ -220,7 +227,7 @@ class ServingApplication:
             self.metrics.custom(loaded.id, call.walk.metrics)
         if status == 200 and call.inputs is not None:
             if call.recorded and self.recorder is not None:
-                self.recorder.keep(loaded.id, call.inputs, call.outputs())
+                self.recorder.keep(loaded.revision, call.inputs, call.outputs())
             if call.shadowed:
                 self.shadows.show(call, self.revisions)
         return result
@@ -265,7 +272,7 @@ class ServingApplication:
             return {}
         found: dict[tuple[str, str], RouteTarget] = {}
         serving = [one for one in self.revisions.loaded.values() if not one.shadow]
-        for name in (self._spec.service, *self._spec.aliases):
+        for name in self._names:
             found[name, ""] = RouteTarget(name, None, chooser)
             for one in serving:
                 found[name, one.id] = RouteTarget(name, None, Chooser([one]))
@@ -342,8 +349,12 @@ class ServingApplication:
         models = {name: self._versions(name) for name in names}
         return documents.as_json(documents.index(models, ready=self.ready()))
 
-    async def _metrics(self, _request: Request) -> Response:
+    def _count_requests(self) -> None:
         self.metrics.number("scanflow_in_flight").value = self.engine.in_flight
+        self.metrics.number("scanflow_waiting").value = self.engine.waiting
+
+    async def _metrics(self, _request: Request) -> Response:
+        self._count_requests()
         return Response(200, *self.metrics.render(self._others))
 
     async def _feedback(self, target: RouteTarget, request: Request) -> Response:

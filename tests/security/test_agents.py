@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.asking import HTTP
 from tests.integration.test_agent_host import Hosted, StandInServer
 from tests.security.test_control_plane import PAGES
 from tests.server import bearer
@@ -29,12 +29,12 @@ def test_an_agent_answers_only_whoever_holds_the_home_s_token(agent: Hosted) -> 
     good = bearer(agent.token)
     for path in ("/sensors/tick/fire", "/inbox", "/sensors/tick"):
         for page in PAGES:
-            assert httpx.post(agent.url + path, headers=page | good).status_code in {403, 421}
-        assert httpx.post(agent.url + path, json=[]).status_code == 401
-        assert httpx.post(agent.url + path, content=b"[]", headers=good).status_code == 415
+            assert HTTP.post(agent.url + path, headers=page | good).status_code in {403, 421}
+        assert HTTP.post(agent.url + path, json=[]).status_code == 401
+        assert HTTP.post(agent.url + path, content=b"[]", headers=good).status_code == 415
     for path in ("/sensors", "/journal", "/openapi.json"):
-        assert httpx.get(agent.url + path).status_code == 401
-        assert httpx.get(agent.url + path, headers=bearer("scanflow_wrong")).status_code == 401
-    assert httpx.get(f"{agent.url}/healthz").json() == {"status": "alive"}
-    assert httpx.get(f"{agent.url}/sensors", headers=good).status_code == 200
-    assert httpx.post(f"{agent.url}/sensors/tick/fire", headers=good).status_code == 202
+        assert HTTP.get(agent.url + path).status_code == 401
+        assert HTTP.get(agent.url + path, headers=bearer("scanflow_wrong")).status_code == 401
+    assert HTTP.get(f"{agent.url}/healthz").json() == {"status": "alive"}
+    assert HTTP.get(f"{agent.url}/sensors", headers=good).status_code == 200
+    assert HTTP.post(f"{agent.url}/sensors/tick/fire", headers=good).status_code == 202

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.batch.pickles import home_key, read_pickle, write_pickle
-from scanflow.backends.local.batch.values import Outputs, write_result
+from scanflow.backends.pickles import home_key, read_pickle, write_pickle
+from scanflow.backends.values import Outputs, write_result
 from scanflow.errors import InvalidError, StepFailedError
 from scanflow_client.client import Client
 

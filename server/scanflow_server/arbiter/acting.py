@@ -11,7 +11,7 @@ from typing import Any
 from scanflow.agent.primitive_context import REVERT, PrimitiveResult
 from scanflow.agent.records import Action, Intent, PrimitiveCall
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
-from scanflow_server.arbiter.identity import overlapping, place_of, seconds, strategy_of, when
+from scanflow_server.arbiter.identity import overlapping, place_of, related, seconds, strategy_of, when
 from scanflow_server.arbiter.intent_service import Look, tell_of
 from scanflow_server.arbiter.objections import LEASE_S
 from scanflow_server.store import intents as kept
@@ -29,8 +29,8 @@ WAITS_S = (1.0, 2.0, 5.0, 15.0)
 Perform = Callable[[Intent, PrimitiveCall, str, PrimitiveCall | None, Callable[[PrimitiveCall], None]], PrimitiveResult]
 """Carry out a call for an intent: with an idempotency key, the inverse that an earlier try noted, a place for it."""
 
-Measure = Callable[[str, str], float | None]
-"""Return what a metric is, for an application, by their names; None: nobody knows."""
+Measure = Callable[[Intent, str], float | None]
+"""Return what a metric is for who wants that intent; None: nobody knows."""
 
 _NOBODYS = {"strategy": None, "app": None, "agent": None, "intent": None, "priority": 0, "until": 0.0}
 
@@ -117,7 +117,7 @@ class Actor:
             return None
         guard, before = stored.intent.guard, stored.guard_before
         if guard is not None and before is None and stored.tries == 0:
-            before = self._measure(stored.intent.app, guard.metric)
+            before = self._measure(stored.intent, guard.metric)
         now = self._clock()
         with self._store.write() as connection:
             stored = kept.get(connection, id)
@@ -224,8 +224,10 @@ class Actor:
             return
         place = place_of(intent)
         for name, field in kept.fields_at(connection, place).items():
-            if name in intent.fields:
-                value = {"value": seen[name]} if name in seen else None
+            if any(related(name, own) for own in intent.fields):
+                value = (
+                    {"value": seen[name]} if name in seen else None
+                )  # of the whole of which it wrote a part: unknown
                 update = {"written": value, "foreign_value": None, "foreign_since": None}
                 kept.put_field(connection, place, field.model_copy(update=update))
 

@@ -57,7 +57,7 @@ class ArbiterEngine:
         perform: Perform,
         *,
         look: Look,
-        measure: Measure = lambda _app, _metric: None,
+        measure: Measure = lambda _intent, _metric: None,
         alive: Callable[[str, str], bool] = lambda _app, _agent: False,
         clock: Callable[[], float] = time.time,
         foreign_s: float = FOREIGN_S,
@@ -184,7 +184,7 @@ class ArbiterEngine:
         guard = stored.intent.guard
         if stored.guard_until is None or guard is None or stored.action.state != "succeeded":
             return None
-        worse = regressed(guard, stored.guard_before, self._measure(stored.intent.app, guard.metric))
+        worse = regressed(guard, stored.guard_before, self._measure(stored.intent, guard.metric))
         if worse is not None:
             return partial(self._take_back, stored.id, worse)
         return partial(self._actor.guard_ends, stored.id) if now >= stored.guard_until else None
@@ -226,11 +226,11 @@ class ArbiterEngine:
             pause_s = min(LOOK_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
             self._stumbled[id] = times, self._clock() + pause_s
 
-    def _measure(self, app: str, metric: str) -> float | None:
+    def _measure(self, intent: Intent, metric: str) -> float | None:
         try:
-            return self._measured(app, metric)
+            return self._measured(intent, metric)
         except Exception:  # noqa: BLE001  what cannot be measured is not known, and holds nothing up
-            _log.exception("The metric %s of %s could not be measured", metric, app)
+            _log.exception("The metric %s of %s could not be measured", metric, intent.app)
             return None
 
     def wake(self) -> None:

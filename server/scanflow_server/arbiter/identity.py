@@ -10,10 +10,11 @@ _OF_AN_APPLICATION = frozenset({"workflow", "agent"})
 def place_of(intent: Intent) -> str:
     """Return what an intent is about, so that two intents are about the same thing when this is equal.
 
-    Workflows and agents belong to an application; services, runs and models are called by the same name whoever asks.
+    Workflows and agents belong to an application; services, runs and models are called by the same name whichever of a
+    team's applications asks. What other teams want or did is never the same: nobody acts on another team's things.
     """
     kind, _, name = intent.target.partition("/")
-    return f"{kind}/{intent.team}/{intent.app}/{name}" if kind in _OF_AN_APPLICATION else intent.target
+    return f"{kind}/{intent.team}/{f'{intent.app}/' if kind in _OF_AN_APPLICATION else ''}{name}"
 
 
 def strategy_of(intent: Intent) -> str:
@@ -22,9 +23,18 @@ def strategy_of(intent: Intent) -> str:
 
 
 def overlapping(one: Intent, other: Intent) -> tuple[str, ...]:
+    """Return which of the one's fields both write."""
     if place_of(one) != place_of(other):
         return ()
-    return tuple(sorted(set(one.fields) & set(other.fields)))
+    return tuple(sorted(name for name in one.fields if any(related(name, own) for own in other.fields)))
+
+
+def related(one: str, other: str) -> bool:
+    """Whether two fields of a target hold the same: ``affinity`` of a workflow has ``load.affinity`` of a step in it.
+
+    What runs is no such: a run that is begun, and a step that is stopped, take nothing from each other.
+    """
+    return one == other or ("running" not in {one, other} and (one.endswith(f".{other}") or other.endswith(f".{one}")))
 
 
 def acted(action: Action) -> bool:

@@ -193,7 +193,7 @@ def tell_of(connection: Connection, intent: Intent, type: str, at: float, **data
     """List an event about an intent's target."""
     whose = {"by": intent.agent} if intent.source == "person" else {"agent": intent.agent, "strategy": intent.strategy}
     about = {**whose, "primitive": intent.primitive, **data}
-    events.tell(connection, type, intent.target, at=at, app=intent.app, data=about)
+    events.tell(connection, type, intent.target, at=at, app=intent.app, team=intent.team, data=about)
 
 
 def _of_this_one(connection: Connection, fields: Mapping[str, FieldRow], since: float | None) -> dict[str, FieldRow]:

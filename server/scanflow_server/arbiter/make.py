@@ -30,7 +30,7 @@ LIVES_S = 20.0
 
 
 def make_engine(context: ServerContext) -> ArbiterEngine:
-    applications, runs = primitives.ApplicationStore(context), primitives.RequestedRuns(context)
+    applications = primitives.ApplicationStore(context)
 
     def perform(
         intent: Intent,
@@ -41,14 +41,15 @@ def make_engine(context: ServerContext) -> ArbiterEngine:
     ) -> PrimitiveResult:
         if intent.source == "person":
             return carry_out(context, intent.id)
-        deployer, app, team = QueuedDeployer(context, key), intent.app, intent.team
+        app, team = intent.app, intent.team
+        deployer, runs = QueuedDeployer(context, key, team=team), primitives.RequestedRuns(context, team)
         return primitives.carry_out(
             call, PrimitiveContext(deployer, applications, runs, app, team, key=key, noted=noted, note=note)
         )
 
-    def measure(app: str, metric: str) -> float | None:
-        found = measured(context.deployer, metric)
-        return posted(context, app, metric) if found is None else found
+    def measure(intent: Intent, metric: str) -> float | None:
+        found = measured(context.deployer, metric, team=intent.team)
+        return posted(context, intent.app, metric, team=intent.team) if found is None else found
 
     def alive(app: str, agent: str) -> bool:
         with context.store.read() as connection:
@@ -59,11 +60,11 @@ def make_engine(context: ServerContext) -> ArbiterEngine:
     return ArbiterEngine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)
 
 
-def posted(context: ServerContext, app: str, metric: str) -> float | None:
-    """Return a metric's newest value that was posted for an application, or for no certain one: that is an event of
-    type ``metric`` about it, with ``value``. What is no number, or none that is finite, is not known."""
-    mine = events.c.app.in_([app, ""])
-    query = select(events.c.data).where(events.c.type == "metric", events.c.subject == metric, mine)
+def posted(context: ServerContext, app: str, metric: str, *, team: str) -> float | None:
+    """Return a metric's newest value that was posted for a team's application, or for no certain one: that is an event
+    of type ``metric`` about it, with ``value``. What is no number, or none that is finite, is not known."""
+    mine = events.c.app.in_([app, ""]), events.c.team.in_([team, ""])
+    query = select(events.c.data).where(events.c.type == "metric", events.c.subject == metric, *mine)
     with context.store.read() as connection:
         data = connection.execute(query.order_by(events.c.id.desc()).limit(1)).scalar()
     value = data.get("value") if isinstance(data, dict) else None
@@ -81,7 +82,7 @@ def observed(deployer: Deployer, applications: Applications, intent: Intent) -> 
     kind, _, name = intent.target.partition("/")
     try:
         if kind == "service":
-            found = {one.name: one for one in deployer.services()}
+            found = {one.name: one for one in deployer.services() if one.team == intent.team}
             seen = _of_service(found[name]) if name in found else {"running": False}
         elif kind == "workflow":
             seen = _of_workflow(applications.get(intent.app, intent.team).application.workflow(name))
@@ -92,8 +93,9 @@ def observed(deployer: Deployer, applications: Applications, intent: Intent) -> 
     return {field: seen[field] for field in (*intent.fields, SINCE) if field in seen}
 
 
-def measured(deployer: Deployer, metric: str) -> float | None:
-    """Return ``service.NAME.errors`` (a share of the requests), ``service.NAME.p95_s``, ``.p50_s`` or ``.rps``."""
+def measured(deployer: Deployer, metric: str, *, team: str) -> float | None:
+    """Return ``service.NAME.errors`` (a share of the requests, 0 before there are any), ``service.NAME.p95_s``,
+    ``.p50_s`` or ``.rps`` of a team's service."""
     parts = metric.split(".")
     if len(parts) != 3 or parts[0] != "service":
         return None
@@ -101,11 +103,12 @@ def measured(deployer: Deployer, metric: str) -> float | None:
         record = deployer.service(parts[1])
     except ScanflowError:
         return None
-    current = record.current
+    current = record.current if record.team == team else None
     if current is None:
         return None
     if parts[2] == "errors":
-        return current.errors / current.requests if current.requests else None
+        # Before its first request nothing has failed: a guard must see what fails from then on.
+        return current.errors / current.requests if current.requests else 0.0
     values = {"p95_s": current.p95_s, "p50_s": current.p50_s, "rps": current.rps}
     return values.get(parts[2])
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from scanflow.agent.records import JSON, Action, Decision, Intent, PrimitiveCall, Verdict
-from scanflow_server.arbiter.identity import acted, overlapping, place_of, seconds, strategy_of, when
+from scanflow_server.arbiter.identity import acted, overlapping, place_of, related, seconds, strategy_of, when
 
 LEASE_S = 900.0
 """How long a field stays with the strategy that wrote it last, in seconds, where nobody knows whether that lives."""
@@ -63,12 +63,15 @@ def decided(
 
 
 def against_owner(intent: Intent, world: World) -> Decision | None:
-    """Keep an intent from a field that another strategy owns: nothing but a higher priority passes."""
-    for field in sorted(intent.fields):
-        owner = world.owners.get(field)
-        if owner is None or owner.strategy == strategy_of(intent) or not (owner.lives or world.now < owner.until):
+    """Keep an intent from a field that another strategy owns: nothing but a higher priority passes; of a strategy of
+    the same agent the same one does, if it is above 0: who gave it to both wants them to hand the field on."""
+    for field, owner in sorted(world.owners.items()):
+        if not any(related(field, own) for own in intent.fields):
             continue
-        if intent.priority > owner.priority:
+        if owner.strategy == strategy_of(intent) or not (owner.lives or world.now < owner.until):
+            continue
+        beside = owner.strategy.rpartition("/")[0] == strategy_of(intent).rpartition("/")[0]
+        if intent.priority > owner.priority or (beside and 0 < intent.priority == owner.priority):
             continue
         how = "for as long as its agent lives" if owner.lives else f"for another {seconds(owner.until - world.now)}"
         return decided(

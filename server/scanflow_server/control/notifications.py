@@ -38,6 +38,7 @@ _AT_ONCE = 500
 @dataclass(slots=True)
 class _Target:
     app: str
+    team: str
     webhook: Webhook
     folder: Path
     """What ``file:`` is relative to."""
@@ -92,7 +93,9 @@ class NotificationsController:
                     notified.put_position(connection, target.key, known)
                 target.seen = known
         with self._context.store.read() as connection:
-            found = events.after(connection, target.seen, type=target.types, app=target.app, limit=_AT_ONCE)
+            found = events.after(
+                connection, target.seen, type=target.types, app=target.app, team=target.team, limit=_AT_ONCE
+            )
             actions = {event.id: _action(connection, event) for event in found}
         for event in filter(is_news, found):
             try:
@@ -131,7 +134,7 @@ class NotificationsController:
         with self._context.store.write() as connection:
             data: dict[str, Any] = {"event": event.id, "type": event.type, "error": str(error), "then": then}
             at, subject = self._context.clock(), f"application/{target.app}"
-            events.tell(connection, "notification.failed", subject, at=at, app=target.app, data=data)
+            events.tell(connection, "notification.failed", subject, at=at, app=target.app, team=target.team, data=data)
 
 
 def targets_of(row: ApplicationRow) -> list[_Target]:
@@ -141,7 +144,8 @@ def targets_of(row: ApplicationRow) -> list[_Target]:
         webhook = Webhook.model_validate(one)
         mark = json.dumps([webhook.url, sorted(webhook.on)])
         key = f"{row.name}/{row.team}/{hashlib.sha256(mark.encode()).hexdigest()[:32]}"
-        found.append(_Target(row.name, webhook, Path(str(row.document.get("app_dir", "."))), key, row.updated))
+        folder = Path(str(row.document.get("app_dir", ".")))
+        found.append(_Target(row.name, row.team, webhook, folder, key, row.updated))
     return found
 
 

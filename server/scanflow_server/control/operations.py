@@ -1,4 +1,5 @@
-"""The controller of services: changes that were asked for are made, one after the other for each service."""
+"""The controllers of services: changes that were asked for are made, one after the other for each service, and what is
+due for one is done where no supervisor does it."""
 
 from __future__ import annotations
 
@@ -6,17 +7,22 @@ import json
 import logging
 from typing import Any
 
-from scanflow.backends.service_records import ServiceRecord
+from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.problems import problem_of
-from scanflow_server.context import ServerContext
+from scanflow.processes.jobs import Job, Lines
+from scanflow.processes.starts import MOST_STARTS, Processes
+from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.context import ServerContext, driver_command
 from scanflow_server.control.loop import ErrorIsolation
-from scanflow_server.control.processes import MOST_STARTS, Processes
-from scanflow_server.jobs import Job, Lines
+from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
 
 _log = logging.getLogger(__name__)
+
+_CONTROLLER = "services"
+"""Who asks for changes that are due, as told of them."""
 
 _UNWELL = frozenset({"degraded", "backup", "failed"})
 
@@ -49,7 +55,7 @@ class OperationsController:
             job.end_unheld({"result": None, "problem": problem_of(error)[1]})
         else:
             job.prepare(self._order(one))
-            self._processes.start(job, self._context.environ)
+            self._processes.start(job, self._context.environ, command=driver_command(job))
 
     def _order(self, one: OperationRow) -> dict[str, Any]:
         return {
@@ -57,6 +63,7 @@ class OperationsController:
             "id": one.id,
             "kind": one.kind,
             "service": one.service,
+            "team": one.team,
             "request": one.request,
             "settings": self._context.child_settings,
         }
@@ -73,15 +80,15 @@ class OperationsController:
             progress = progress_of(job)
             if operations.end(connection, one.id, at=at, progress=progress, result=record, problem=problem):
                 type = "service.changed" if problem is None else "service.unchanged"
-                events.tell(connection, type, f"service/{one.service}", at=at, app=one.app, data=data)
+                events.tell(connection, type, f"service/{one.service}", at=at, app=one.app, team=one.team, data=data)
         self._processes.forget(job)
 
 
 class ServicesController:
     period_s = 1.0
 
-    def __init__(self, context: ServerContext) -> None:
-        self._context = context
+    def __init__(self, context: ServerContext, engine: ArbiterEngine) -> None:
+        self._context, self._engine = context, engine
         self._states: dict[str, str] = {}
         self._isolation = ErrorIsolation()
 
@@ -95,7 +102,31 @@ class ServicesController:
                 one = self._supervised(record)
                 self._tell(one, before)
                 found[record.name] = one.state
+            with self._isolation.of(f"What is due for the service {record.name!r}"):
+                self._reconcile(record)
         self._states = found
+
+    def _reconcile(self, record: ServiceRecord) -> None:
+        """Have done what is due, as a change like everyone's; one that is due longer is asked for once."""
+
+        def mended(progress: Progress) -> None:
+            _log.warning("The service %r: %s", record.name, progress.text)
+            at, data = self._context.clock(), {"text": progress.text}
+            with self._context.store.write() as connection:
+                subject, app, team = f"service/{record.name}", record.app, record.team
+                events.tell(connection, "service.mended", subject, at=at, app=app, team=team, data=data)
+
+        if (due := self._context.deployer.reconcile(record, observe=mended)) is not None:
+            request_operation(
+                self._context,
+                self._engine,
+                "change",
+                record.name,
+                of=lambda: (record.app, record.team),
+                request=due.model_dump(mode="json", exclude_none=True),
+                by=_CONTROLLER,
+                key=f"due-{record.name}-{record.created:.6f}-{record.generation}",
+            )
 
     def _supervised(self, record: ServiceRecord) -> ServiceRecord:
         if record.state == "unsupervised":
@@ -112,7 +143,7 @@ class ServicesController:
         data: dict[str, Any] = {"state": record.state, "before": before, "error": record.error}
         at = self._context.clock()
         with self._context.store.write() as connection:
-            events.tell(connection, type, f"service/{record.name}", at=at, app=record.app, data=data)
+            events.tell(connection, type, f"service/{record.name}", at=at, app=record.app, team=record.team, data=data)
 
 
 def progress_of(job: Job) -> list[str]:

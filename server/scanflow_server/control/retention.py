@@ -5,6 +5,7 @@ Nothing goes that runs or is wanted, waits for a person or for its turn, is guar
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scanflow.agent.primitive_context import REVERT
+from scanflow.backends.kept_functions import functions_named
 from scanflow.errors import NotFoundError
+from scanflow.processes.jobs import GONE, Job
 from scanflow_server.arbiter.identity import acted, looks_back_s, when
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
-from scanflow_server.jobs import GONE, Job
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, operations, pruning, runs
 from scanflow_server.store.intents import ActionRow
@@ -136,6 +138,8 @@ class RetentionController:
             yield from self._folders()
             yield from self._operations()
             yield from self._runs()
+            self._functions()
+            yield
         yield from self._intents()
         if self._keep.keep_keys_days > 0:
             yield from self._keys()
@@ -209,6 +213,13 @@ class RetentionController:
         if not (self._context.settings.folder / "runs" / name).exists() and self._is_entered(name):
             with self._context.store.write() as connection:
                 pruning.forget_run(connection, name)
+
+    def _functions(self) -> None:
+        """Forget functions sent by value that neither a run nor anything kept here names."""
+        before = self._context.clock() - self._keep.keep_ended_days * DAY_S
+        with self._context.store.read() as connection:
+            needed = functions_named(map(json.dumps, pruning.documents(connection)))
+        self._context.deployer.batch.forget_functions(before, needed)
 
     def _is_entered(self, run: str) -> bool:
         try:

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.files import load_json
+from scanflow.backends.records import Waiting
 from scanflow.deployer import RunRequest
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.names import RunName
+from scanflow.private import private_folder
 from scanflow.problems import problem_of
-from scanflow_server.context import ServerContext
+from scanflow.processes.jobs import Job, Lines
+from scanflow.processes.starts import MOST_STARTS, Processes
+from scanflow_server.context import ServerContext, driver_command
+from scanflow_server.control.job_queue import JobQueue
 from scanflow_server.control.loop import ErrorIsolation
-from scanflow_server.control.processes import MOST_STARTS, Processes
-from scanflow_server.jobs import Job
 from scanflow_server.store import events, runs
 from scanflow_server.store.runs import WantedRun
 
@@ -31,6 +34,7 @@ class RunsController:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
+        self._queue = JobQueue(context.deployer)
 
     def tick(self) -> None:
         with self._context.store.read() as connection:
@@ -42,9 +46,18 @@ class RunsController:
                 looked.append((run, job, job.alive))
         # All that live count before any is started: one that is to go on may be older than those.
         free = self._context.settings.max_runs - sum(alive for _, _, alive in looked)
+        waits = self._queue.waiting([(run.name, alive or job.starts > 0) for run, job, alive in looked])
         for run, job, alive in looked:
             with self._isolation.of(f"The run {run.name!r}"):
-                free -= self._look(run, job, alive=alive, may_start=free > 0)
+                self._tell_waiting(run, job, waits.get(run.name))
+                free -= self._look(run, job, alive=alive, may_start=free > 0 and run.name not in waits)
+
+    def _tell_waiting(self, run: WantedRun, job: Job, what: str | None) -> None:
+        """Tell whoever watches a job, once, that it is in the queue, and for what it waits."""
+        if not what or job.lines.exists():
+            return
+        private_folder(job.path)
+        Lines(job.lines).append(Waiting(run=RunName(run.name), what=what).model_dump_json())
 
     def _look(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
         """Do what is next for one run, or end it; say whether a process was started for it."""
@@ -76,7 +89,7 @@ class RunsController:
             return False  # somebody else drives it: see how that ends
         order = {"what": "run", "run": run.name, "action": run.asked.action, "application": run.asked.application}
         job.prepare({**order, "settings": self._context.child_settings})
-        return self._processes.start(job, self._context.environ)
+        return self._processes.start(job, self._context.environ, command=driver_command(job))
 
     def _stop(self, run: WantedRun, job: Job, *, alive: bool) -> None:
         # Asked again at each look: a drive that was only just beginning may not have heard it.
@@ -84,7 +97,8 @@ class RunsController:
             record = self._context.deployer.stop(run.name)
         except UsageError:
             record = self._context.deployer.show(run.name)  # it has ended
-        if not alive and record.state != "running":
+        # One that is interrupted died between two looks, and is stopped at the next.
+        if not alive and record.state not in {"running", "interrupted"}:
             job.end_unheld({"record": record.model_dump(mode="json"), "problem": None})
 
     def _give_up(self, run: WantedRun, job: Job) -> None:
@@ -109,7 +123,9 @@ class RunsController:
         with self._context.store.write() as connection:
             if runs.settle(connection, run.name, run.drive, outcome=outcome, problem=problem):
                 at = self._context.clock()
-                events.tell(connection, f"run.{outcome}", f"run/{run.name}", at=at, app=run.app, data=data)
+                events.tell(
+                    connection, f"run.{outcome}", f"run/{run.name}", at=at, app=run.app, team=run.team, data=data
+                )
         self._processes.forget(job)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from scanflow.agent.records import AgentView
 from scanflow.errors import AlreadyRunningError, NotFoundError, did_you_mean
 from scanflow_server import requests
-from scanflow_server.bodies import AppBody, HereBody, Name, read_application_of
+from scanflow_server.auth import Editor, Proposer, Reader
+from scanflow_server.bodies import AppBody, HereBody, Name, check_name
 from scanflow_server.context import Given, ServerContext
-from scanflow_server.control.agents import has_other_code, view_of
+from scanflow_server.control.agents import has_other_code, process_of, view_of
 from scanflow_server.problems import PROBLEMS
+from scanflow_server.scope import OwnAgent, find_agent, read_own_application
 from scanflow_server.store import agents as stored
 from scanflow_server.store import events
 from scanflow_server.store.agents import AgentRow
@@ -21,79 +23,86 @@ router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
 
 
 @router.get("")
-def agents(context: Given) -> list[AgentView]:
+def agents(context: Given, caller: Reader) -> list[AgentView]:
     """List all agents, by application and name."""
     with context.store.read() as connection:
-        known = stored.listed(connection)
+        known = [one for one in stored.listed(connection) if caller.sees(one.team)]
     return [view_of(context, one) for one in known]
 
 
 @router.get("/{app}/{agent}")
-def agent(context: Given, app: Name, agent: Name) -> AgentView:
+def agent(context: Given, _caller: Reader, agent: OwnAgent) -> AgentView:
     """Show one agent."""
-    return view_of(context, _known(context, app, agent))
+    return view_of(context, agent)
 
 
 @router.put("/{app}/{agent}")
-def start(context: Given, app: Name, agent: Name, body: AppBody) -> AgentView:
+def start(context: Given, request: Request, caller: Editor, app: Name, agent: Name, body: AppBody) -> AgentView:
     """Have an agent of an application running from now on; with another application, or other files, than before it is
     started anew.
 
     One that another team wants is left to that team. When it is wanted no more and has ended, it may be another team's,
     which begins with a folder of its own.
     """
-    made = read_application_of(app, body)
+    made = read_own_application(context, caller, body.application, body.source)
+    check_name(app, made)
     names = [one.name for one in made.agents]
     if agent not in names:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
     document = requests.document_of(made)
-    anew = has_other_code(context.agent_job(app, agent), document, body.source, agent)
+    process = context.agents.show(app, made.team, agent)
+    anew = has_other_code(process, document, body.source)
     with context.store.write() as connection:
-        _check_ended(context, stored.get(connection, app, agent), team=made.team)
+        before = stored.get(connection, app, agent)
+        if before is not None and before.wanted and not caller.sees(before.team):
+            raise AlreadyRunningError(
+                f"The name {app}/{agent} of an agent is taken, as names of applications with agents are shared by all "
+                "teams. Give your application another name."
+            )
+        _check_ended(context, before, team=made.team)
         requests.keep_application(connection, made, body.source, at=context.clock())
         one = stored.put(
             connection, app=app, name=agent, team=made.team, document=document, source=body.source, anew=anew
         )
+    request.app.state.callers.reload()  # it has a token of its own
     context.work.notify()
     return view_of(context, one)
 
 
 @router.delete("/{app}/{agent}")
-def stop(context: Given, app: Name, agent: Name) -> AgentView:
+def stop(context: Given, caller: Editor, agent: OwnAgent) -> AgentView:
     """Have an agent ended; what it has kept is kept."""
-    one = _known(context, app, agent)
     with context.store.write() as connection:
-        stored.unwant(connection, app, agent)
-    if one.document is not None:
-        context.agent_job(app, agent).daemon.stop()  # at once, since this server may be about to end too
+        stored.unwant(connection, agent.app, agent.name)
+    if agent.document is not None:
+        context.agents.stop(agent.app, agent.team, agent.name)  # at once, since this server may be about to end too
     context.work.notify()
-    return view_of(context, _known(context, app, agent))
+    return view_of(context, find_agent(context, caller, agent.app, agent.name))
 
 
 @router.post("/{app}/{agent}/here", status_code=204)
-def here(context: Given, app: Name, agent: Name, body: HereBody) -> Response:
-    """Take note of where an agent is; it says so every 5 s."""
+def here(context: Given, caller: Proposer, app: Name, agent: Name, body: HereBody) -> Response:
+    """Take note of where an agent is, and how its sensors fare; it says so every 5 s."""
     at = context.clock()
+    sensors = None if body.sensors is None else [one.model_dump(mode="json") for one in body.sensors]
     with context.store.write() as connection:
-        if stored.here(connection, app=app, name=agent, url=body.url, pid=body.pid, at=at):
+        before = stored.get(connection, app, agent)
+        if before is not None and not caller.sees(before.team):
+            raise NotFoundError(f"There is no agent {app}/{agent}.")
+        team = before.team if before is not None else caller.team or "default"
+        news = stored.here(
+            connection, app=app, name=agent, team=team, url=body.url, pid=body.pid, at=at, sensors=sensors
+        )
+        if news:
             data: dict[str, Any] = {"url": body.url, "pid": body.pid}
-            events.tell(connection, "agent.started", f"agent/{agent}", at=at, app=app, data=data)
+            events.tell(connection, "agent.started", f"agent/{agent}", at=at, app=app, team=team, data=data)
     return Response(status_code=204)
 
 
 def _check_ended(context: ServerContext, before: AgentRow | None, *, team: str) -> None:
     if before is None or before.document is None or before.team == team or before.wanted:
         return
-    if context.agent_job(before.app, before.name).alive:
+    if process_of(context, before).alive:
         raise AlreadyRunningError(
-            f"The agent {before.app}/{before.name} of the team {before.team!r} is still ending. Ask again in a moment."
+            f"The agent {before.app}/{before.name} of another team is still ending. Ask again in a moment."
         )
-
-
-def _known(context: ServerContext, app: str, name: str) -> AgentRow:
-    with context.store.read() as connection:
-        found = stored.get(connection, app, name)
-        if found is None:
-            names = [f"{one.app}/{one.name}" for one in stored.listed(connection)]
-            raise NotFoundError(f"There is no agent {app}/{name}.{did_you_mean(f'{app}/{name}', names)}")
-    return found

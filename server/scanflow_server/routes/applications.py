@@ -9,9 +9,11 @@ from fastapi import APIRouter, Query
 from scanflow.errors import NotFoundError
 from scanflow.names import environment_name
 from scanflow_server import requests
-from scanflow_server.bodies import AppBody, ApplicationView, Name, read_application_of
+from scanflow_server.auth import Editor, Reader
+from scanflow_server.bodies import AppBody, ApplicationView, Name, check_name
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
+from scanflow_server.scope import read_own_application, team_for
 from scanflow_server.store import applications as stored
 from scanflow_server.store.applications import ApplicationRow
 
@@ -21,26 +23,27 @@ Team = Annotated[str | None, Query(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", m
 
 
 @router.get("")
-def applications(context: Given) -> list[ApplicationView]:
+def applications(context: Given, caller: Reader) -> list[ApplicationView]:
     """List the applications that were ever sent, by name."""
     with context.store.read() as connection:
-        return [_view(one) for one in stored.listed(connection)]
+        return [_view(one) for one in stored.listed(connection, team=caller.team)]
 
 
 @router.get("/{app}")
-def application(context: Given, app: Name, team: Team = None) -> ApplicationView:
+def application(context: Given, caller: Reader, app: Name, team: Team = None) -> ApplicationView:
     """Show one; where several teams have one of that name, the newest."""
     with context.store.read() as connection:
-        found = stored.get(connection, app, team)
+        found = stored.get(connection, app, team_for(caller, team))
     if found is None:
         raise NotFoundError(f"There is no application {app!r}. It is kept from its first run, deployment or agent on.")
     return _view(found)
 
 
 @router.put("/{app}")
-def put(context: Given, app: Name, body: AppBody) -> ApplicationView:
+def put(context: Given, caller: Editor, app: Name, body: AppBody) -> ApplicationView:
     """Keep an application as it is now. What is running stays as it is."""
-    made = read_application_of(app, body)
+    made = read_own_application(context, caller, body.application, body.source)
+    check_name(app, made)
     with context.store.write() as connection:
         return _view(requests.keep_application(connection, made, body.source, at=context.clock()))
 

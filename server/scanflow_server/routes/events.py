@@ -13,6 +13,8 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError
+from scanflow_server.access import TokenHolder
+from scanflow_server.auth import Proposer, Reader
 from scanflow_server.bodies import check_text
 from scanflow_server.context import Given, ServerContext
 from scanflow_server.problems import PROBLEMS
@@ -56,6 +58,7 @@ Words = Annotated[
 @router.get("", responses=_STREAM, response_model=list[Event])
 async def events(
     context: Given,
+    caller: Reader,
     request: Request,
     after: Number = 0,
     type: Words = None,
@@ -75,11 +78,11 @@ async def events(
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         known = min(number_of(last_event_id), 2**53)
-        return events_response(context.streams, _stream(context, max(after, known), type, app, seen=seen))
+        return events_response(context.streams, _stream(context, caller, max(after, known), type, app, seen=seen))
 
     def listed() -> tuple[bytes, int]:
         with context.store.read() as connection:
-            found = stored.after(connection, after, type=type, app=app, limit=limit)
+            found = stored.after(connection, after, type=type, app=app, team=caller.team, limit=limit)
             return _LISTED.dump_json(found), pruning.gone(connection)
 
     text, gone = await run_in_threadpool(listed)
@@ -87,38 +90,44 @@ async def events(
 
 
 @router.get("/newest")
-def newest(context: Given) -> Event | None:
+def newest(context: Given, caller: Reader) -> Event | None:
     """Show the newest event; null where there is none."""
     with context.store.read() as connection:
-        return stored.newest_event(connection)
+        return stored.newest_event(connection, team=caller.team)
 
 
 @router.post("", status_code=201)
-def tell(context: Given, happened: Annotated[list[Event], Body(max_length=_MOST)]) -> list[Event]:
-    """Tell what happened; the answer has the numbers under which it is listed."""
+def tell(context: Given, caller: Proposer, happened: Annotated[list[Event], Body(max_length=_MOST)]) -> list[Event]:
+    """Tell what happened; the answer has the numbers under which it is listed.
+
+    It is the team's whose the token is, else the team's that alone has an application of that name; else only who sees
+    all teams' things sees it.
+    """
     for one in happened:
         check_text([one.type, one.app, one.subject, one.data])
         if not one.type or len(one.type) > _LONGEST or len(one.app) > _LONGEST:
             raise InvalidError(f"The type {one.type!r:.60} of an event has to have 1 to {_LONGEST} characters.")
     with context.store.write() as connection:
-        return stored.append(connection, happened)
+        return stored.append(connection, happened, team=caller.team)
 
 
 async def _stream(
-    context: ServerContext, after: int, types: list[str] | None, app: str | None, *, seen: bool
+    context: ServerContext, caller: TokenHolder, after: int, types: list[str] | None, app: str | None, *, seen: bool
 ) -> AsyncIterator[bytes]:
+    team = caller.team
+
     def look(number: int) -> tuple[int, list[Event], int]:
         with context.store.read() as connection:
             # The newest is asked for first: what is listed in between is then found now, or comes after it.
-            newest = stored.newest(connection)
+            newest = stored.newest(connection, team=team)
             if newest <= number:
                 return number, [], 0  # somebody has changed something else, which is what happens most often
-            found = stored.after(connection, number, type=types, app=app, limit=_BLOCK)
+            found = stored.after(connection, number, type=types, app=app, team=team, limit=_BLOCK)
             return newest, found, pruning.gone(connection)
 
     def numbered(number: int) -> list[Event]:
         with context.store.read() as connection:
-            return [one for one in stored.after(connection, number - 1, limit=1) if one.id == number]
+            return [one for one in stored.after(connection, number - 1, team=team, limit=1) if one.id == number]
 
     loop = asyncio.get_running_loop()
     told, told_at = after, loop.time()

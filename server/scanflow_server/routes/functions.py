@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from scanflow.deployer.functions import check_versions
+from scanflow_server.auth import Editor
 from scanflow_server.bodies import Text
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
@@ -36,7 +37,7 @@ class KeptFunction(BaseModel):
 
 
 @router.post("", status_code=201)
-def keep(context: Given, body: FunctionBody) -> KeptFunction:
+def keep(context: Given, _caller: Editor, body: FunctionBody) -> KeptFunction:
     """Keep a function. It is not loaded here; the same one sent again is one."""
     check_versions(body.model_dump(exclude={"pickled"}))
     return KeptFunction(name=context.deployer.batch.keep_function(body.pickled))

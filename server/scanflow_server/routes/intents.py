@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 
 from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict, Why
 from scanflow.drift.promotion import sentence
 from scanflow.errors import InvalidError
-from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.why import why as story
-from scanflow_server.auth import Caller
+from scanflow_server.auth import Approver, Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
+from scanflow_server.scope import OwnIntent, WithEngine, team_for
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 
@@ -39,19 +39,11 @@ class Approval(BaseModel):
     reason: Text = ""
 
 
-def _engine(request: Request) -> ArbiterEngine:
-    engine: ArbiterEngine = request.app.state.engine
-    return engine
-
-
-WithEngine = Annotated[ArbiterEngine, Depends(_engine)]
-Id = Annotated[str, Path(min_length=1, max_length=_LONGEST, pattern=r"^[!-.0-~]+$")]
-
-
 @router.post("")
-def want(engine: WithEngine, intent: Intent) -> Decision:
+def want(engine: WithEngine, caller: Proposer, intent: Intent) -> Decision:
     """Take an intent in, and say what is done about it. The same key again is told what was decided first."""
     _check(intent)
+    caller.check("propose", intent.team)
     if intent.source != "agent":
         raise InvalidError(
             "Only agents send intents. What a person wants is requested of the service or the run itself."
@@ -62,6 +54,7 @@ def want(engine: WithEngine, intent: Intent) -> Decision:
 @router.get("")
 def intents(
     context: Given,
+    caller: Reader,
     state: Annotated[list[ActionState] | None, Query(max_length=_MOST_NAMED)] = None,
     verdict: Annotated[list[Verdict] | None, Query(max_length=_MOST_NAMED)] = None,
     app: Named = None,
@@ -83,7 +76,7 @@ def intents(
             state=state,
             verdict=verdict,
             app=app,
-            team=team,
+            team=team_for(caller, team),
             agent=agent,
             strategy=strategy,
             primitive=primitive,
@@ -93,36 +86,36 @@ def intents(
 
 
 @router.get("/{id}")
-def intent(engine: WithEngine, id: Id) -> Action:
+def intent(_caller: Reader, stored: OwnIntent) -> Action:
     """Show one, and what became of it."""
-    return engine.intents.get(id).action
+    return stored.action
 
 
 @router.get("/{id}/why")
-def why(context: Given, engine: WithEngine, id: Id) -> Why:
+def why(context: Given, _caller: Reader, stored: OwnIntent) -> Why:
     """Say why it was done, or was not."""
-    action = engine.intents.get(id).action
+    action = stored.action
     with context.store.read() as connection:
-        said = [*kept.said(connection, id), *_judged(connection, action)]
+        said = [*kept.said(connection, stored.id), *_judged(connection, action)]
     return Why(lines=story(action, said), action=action)
 
 
 @router.post("/{id}/approve")
-def approve(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Action:
+def approve(engine: WithEngine, caller: Approver, stored: OwnIntent, approval: Approval) -> Action:
     """Approve an action: it is carried out as soon as nothing else conflicts with it."""
-    return engine.approve(id, by=caller, reason=approval.reason)
+    return engine.approve(stored.id, by=caller.name, reason=approval.reason)
 
 
 @router.post("/{id}/refuse")
-def refuse(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Action:
+def refuse(engine: WithEngine, caller: Approver, stored: OwnIntent, approval: Approval) -> Action:
     """Say no to it."""
-    return engine.intents.refuse(id, by=caller, reason=approval.reason)
+    return engine.intents.refuse(stored.id, by=caller.name, reason=approval.reason)
 
 
 @router.post("/{id}/revert")
-def revert(engine: WithEngine, caller: Caller, id: Id, approval: Approval) -> Action:
+def revert(engine: WithEngine, caller: Approver, stored: OwnIntent, approval: Approval) -> Action:
     """Take it back, by its inverse."""
-    return engine.revert(id, by=caller, reason=approval.reason)
+    return engine.revert(stored.id, by=caller.name, reason=approval.reason)
 
 
 def _judged(connection: Connection, action: Action) -> list[tuple[float, str]]:
@@ -130,7 +123,8 @@ def _judged(connection: Connection, action: Action) -> list[tuple[float, str]]:
     run = action.result.get("run") if isinstance(action.result, dict) else None
     if run is None:
         return []
-    told = events.after(connection, 0, type="model.judged", app=action.intent.app, limit=_MOST_JUDGED)
+    intent = action.intent
+    told = events.after(connection, 0, type="model.judged", app=intent.app, team=intent.team, limit=_MOST_JUDGED)
     mine = [one for one in told if one.data.get("run") == run]
     return [(one.at, sentence(found)) for one in mine if isinstance(found := one.data.get("evidence"), dict)]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -11,10 +12,12 @@ from sqlalchemy import Connection
 
 from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError, ScanflowError, UsageError
-from scanflow_server.auth import Caller
+from scanflow_server.access import TokenHolder
+from scanflow_server.auth import Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
+from scanflow_server.scope import team_for
 from scanflow_server.store import events
 from scanflow_server.store import labels as kept
 from scanflow_server.store.labels import Label, LabelState, Wanted
@@ -88,16 +91,19 @@ Id = Annotated[str, Path(min_length=1, max_length=256)]
 
 
 @router.post("", status_code=201)
-def want(context: Given, picked: Picked) -> list[Label]:
+def want(context: Given, caller: Proposer, picked: Picked) -> list[Label]:
     """Put things into the queue; what is there already stays as it is, with its label if it has one."""
     check_text(picked.model_dump(mode="json"))
+    team = picked.team or caller.team or ""
+    caller.check("propose", team)
     with context.store.write() as connection:
-        return kept.ask(connection, picked.app, picked.items, at=context.clock(), team=picked.team)
+        return kept.ask(connection, picked.app, picked.items, at=context.clock(), team=team, own=caller.team)
 
 
 @router.get("")
 def labels(
     context: Given,
+    caller: Reader,
     app: Named = None,
     team: Named = None,
     state: LabelState | None = None,
@@ -115,12 +121,20 @@ def labels(
     """
     with context.store.read() as connection:
         return kept.listed(
-            connection, app=app, team=team, state=state, disputed=disputed, details=details, limit=limit, offset=offset
+            connection,
+            app=app,
+            team=team_for(caller, team),
+            own=caller.team,
+            state=state,
+            disputed=disputed,
+            details=details,
+            limit=limit,
+            offset=offset,
         )
 
 
 @router.post("/{id:path}")
-def give(context: Given, caller: Caller, id: Id, given: LabelBody) -> Label:
+def give(context: Given, caller: Proposer, id: Id, given: LabelBody) -> Label:
     """Label something. The same label again changes nothing; another one by the same labeller is refused, unless it is
     to be replaced. Another labeller's is kept beside it: most votes decide which is in use, then the newest."""
     check_text([id, given.label])
@@ -129,10 +143,10 @@ def give(context: Given, caller: Caller, id: Id, given: LabelBody) -> Label:
 
 
 @router.patch("")
-def give_all(context: Given, caller: Caller, given: LabelsBody) -> list[Label]:
+def give_all(context: Given, caller: Proposer, given: LabelsBody) -> list[Label]:
     """Label many things, as each by itself; all of them or, where one cannot be, none."""
     check_text([[one.id, one.label] for one in given.labels])
-    at, wrong, done = context.clock(), list[ScanflowError](), list[Label]()
+    at, wrong, done = context.clock(), list[ScanflowError](), list[_Given]()
     with context.store.write() as connection:
         seen: dict[str, OneLabel] = {}
         for one in given.labels:
@@ -141,27 +155,68 @@ def give_all(context: Given, caller: Caller, given: LabelsBody) -> list[Label]:
                 if (before := seen.setdefault(one.id, one)) is not one:
                     first = "" if before.line is None else f", the first time in line {before.line}"
                     raise UsageError(f"{one.id!r} is there twice{first}. Keep one.")
-                done.append(give_one(connection, one.id, one.label, given, caller, at=at))
+                done.append(_give(connection, one.id, one.label, given, caller, at=at))
             except ScanflowError as error:
                 wrong.append(type(error)(f"{where}{error}"))
         if wrong:
             raise _together(wrong)
-    return done
+        _tell_of_all(connection, done, at)
+    return [one.label for one in done]
 
 
-def give_one(connection: Connection, id: str, label: JSON, how: _Labels, caller: str, *, at: float) -> Label:
+def give_one(connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float) -> Label:
     """Label one thing, and tell so."""
-    by = f"{how.via}, for {caller}" if how.via else caller
+    given = _give(connection, id, label, how, caller, at=at)
+    _tell(connection, given, at)
+    return given.label
+
+
+class _Given(NamedTuple):
+    label: Label
+    type: str | None
+    """Of the event. None: it was labelled so already."""
+
+    data: dict[str, JSON]
+
+
+def _give(connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float) -> _Given:
+    by = f"{how.via}, for {caller.name}" if how.via else caller.name
     before, after, own = kept.give(
-        connection, id, label=label, by=by, at=at, app=how.app, team=how.team, replace=how.replace
+        connection,
+        id,
+        label=label,
+        by=by,
+        at=at,
+        app=how.app,
+        team=team_for(caller, how.team),
+        own=caller.team,
+        replace=how.replace,
     )
-    if before is not after:
-        data: dict[str, JSON] = {"id": id, "run": after.run, "label": label, "by": by}
-        data |= {} if own is None else {"before": own}
-        data |= {"in_use": after.label, "in_use_by": after.by} if after.disputed else {}
-        type = "label.added" if own is None else "label.replaced"
-        events.tell(connection, type, f"label/{id}", at=at, app=after.app, data=data)
-    return after
+    data: dict[str, JSON] = {"id": id, "run": after.run, "label": label, "by": by}
+    data |= {} if own is None else {"before": own}
+    data |= {"in_use": after.label, "in_use_by": after.by} if after.disputed else {}
+    type = None if before is after else "label.added" if own is None else "label.replaced"
+    return _Given(after, type, data)
+
+
+def _tell(connection: Connection, given: _Given, at: float) -> None:
+    if given.type is not None:
+        label = given.label
+        team = label.team or None
+        events.tell(connection, given.type, f"label/{label.id}", at=at, app=label.app, team=team, data=given.data)
+
+
+def _tell_of_all(connection: Connection, done: Iterable[_Given], at: float) -> None:
+    """Tell of what replaces or disputes another label by itself, and of the others of each queue together."""
+    together = Counter[tuple[str, str, str]]()
+    for one in done:
+        if one.type == "label.added" and not one.label.disputed:
+            together[one.label.app, one.label.team, str(one.data["by"])] += 1
+        else:
+            _tell(connection, one, at)
+    for (app, team, by), count in together.items():
+        data = {"count": count, "by": by}
+        events.tell(connection, "labels.given", "labels", at=at, app=app, team=team or None, data=data)
 
 
 def _together(wrong: Sequence[ScanflowError]) -> ScanflowError:

@@ -17,12 +17,13 @@ from scanflow.backends.port import Stream
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow_server import requests
-from scanflow_server.auth import Caller
-from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, RunName, SpinBody, read_application
+from scanflow_server.auth import Editor, Reader
+from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, SpinBody
 from scanflow_server.context import Given
 from scanflow_server.limits import LimitedStream
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import run_events
+from scanflow_server.scope import OwnRun, read_own_application, team_for
 from scanflow_server.streams import EVENTS, events_response, follow
 
 router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS)
@@ -37,19 +38,22 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("", status_code=201)
-def run(context: Given, caller: Caller, body: RunBody, key: Key = None) -> RunRecord:
+def run(context: Given, caller: Editor, body: RunBody, key: Key = None) -> RunRecord:
     """Check a workflow and have it run, in a process of its own."""
-    app = read_application(body.application, body.source)
+    app = read_own_application(context, caller, body.application, body.source)
     source = None if body.source is None else Path(body.source)
     return requests.request_run(
-        context, RunRequest(app, body.workflow, parameters=body.parameters, source=source), key=key, by=caller
+        context,
+        RunRequest(app, body.workflow, parameters=body.parameters, source=source),
+        key=caller.key(key),
+        by=caller.name,
     )
 
 
 @router.post("/plan")
-def plan(context: Given, body: RunBody) -> Plan:
+def plan(context: Given, caller: Editor, body: RunBody) -> Plan:
     """Check a workflow and tell what running it would do."""
-    app = read_application(body.application, body.source)
+    app = read_own_application(context, caller, body.application, body.source)
     context.check_backend(app)
     return context.deployer.plan(RunRequest(app, body.workflow, parameters=body.parameters))
 
@@ -57,52 +61,58 @@ def plan(context: Given, body: RunBody) -> Plan:
 @router.get("")
 def runs(
     context: Given,
+    caller: Reader,
     app: Named = None,
     team: Named = None,
     workflow: Named = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 20,
 ) -> list[RunRecord]:
     """List the newest runs first, without their tasks; of one application, team or workflow where it is named."""
-    return requests.list_runs(context, limit=limit, app=app, team=team, workflow=workflow)
+    return requests.list_runs(context, limit=limit, app=app, team=team_for(caller, team), workflow=workflow)
 
 
 @router.get("/{run}")
-def show(context: Given, run: RunName) -> RunRecord:
+def show(context: Given, _caller: Reader, run: OwnRun) -> RunRecord:
     """Show a run with its tasks; ``@latest`` is the newest, ``@latest-1`` the one before."""
     return requests.show_run(context, run)
 
 
 @router.post("/{run}/resume")
-def resume(context: Given, caller: Caller, run: RunName, body: ResumeBody | None = None, key: Key = None) -> RunRecord:
+def resume(context: Given, caller: Editor, run: OwnRun, body: ResumeBody | None = None, key: Key = None) -> RunRecord:
     """Have a run gone on with from where it stands; what finished is kept."""
     given = body or ResumeBody()
-    app = None if given.application is None else read_application(given.application, given.source)
-    return requests.request_resume(context, run, app=app, key=key, by=caller)
+    app = None if given.application is None else read_own_application(context, caller, given.application, given.source)
+    return requests.request_resume(context, run, app=app, key=caller.key(key), by=caller.name)
 
 
 @router.post("/{run}/spin", status_code=201)
-def spin(context: Given, caller: Caller, run: RunName, body: SpinBody, key: Key = None) -> RunRecord:
+def spin(context: Given, caller: Editor, run: OwnRun, body: SpinBody, key: Key = None) -> RunRecord:
     """Run one step again on the inputs it had in a past run, as a run of its own."""
-    app = None if body.application is None else read_application(body.application, body.source)
+    app = None
+    if body.application is not None:
+        app = read_own_application(context, caller, body.application, body.source)
     request = RunRequest(app, parameters=body.parameters, run=run, step=body.step)
-    return requests.request_spin(context, request, key=key, by=caller)
+    return requests.request_spin(context, request, key=caller.key(key), by=caller.name)
 
 
 @router.post("/{run}/stop")
-def stop(context: Given, run: RunName) -> RunRecord:
+def stop(context: Given, _caller: Editor, run: OwnRun) -> RunRecord:
     """Ask a run to stop; it can be gone on with later."""
     return requests.request_stop(context, run)
 
 
 @router.post("/{run}/tasks/{task}/stop")
-def stop_task(context: Given, run: RunName, task: Task) -> RunRecord:
+def stop_task(context: Given, _caller: Editor, run: OwnRun, task: Task) -> RunRecord:
     """Ask one task, or all running ones of a step, to stop; what does not need it goes on."""
     return requests.request_task_stop(context, run, task)
 
 
 @router.get("/{run}/events", response_class=StreamingResponse, responses=EVENTS)
 async def events(
-    context: Given, run: RunName, last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None
+    context: Given,
+    _caller: Reader,
+    run: OwnRun,
+    last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
     """Tell what happens in a run, from the beginning of its newest drive to its end.
 
@@ -114,7 +124,7 @@ async def events(
 
 
 @router.get("/{run}/steps/{step}/outputs")
-def outputs(context: Given, run: RunName, step: Task) -> dict[str, Any] | list[dict[str, Any]]:
+def outputs(context: Given, _caller: Reader, run: OwnRun, step: Task) -> dict[str, Any] | list[dict[str, Any]]:
     """Show what a step left for later ones; what JSON has no word for, as text."""
     found = context.deployer.outputs(run, step)
     return [_plain(one) for one in found] if isinstance(found, list) else _plain(found)
@@ -123,7 +133,8 @@ def outputs(context: Given, run: RunName, step: Task) -> dict[str, Any] | list[d
 @router.get("/{run}/tasks/{task}/logs", response_class=StreamingResponse, responses=_BYTES)
 async def logs(
     context: Given,
-    run: RunName,
+    _caller: Reader,
+    run: OwnRun,
     task: Task,
     stream: Stream = "stdout",
     attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,

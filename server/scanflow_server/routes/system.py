@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
@@ -11,8 +13,10 @@ from pydantic import BaseModel
 from sqlalchemy import text
 
 from scanflow.deployer.remote_home import read_up
-from scanflow.errors import ScanflowError, UnavailableError
+from scanflow.errors import ScanflowError, UnavailableError, UnsupportedError
 from scanflow.private import open_private
+from scanflow_server.access import TokenHolder
+from scanflow_server.auth import Operator, Reader
 from scanflow_server.bodies import Status, TrackerStatus
 from scanflow_server.context import Given, ServerContext
 from scanflow_server.control.agents import view_of
@@ -23,6 +27,11 @@ _PROBE_BYTES = 65_536
 
 root = APIRouter(tags=["system"])
 api = APIRouter(tags=["system"], responses=PROBLEMS)
+
+
+class _OfTeam(Protocol):
+    @property
+    def team(self) -> str: ...
 
 
 class Health(BaseModel):
@@ -39,10 +48,12 @@ async def healthz() -> Health:
 
 @root.get("/readyz", responses=problems(421, 403, 503))
 def readyz(context: Given, request: Request) -> Health:
-    """Say whether the server can do its work, and to whoever sends a token why not."""
+    """Say whether the server can do its work, and to whoever sends a token for all teams why not."""
     wrong = [reason for reason in (_database(context), _home(context)) if reason]
     if wrong:
-        raise UnavailableError(" ".join(wrong) if request.state.caller else "The server is not ready.")
+        caller: TokenHolder | None = request.state.caller
+        told = caller is not None and caller.team is None
+        raise UnavailableError(" ".join(wrong) if told else "The server is not ready.")
     return Health(status="ready")
 
 
@@ -51,38 +62,48 @@ def readyz(context: Given, request: Request) -> Health:
     response_class=PlainTextResponse,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(401, 403, 421, 503)},
 )
-def metrics(context: Given, request: Request) -> Response:
-    """Tell what is counted, for Prometheus."""
-    body = request.app.state.meters.text(_counts(context))
+def metrics(context: Given, _caller: Operator, request: Request) -> Response:
+    """Tell what is counted, for Prometheus, to whoever sends a token for all teams."""
+    body = request.app.state.meters.text(_counts(context, None))
     return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @api.get("/status")
-def status(context: Given) -> Status:
-    """Tell what this server is, and what there is."""
+def status(context: Given, caller: Reader) -> Status:
+    """Tell what this server is, and what there is; where it keeps things, only to whoever sees those of all teams."""
     with context.store.read() as connection:
-        known = agents.listed(connection)
+        known = [one for one in agents.listed(connection) if caller.sees(one.team)]
+    mine = caller.team is not None
     return Status(
         version=_version(),
-        home=str(context.settings.home),
-        database=context.store.address,
+        home="" if mine else str(context.settings.home),
+        database="" if mine else context.store.address,
         tracker=_tracker(context),
         started=context.started,
-        pid=os.getpid(),
+        pid=0 if mine else os.getpid(),
         agents=[view_of(context, one) for one in known],
-        counts=_counts(context),
+        counts=_counts(context, caller.team),
     )
 
 
-def _counts(context: ServerContext) -> dict[str, int]:
+def _counts(context: ServerContext, team: str | None) -> dict[str, int]:
+    """Count what there is of a team; None: of all."""
+
+    def own(found: Iterable[_OfTeam]) -> int:
+        return sum(team in {None, one.team} for one in found)
+
     with context.store.read() as connection:
         counts = {
-            "runs_active": runs.count_active(connection),
-            "operations_running": len(operations.running(connection)),
-            "agents": len(agents.listed(connection)),
-            "events": events.newest(connection),
+            "runs_active": own(runs.active(connection)),
+            "operations_running": own(operations.running(connection)),
+            "agents": own(agents.listed(connection)),
+            "events": events.newest(connection, team=team),
         }
-    return counts | {"services": len(context.deployer.services())}
+    try:
+        services = own(context.deployer.services())
+    except UnsupportedError:  # the place serves none
+        services = 0
+    return counts | {"services": services}
 
 
 def _tracker(context: ServerContext) -> TrackerStatus:

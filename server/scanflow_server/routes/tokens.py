@@ -1,4 +1,4 @@
-"""Tokens: made, listed and revoked."""
+"""Tokens: made, listed and revoked, by admins, each within its own team."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from scanflow.errors import InvalidError
-from scanflow.home_token import make_token, token_hash
-from scanflow_server.auth import home_owner
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.home_token import Role, make_token, token_hash
+from scanflow_server.access import TokenHolder
+from scanflow_server.auth import Admin, home_owner
 from scanflow_server.bodies import Name
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
@@ -18,14 +19,24 @@ from scanflow_server.store.tokens import TokenRow
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], responses=PROBLEMS)
 
+_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_LONGEST_S = 100 * 366 * 86_400.0
+
 
 class TokenBody(BaseModel):
     """A token to be made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+    name: Annotated[str, Field(pattern=_LABEL, max_length=63)]
     """Who will hold it: what is approved and labelled with it is recorded under this name."""
+
+    role: Role = "editor"
+    team: Annotated[str | None, Field(pattern=_LABEL, max_length=63)] = None
+    """Whose things it is for. Null: those that the token is for that makes it: of all teams, or of one."""
+
+    expires_s: Annotated[float | None, Field(gt=0, le=_LONGEST_S, allow_inf_nan=False)] = None
+    """After so many seconds it is not valid any more. Null: it is until it is revoked."""
 
 
 class NewToken(TokenRow):
@@ -36,28 +47,38 @@ class NewToken(TokenRow):
 
 
 @router.get("")
-def tokens(context: Given) -> list[TokenRow]:
-    """List the tokens by name, also those that were revoked."""
+def tokens(context: Given, caller: Admin) -> list[TokenRow]:
+    """List the tokens that the caller may revoke, also those that were; by when they were made."""
     with context.store.read() as connection:
-        return stored.listed(connection)
+        return [one for one in stored.listed(connection) if _is_own(caller, one)]
 
 
 @router.post("", status_code=201)
-def make(context: Given, request: Request, body: TokenBody) -> NewToken:
-    """Make a token, and show it this once."""
+def make(context: Given, request: Request, caller: Admin, body: TokenBody) -> NewToken:
+    """Make a token, and show it this once. It may do no more than the one that makes it."""
     if body.name == home_owner():
         raise InvalidError(f"{body.name!r} is who holds the home's own token. Choose another name.")
-    token = make_token()
+    team, token, at = body.team or caller.team, make_token(), context.clock()
+    caller.check("administer", team)
+    expires = None if body.expires_s is None else at + body.expires_s
+    row = TokenRow(name=body.name, role=body.role, team=team, created=at, expires=expires)
     with context.store.write() as connection:
-        kept = stored.add(connection, body.name, token_hash(token), at=context.clock())
-    request.app.state.token_names.reload()
+        kept = stored.add(connection, row, token_hash(token))
+    request.app.state.callers.reload()
     return NewToken(**kept.model_dump(), token=token)
 
 
 @router.delete("/{name}")
-def revoke(context: Given, request: Request, name: Name) -> TokenRow:
+def revoke(context: Given, request: Request, caller: Admin, name: Name) -> TokenRow:
     """Let nobody in by a token from now on."""
     with context.store.write() as connection:
-        revoked = stored.revoke(connection, name, at=context.clock())
-    request.app.state.token_names.reload()
+        own = {one.name: one for one in stored.listed(connection) if _is_own(caller, one)}
+        if name not in own:
+            raise NotFoundError(f"There is no token {name!r}.{did_you_mean(name, own)}")
+        revoked = stored.revoke(connection, own[name], at=context.clock())
+    request.app.state.callers.reload()
     return revoked
+
+
+def _is_own(caller: TokenHolder, token: TokenRow) -> bool:
+    return caller.team is None or caller.team == token.team

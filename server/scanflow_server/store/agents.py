@@ -24,6 +24,7 @@ class AgentRow(Row):
     started: float | None = None
     seen: float | None = None
     restarts: int = 0
+    sensors: list[dict[str, Any]] | None = None
 
 
 def get(connection: Connection, app: str, name: str) -> AgentRow | None:
@@ -57,7 +58,8 @@ def put(
                 f"The team {before.team!r} has an agent {app}/{name}. Give your application another name, or, if it is "
                 f"yours too, stop that agent first: scanflow agents {app}:{name} --stop"
             )
-        wanted |= {"url": None, "pid": None, "started": None, "seen": None, "restarts": 0}  # that was the other team's
+        # That was the other team's.
+        wanted |= {"url": None, "pid": None, "started": None, "seen": None, "restarts": 0, "sensors": None}
     same = before.wanted and not anew and (before.document, before.source) == (document, source)
     after = before.model_copy(update={**wanted, "generation": before.generation + (0 if same else 1)})
     connection.execute(update(agents).where(_is(app, name)).values(**wanted, generation=after.generation))
@@ -68,14 +70,27 @@ def unwant(connection: Connection, app: str, name: str) -> None:
     connection.execute(update(agents).where(_is(app, name)).values(wanted=False))
 
 
-def here(connection: Connection, *, app: str, name: str, url: str, pid: int, at: float) -> bool:
-    """Note where an agent says that it is; say whether it is another process than the last that said so."""
+def here(
+    connection: Connection,
+    *,
+    app: str,
+    name: str,
+    team: str,
+    url: str,
+    pid: int,
+    at: float,
+    sensors: list[dict[str, Any]] | None = None,
+) -> bool:
+    """Note where an agent says that it is, and how its sensors fare; say whether it is another process than the last
+    that said so."""
     before = get(connection, app, name)
     if before is None:
-        connection.execute(insert(agents).values(AgentRow(app=app, name=name).model_dump(mode="json")))
+        connection.execute(insert(agents).values(AgentRow(app=app, name=name, team=team).model_dump(mode="json")))
     news = before is None or before.pid != pid or before.url != url
     began = at if news or before is None else before.started
-    connection.execute(update(agents).where(_is(app, name)).values(url=url, pid=pid, seen=at, started=began))
+    connection.execute(
+        update(agents).where(_is(app, name)).values(url=url, pid=pid, seen=at, started=began, sensors=sensors)
+    )
     return news
 
 

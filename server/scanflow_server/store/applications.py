@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, select, update
 
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import applications
@@ -40,8 +40,21 @@ def get(connection: Connection, name: str, team: str | None = None) -> Applicati
     return ApplicationRow.first(connection, query if team is None else query.where(applications.c.team == team))
 
 
-def listed(connection: Connection) -> list[ApplicationRow]:
-    return ApplicationRow.all(connection, select(applications).order_by(applications.c.name, applications.c.team))
+def listed(connection: Connection, *, team: str | None = None) -> list[ApplicationRow]:
+    query = select(applications).order_by(applications.c.name, applications.c.team)
+    return ApplicationRow.all(connection, query if team is None else query.where(applications.c.team == team))
+
+
+def only_team(connection: Connection, name: str) -> str | None:
+    """Return the team that alone has an application of that name; None: there is none, or several have."""
+    found = connection.execute(select(applications.c.team).where(applications.c.name == name).limit(2)).scalars().all()
+    return str(found[0]) if len(found) == 1 else None
+
+
+def only_of(team: str) -> Select[tuple[str]]:
+    """Select the names of the applications that this team alone has."""
+    query = select(applications.c.name).group_by(applications.c.name).having(func.count() == 1)
+    return query.having(func.min(applications.c.team) == team)
 
 
 def revisions(connection: Connection) -> dict[tuple[str, str], int]:

@@ -69,8 +69,12 @@ def get(connection: Connection, id: str) -> ActionRow | None:
 def find(connection: Connection, id: str) -> ActionRow:
     """Do the same, and raise NotFoundError where there is none."""
     if (stored := get(connection, id)) is None:
-        raise NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
+        raise unknown(id)
     return stored
+
+
+def unknown(id: str) -> NotFoundError:
+    return NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
 
 
 def by_key(connection: Connection, intent: Intent) -> ActionRow | None:

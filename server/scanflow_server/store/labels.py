@@ -14,10 +14,11 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, true, update
 
 from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow_server.store.applications import only_of
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import labels
 from scanflow_server.store.tables import votes as votes_table
@@ -111,10 +112,13 @@ _BRIEF = [column for column in _ALL if column.name not in {"row", "picture"}]
 CRITICAL = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
 
 
-def ask(connection: Connection, app: str, items: Iterable[Wanted], *, at: float, team: str = "") -> list[Label]:
+def ask(
+    connection: Connection, app: str, items: Iterable[Wanted], *, at: float, team: str = "", own: str | None = None
+) -> list[Label]:
+    """Put things into a team's queue. ``own``, here and below: the team to whom no other's labels are there."""
     found: list[Label] = []
     for item in items:
-        known = _get(connection, app, team, item.id)
+        known = _get(connection, app, team, item.id, own=own)
         if known is None:
             known = Label(**item.model_dump(exclude={"row", "picture"}), app=app, team=team, asked=at)
             values = known.model_dump(mode="json", exclude={"votes"}) | item.model_dump(include={"row", "picture"})
@@ -128,6 +132,7 @@ def listed(
     *,
     app: str | None = None,
     team: str | None = None,
+    own: str | None = None,
     state: LabelState | None = None,
     disputed: bool | None = None,
     details: bool = False,
@@ -144,6 +149,7 @@ def listed(
             query = query.where(column == value)
     if team is not None:
         query = query.where(labels.c.team.in_((team, "")))
+    query = query.where(_seen_by(own))
     found = Label.all(connection, query)
     if not details:
         return found
@@ -151,9 +157,9 @@ def listed(
     return [one.model_copy(update={"votes": given[one.app, one.team, one.id]}) for one in found]
 
 
-def show(connection: Connection, app: str, team: str, id: str) -> Label:
+def show(connection: Connection, app: str, team: str, id: str, *, own: str | None = None) -> Label:
     """Return one with all that is known of it; NotFoundError: there is none."""
-    known = Label.first(connection, select(*_ALL).where(_is(app, team, id)))
+    known = Label.first(connection, select(*_ALL).where(_is(app, team, id), _seen_by(own)))
     if known is None:
         raise _unknown(id)
     return known.model_copy(update={"votes": votes(connection, known)})
@@ -165,8 +171,9 @@ def picked_with(connection: Connection, of: Label) -> list[Label]:
     return Label.all(connection, select(*_BRIEF).where(same).order_by(*CRITICAL).limit(_MOST_TOGETHER))
 
 
-def waiting(connection: Connection) -> int:
-    return int(connection.execute(select(func.count()).where(labels.c.state == "wanted")).scalar_one())
+def waiting(connection: Connection, *, own: str | None = None) -> int:
+    wanted = select(func.count()).where(labels.c.state == "wanted", _seen_by(own))
+    return int(connection.execute(wanted).scalar_one())
 
 
 def votes(connection: Connection, of: Label) -> list[Vote]:
@@ -204,6 +211,7 @@ def give(
     at: float,
     app: str | None = None,
     team: str | None = None,
+    own: str | None = None,
     replace: bool = False,
 ) -> tuple[Label, Label, JSON]:
     """Label something. Return it as it was and as it is, and the label that the same labeller gave it before.
@@ -212,7 +220,7 @@ def give(
         NotFoundError: there is nothing of that id.
         UsageError: there are several; or the labeller gave it another label, and that is not to be replaced.
     """
-    rows = Label.all(connection, select(*_BRIEF).where(labels.c.id == id))
+    rows = Label.all(connection, select(*_BRIEF).where(labels.c.id == id, _seen_by(own)))
     rows = [one for one in rows if app in {None, one.app} and (team is None or one.team in {team, ""})]
     rows = [one for one in rows if team and one.team == team] or rows
     if not rows:
@@ -221,12 +229,12 @@ def give(
         raise UsageError(_several(id, rows))
     known = rows[0]
     given = votes(connection, known)
-    own = next((vote.label for vote in reversed(given) if vote.by == by), None)
-    if own is not None and _text(own) == _text(label):
-        return known, known, own
-    if own is not None and not replace:
+    said = next((vote.label for vote in reversed(given) if vote.by == by), None)
+    if said is not None and _text(said) == _text(label):
+        return known, known, said
+    if said is not None and not replace:
         raise UsageError(
-            f"{id!r} is labelled {own!r} already, by {by!r}. Replace that: {_command(id, label, app, team)} --replace"
+            f"{id!r} is labelled {said!r} already, by {by!r}. Replace that: {_command(id, label, app, team)} --replace"
         )
     vote = Vote(by=by, label=label, at=at)
     whose = {"app": known.app, "team": known.team, "id": id}
@@ -236,11 +244,18 @@ def give(
     if known.state == "wanted" or _text(use.label) != _text(known.label):
         changes |= {"label": use.label, "given": at}
     connection.execute(update(labels).where(_is(known.app, known.team, id)).values(changes))
-    return known, known.model_copy(update=changes), own
+    return known, known.model_copy(update=changes), said
 
 
 def _is(app: str, team: str, id: str) -> ColumnElement[bool]:
     return and_(labels.c.app == app, labels.c.team == team, labels.c.id == id)
+
+
+def _seen_by(own: str | None) -> ColumnElement[bool]:
+    """Select what a team sees, None: all teams: its own, and what is of no certain team of its own applications."""
+    if own is None:
+        return true()
+    return or_(labels.c.team == own, and_(labels.c.team == "", labels.c.app.in_(only_of(own))))
 
 
 def _unknown(id: str) -> NotFoundError:
@@ -276,7 +291,7 @@ def _reads_as_json(text: str) -> bool:
     return True
 
 
-def _get(connection: Connection, app: str, team: str, id: str) -> Label | None:
-    of_team = labels.c.team.in_((team, ""))
-    query = select(*_BRIEF).where(labels.c.app == app, of_team, labels.c.id == id).order_by(labels.c.team.desc())
+def _get(connection: Connection, app: str, team: str, id: str, *, own: str | None) -> Label | None:
+    of_team = labels.c.team.in_((team, "")), _seen_by(own)
+    query = select(*_BRIEF).where(labels.c.app == app, *of_team, labels.c.id == id).order_by(labels.c.team.desc())
     return Label.first(connection, query)

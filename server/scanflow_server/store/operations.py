@@ -19,6 +19,9 @@ class OperationRow(Row):
     kind: str
     service: str
     app: str = ""
+    team: str = ""
+    """Empty: not known, of one from before teams were noted."""
+
     request: dict[str, Any]
     created: float
     state: Literal["queued", "running", "succeeded", "failed"] = "running"

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select
 
 from scanflow_server.store.intents import ActionRow, get
-from scanflow_server.store.tables import events, fields, intents, keys, marks, operations, runs, trail
+from scanflow_server.store.tables import (
+    agents,
+    applications,
+    events,
+    fields,
+    intents,
+    keys,
+    marks,
+    operations,
+    runs,
+    trail,
+)
+
+
+def documents(connection: Connection) -> Iterator[Any]:
+    """Yield all that may name a function which was sent by value: applications, those of agents, and wanted runs."""
+    for column in (applications.c.document, agents.c.document, runs.c.definition, runs.c.asked):
+        yield from connection.execute(select(column).where(column.is_not(None))).scalars()
+
 
 # -- events
 

@@ -70,6 +70,7 @@ operations = Table(
     Column("kind", String(32), nullable=False),
     Column("service", String(_NAME), nullable=False),
     Column("app", String(_NAME), nullable=False),
+    Column("team", String(_NAME), nullable=False, server_default=""),  # empty: not known
     Column("request", _JSON, nullable=False),
     Column("created", Float, nullable=False),
     Column("state", String(32), nullable=False, index=True),
@@ -87,6 +88,7 @@ events = Table(
     Column("at", Float, nullable=False),
     Column("type", String(_NAME), nullable=False, index=True),
     Column("app", String(_NAME), nullable=False),
+    Column("team", String(_NAME), nullable=False, server_default="", index=True),  # empty: of no certain one
     Column("subject", Text, nullable=False),
     Column("data", _JSON, nullable=False),
     sqlite_autoincrement=True,
@@ -108,6 +110,7 @@ agents = Table(
     Column("started", Float),
     Column("seen", Float),
     Column("restarts", Integer, nullable=False),
+    Column("sensors", _JSON),  # as it said last
 )
 
 keys = Table(
@@ -127,6 +130,9 @@ tokens = Table(
     Column("hash", String(64), nullable=False, unique=True),  # SHA-256, in hexadecimal
     Column("created", Float, nullable=False),
     Column("revoked", Float),
+    Column("role", String(16), nullable=False, server_default="viewer"),
+    Column("team", String(_NAME)),  # none: all teams
+    Column("expires", Float),
 )
 """Who may ask this server: hashes of tokens, never tokens."""
 

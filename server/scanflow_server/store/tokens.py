@@ -1,10 +1,11 @@
-"""Tokens by name: their hashes, when each was made, and when it was revoked."""
+"""Tokens by name: their hashes, what each is for, when it was made, and when it was revoked or expires."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from scanflow.errors import AlreadyRunningError, NotFoundError, UsageError, did_you_mean
+from scanflow.errors import AlreadyRunningError, UsageError
+from scanflow.home_token import Role
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import tokens
 
@@ -16,7 +17,15 @@ class TokenRow(Row):
     """One token, without the token."""
 
     name: str
+    role: Role
+    """``viewer`` reads; ``agent`` sends intents, too; ``editor`` changes what is its team's, and approves; ``admin``
+    also makes and revokes tokens."""
+
+    team: str | None = None
+    """Whose things it is for. Null: those of all teams."""
+
     created: float
+    expires: float | None = None
     revoked: float | None = None
 
 
@@ -24,36 +33,40 @@ def listed(connection: Connection) -> list[TokenRow]:
     return TokenRow.all(connection, select(tokens).order_by(tokens.c.created, tokens.c.name))
 
 
-def valid(connection: Connection) -> dict[str, str]:
-    rows = connection.execute(select(tokens.c.hash, tokens.c.name).where(tokens.c.revoked.is_(None)))
-    return {str(row.hash): str(row.name) for row in rows}
+def get(connection: Connection, name: str) -> TokenRow | None:
+    return TokenRow.first(connection, select(tokens).where(tokens.c.name == name))
 
 
-def add(connection: Connection, name: str, digest: str, *, at: float) -> TokenRow:
-    if any(one.name == name for one in listed(connection)):
-        raise AlreadyRunningError(f"There is, or was, a token {name!r}. Choose another name: scanflow token list")
-    connection.execute(insert(tokens).values(name=name, hash=digest, created=at))
-    return TokenRow(name=name, created=at)
+def valid(connection: Connection) -> dict[str, TokenRow]:
+    rows = connection.execute(select(tokens).where(tokens.c.revoked.is_(None))).mappings()
+    return {str(row["hash"]): TokenRow.model_validate(dict(row)) for row in rows}
+
+
+def add(connection: Connection, token: TokenRow, digest: str) -> TokenRow:
+    if get(connection, token.name) is not None:
+        raise AlreadyRunningError(
+            f"There is, or was, a token {token.name!r}. Choose another name; names are shared by all teams."
+        )
+    connection.execute(insert(tokens).values(hash=digest, **token.model_dump()))
+    return token
 
 
 def put_home(connection: Connection, digest: str, *, at: float) -> None:
     """Let the token of the home folder in, and no other that the folder had before."""
-    if valid(connection).get(digest) != HOME:
+    if (known := valid(connection).get(digest)) is None or known.name != HOME:
         connection.execute(delete(tokens).where(tokens.c.name == HOME))
-        connection.execute(insert(tokens).values(name=HOME, hash=digest, created=at))
+        home = TokenRow(name=HOME, role="admin", created=at)
+        connection.execute(insert(tokens).values(hash=digest, **home.model_dump()))
 
 
-def revoke(connection: Connection, name: str, *, at: float) -> TokenRow:
+def revoke(connection: Connection, token: TokenRow, *, at: float) -> TokenRow:
     """Let nobody in by this token from now on; one that was revoked before stays as it is."""
-    if name == HOME:
+    if token.name == HOME:
         raise UsageError(
             "The home's own token is what its file says. To replace it: scanflow down, remove the file "
             "'token' in the home folder, scanflow up."
         )
-    known = {one.name: one for one in listed(connection)}
-    if name not in known:
-        raise NotFoundError(f"There is no token {name!r}.{did_you_mean(name, known)}")
-    if known[name].revoked is None:
-        connection.execute(update(tokens).where(tokens.c.name == name).values(revoked=at))
-        return known[name].model_copy(update={"revoked": at})
-    return known[name]
+    if token.revoked is None:
+        connection.execute(update(tokens).where(tokens.c.name == token.name).values(revoked=at))
+        return token.model_copy(update={"revoked": at})
+    return token

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx
 
 from scanflow.agent.records import Action, Decision
-from scanflow.backends.local.batch.journal import Journal
+from scanflow.backends.journal import Journal
 from scanflow.backends.local.layout import Home
 from scanflow_server.context import ServerContext
 from scanflow_server.store.base import Store
@@ -28,10 +28,18 @@ class Api(httpx.Client):
     context: ServerContext
 
 
-def entered(context: ServerContext, *, app: str = "mnist", team: str = "data", workflow: str) -> str:
+def entered(
+    context: ServerContext, *, app: str = "mnist", team: str = "data", workflow: str, definition: str = "{}"
+) -> str:
     with closing(Journal(Home(context.settings.home).journal)) as journal:
         made = journal.create_run(
-            app=app, team=team, workflow=workflow, parent=Path("/"), source=None, definition="{}", rng=random.Random()
+            app=app,
+            team=team,
+            workflow=workflow,
+            parent=Path("/"),
+            source=None,
+            definition=definition,
+            rng=random.Random(),
         )
     return made.record.name
 

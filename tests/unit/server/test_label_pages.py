@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from scanflow.drift.thumbnail import thumbnail
+from scanflow_server.access import TokenHolder
 from scanflow_server.label_pages import SESSION_S, Sessions
+from tests.asking import HTTP, http_client
 from tests.server import bearer
 from tests.unit.server.keeping import Api
 
@@ -57,9 +59,7 @@ class _Page(HTMLParser):
 def ada(api: Api) -> Iterator[httpx.Client]:
     """A browser of somebody who has logged in with a token of their own."""
     token = api.post("/tokens", json={"name": "ada"}).json()["token"]
-    with httpx.Client(
-        base_url=str(api.base_url).removesuffix("/api/v1/"), follow_redirects=True, timeout=30
-    ) as browser:
+    with http_client(base_url=str(api.base_url).removesuffix("/api/v1/"), follow_redirects=True, timeout=30) as browser:
         page = browser.post("/labels/login", data={"token": token}, headers={"origin": str(browser.base_url)})
         assert page.status_code == 200, page.text
         yield browser
@@ -71,7 +71,7 @@ def ask_for(api: Api, *items: dict[str, Any], **more: Any) -> None:
 
 def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(api: Api, ada: httpx.Client) -> None:
     ask_for(api, {"id": "p"})
-    with httpx.Client(base_url=ada.base_url) as stranger:
+    with http_client(base_url=ada.base_url) as stranger:
         for method, path in (("GET", "/labels"), ("POST", "/labels"), ("GET", "/labels/picture")):
             answer = stranger.request(method, path, data={"id": "p"} if method == "POST" else None)
             assert (answer.status_code, answer.headers["location"]) == (303, "/labels/login"), (method, path)
@@ -119,20 +119,21 @@ def test_a_foreign_page_cannot_post_even_with_the_cookie(
 
 
 def test_a_session_ends_with_its_token_and_after_half_a_day() -> None:
-    valid, now = {"secret": "ada"}, [0.0]
+    ada = TokenHolder("ada", "viewer")
+    valid, now = {"secret": ada}, [0.0]
 
-    async def owner(token: str) -> str | None:
+    async def find(token: str) -> TokenHolder | None:
         return valid.get(token)
 
     async def story() -> None:
-        sessions = Sessions(owner, clock=lambda: now[0])
+        sessions = Sessions(find, clock=lambda: now[0])
         first = await sessions.begin("secret")
         assert first is not None
         assert await sessions.begin("other") is None
-        assert await sessions.caller(first) == "ada"
+        assert await sessions.caller(first) == ada
         valid.clear()
         assert await sessions.caller(first) is None, "the token was revoked"
-        valid["secret"] = "ada"
+        valid["secret"] = ada
         assert await sessions.caller(first) is None, "and has to be given again"
         second = await sessions.begin("secret")
         now[0] = SESSION_S
@@ -236,5 +237,5 @@ def test_every_field_has_a_label_and_every_page_fits_a_phone(api: Api, ada: http
 
 def test_other_paths_are_the_api_s(api: Api) -> None:
     root = str(api.base_url).removesuffix("/api/v1/")
-    assert httpx.get(f"{root}/labelsx").status_code == 401
-    assert httpx.get(f"{root}/labels/none", headers=bearer("x")).status_code == 404
+    assert HTTP.get(f"{root}/labelsx").status_code == 401
+    assert HTTP.get(f"{root}/labels/none", headers=bearer("x")).status_code == 404

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import AgentView, Event
+from scanflow.processes.jobs import Job
 from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import view_of
+from scanflow_server.control.agents import version_of, view_of
 from scanflow_server.routes import events as routes
 from scanflow_server.store import agents, events
 from tests.unit.server.keeping import Api, known_by
@@ -21,10 +22,10 @@ from tests.unit.server.keeping import Api, known_by
 @pytest.fixture
 def folder(context: ServerContext) -> Path:
     with context.store.write() as connection:
-        agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
-    made = context.agent_job("a", "tracker").path / "host"
+        one = agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
+    made = Job(context.settings.folder / "agents" / "a" / "tracker").path / "host"
     made.mkdir(parents=True)
-    (made.parent / "told").write_text(f"1 {context.url}")  # as its controller does when it starts it
+    (made.parent / "told").write_text(version_of(context, one))  # as its controller does when it starts it
     return made
 
 
@@ -46,7 +47,7 @@ def test_one_that_ended_without_a_word_is_told_with_the_last_line_of_its_traceba
     context: ServerContext, folder: Path, log: str, error: str | None
 ) -> None:
     assert folder.is_dir()
-    context.agent_job("a", "tracker").log.write_text(log)
+    Job(context.settings.folder / "agents" / "a" / "tracker").log.write_text(log)
     found = view(context).error
     assert found is None if error is None else str(found).startswith(error)
 
@@ -58,8 +59,8 @@ def test_what_fails_in_one_that_works_is_told(
     (folder / "ailment.json").write_text(json.dumps({"error": "the sensor fails"}))
     assert view(context).error == "of the last time", "it is not there yet"
     with context.store.write() as connection:
-        agents.here(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=context.clock())
-    monkeypatch.setattr("scanflow_server.jobs.Job.pid", 7)
+        agents.here(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=context.clock())
+    monkeypatch.setattr("scanflow.processes.jobs.Job.pid", 7)
     assert (view(context).state, view(context).error) == ("running", "the sensor fails")
     (folder / "ailment.json").write_text("torn")
     assert view(context).error is None

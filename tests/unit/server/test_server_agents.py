@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from scanflow.backends.agents import HostedAgent
+from scanflow.backends.local.agents import LocalAgents
+from scanflow.processes.jobs import Job
+from scanflow.processes.starts import WELL_S
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import SILENT_S, AgentsController, has_other_code, view_of
-from scanflow_server.control.processes import WELL_S
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 from tests.unit.server.keeping import known_by
@@ -36,10 +39,18 @@ class Hosting:
 
     def __init__(self, context: ServerContext, host: Path) -> None:
         self.context, self.now = context, 0.0
-        self.controller = AgentsController(context, program=[str(host)], grace_s=0.2, clock=lambda: self.now)
-        self.job, self.watcher = context.agent_job("a", "tracker"), context.agent_job("a", "watcher")
+        context.agents = self.hosted_by([str(host)])
+        self.controller = AgentsController(context)
+        folder = context.settings.folder / "agents" / "a"
+        self.job, self.watcher = Job(folder / "tracker"), Job(folder / "watcher")
         self.journal = self.job.path / "host" / "journal"
         self.tick = self.controller.tick
+
+    def hosted_by(self, program: list[str]) -> LocalAgents:
+        context = self.context
+        return LocalAgents(
+            context.settings.home, ended=context.work.notify, program=program, grace_s=0.2, clock=lambda: self.now
+        )
 
     def want(self, version: int = 1, *, name: str = "tracker", team: str = "t", dies: bool = False) -> None:
         document = {"v": version, **({"dies": True} if dies else {})}
@@ -98,7 +109,9 @@ def test_an_agent_is_hosted_once_while_it_is_wanted_anew_after_a_kill_or_a_chang
     hosting.want()
     pid = hosting.hosted()
     hosting.tick()
-    AgentsController(hosting.context, program=["/no/such/program"]).tick()  # as a server would that was started anew
+    agents_before, hosting.context.agents = hosting.context.agents, hosting.hosted_by(["/no/such/program"])
+    AgentsController(hosting.context).tick()  # as a server would that was started anew
+    hosting.context.agents = agents_before
     assert hosting.job.pid == pid
     spec = json.loads((hosting.job.path / "host" / "agent.json").read_text())
     assert (spec["agent"], spec["source"], spec["application"]) == ("tracker", "/x/app.py", {"v": 1})
@@ -133,7 +146,7 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, mo
     now = 1000.0
     monkeypatch.setattr(hosting.context, "clock", lambda: now)
     with hosting.context.store.write() as connection:
-        agents.here(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=now)
+        agents.here(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=now)
     hosting.tick()
     assert hosting.state == "running"
     now += SILENT_S + 1
@@ -224,7 +237,7 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
     source = str(tmp_path / "app.py")
 
     def again() -> bool:
-        anew = has_other_code(hosting.job, document, source, "tracker")
+        anew = has_other_code(hosting.context.agents.show("a", "t", "tracker"), document, source)
         with hosting.context.store.write() as connection:
             agents.put(connection, app="a", name="tracker", team="t", document=document, source=source, anew=anew)
         return anew
@@ -243,3 +256,18 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
         assert hosting.hosted() != first
         assert not again()
         first = hosting.job.pid or 0
+
+
+def test_what_was_put_right_of_an_agent_is_an_event(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_agent: HostedAgent, *, observe: Callable[[str], object]) -> bool:
+        observe("somebody deleted the Service: made it again")
+        return False
+
+    monkeypatch.setattr(context.agents, "start", start)
+    with context.store.write() as connection:
+        agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source="/x/app.py")
+    AgentsController(context).tick()
+    with context.store.read() as connection:
+        (found,) = [one for one in events.after(connection, 0) if one.type == "agent.mended"]
+    assert (found.subject, found.app) == ("agent/tracker", "a")
+    assert found.data == {"text": "somebody deleted the Service: made it again"}

@@ -14,9 +14,11 @@ import pytest
 
 from scanflow.agent.records import Event
 from scanflow.deployer import RunRequest
+from scanflow.processes.jobs import Job
 from scanflow_server.auth import home_owner
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
+from tests.asking import HTTP
 from tests.unit.server.keeping import ONLINE, Api, deployed, known_by
 from tests.waiting import until
 
@@ -51,11 +53,11 @@ def problem(reply: httpx.Response) -> tuple[int, str, str]:
 
 def test_a_server_without_its_database_lives_and_is_not_ready(api: Api) -> None:
     root = str(api.base_url).removesuffix("/api/v1/")
-    assert httpx.get(f"{root}/readyz").json() == {"status": "ready"}
+    assert HTTP.get(f"{root}/readyz").json() == {"status": "ready"}
     with api.context.store.write() as connection:
         connection.exec_driver_sql("ALTER TABLE events RENAME TO gone")
-    assert httpx.get(f"{root}/healthz").json() == {"status": "alive"}
-    reply = httpx.get(f"{root}/readyz", headers=api.headers)
+    assert HTTP.get(f"{root}/healthz").json() == {"status": "alive"}
+    reply = HTTP.get(f"{root}/readyz", headers=api.headers)
     assert reply.headers["retry-after"] == "1"
     assert problem(reply)[:2] == (503, "UnavailableError")
 
@@ -64,7 +66,7 @@ def test_what_is_counted_is_told_to_prometheus_by_route(api: Api, body: dict[str
     api.post("/runs", json=body)
     api.get("/runs/nope")
     api.get("/nowhere/at/all")
-    text = httpx.get(str(api.base_url).removesuffix("api/v1/") + "metrics", headers=api.headers).text
+    text = HTTP.get(str(api.base_url).removesuffix("api/v1/") + "metrics", headers=api.headers).text
     assert 'scanflow_http_requests_total{method="POST",route="/api/v1/runs",status="201"} 1.0' in text
     assert 'route="/api/v1/runs/{run}",status="404"} 1.0' in text
     assert 'scanflow_things{kind="runs_active"} 1.0' in text
@@ -330,6 +332,16 @@ def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(api: Api, bod
     assert problem(api.put("/agents/other/tracker", json=body))[0] == 422
 
 
+def test_an_agent_says_how_its_sensors_fare(api: Api) -> None:
+    path, trigger = "/agents/mnist/elsewhere", {"kind": "call"}
+    count = {"name": "count", "trigger": trigger, "next": None, "last": 5.0, "fired": 12, "missed": 3, "errors": 1}
+    assert api.post(f"{path}/here", json=HERE).status_code == 204, "one of an earlier version says nothing of them"
+    assert api.get(path).json()["sensors"] is None
+    assert api.post(f"{path}/here", json={**HERE, "sensors": [count]}).status_code == 204
+    assert [one["sensors"] for one in api.get("/agents").json()] == [[count]]
+    assert problem(api.post(f"{path}/here", json={**HERE, "sensors": [{"name": "count"}]}))[0] == 422
+
+
 def of_team(body: dict[str, Any], team: str) -> dict[str, Any]:
     return {**body, "application": {**body["application"], "team": team}}
 
@@ -358,7 +370,7 @@ def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_mo
 def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, body: dict[str, Any]) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
-    job = api.context.agent_job("mnist", "tracker")
+    job = Job(api.context.settings.folder / "agents" / "mnist" / "tracker")
     job.path.mkdir(parents=True)
     assert job.start(os.environ, command=["sleep", "600"])
     try:

@@ -6,17 +6,22 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scanflow.home_token import token_hash
-from scanflow_server.auth import TokenNames
-from scanflow_server.store import tokens
+from scanflow_server.access import TokenHolder
+from scanflow_server.auth import Callers
+from scanflow_server.store import agents, tokens
+from scanflow_server.store.tokens import TokenRow
 
 
-def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     reading, go_on = threading.Event(), threading.Event()
 
     @contextmanager
@@ -25,16 +30,22 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(monkeypa
         assert go_on.wait(60)
         yield
 
-    context: Any = SimpleNamespace(store=SimpleNamespace(read=read))
-    monkeypatch.setattr(tokens, "valid", lambda _connection: {token_hash("secret"): "ada"})
+    context: Any = SimpleNamespace(store=SimpleNamespace(read=read), settings=SimpleNamespace(home=tmp_path))
+    monkeypatch.setattr(
+        tokens,
+        "valid",
+        lambda _connection: {token_hash("secret"): TokenRow(name="ada", role="viewer", team="vision", created=1.0)},
+    )
 
-    async def two() -> list[str | None]:
-        names = TokenNames(context)
-        first = asyncio.create_task(names.owner("secret"))
+    monkeypatch.setattr(agents, "listed", lambda _connection: [])
+
+    async def two() -> list[TokenHolder | None]:
+        names = Callers(context)
+        first = asyncio.create_task(names.caller("secret"))
         await asyncio.to_thread(reading.wait, 60)
-        second = asyncio.create_task(names.owner("secret"))
+        second = asyncio.create_task(names.caller("secret"))
         await asyncio.sleep(0)  # it has looked by now
         go_on.set()
         return [await first, await second]
 
-    assert asyncio.run(two()) == ["ada", "ada"]
+    assert asyncio.run(two()) == [TokenHolder("ada", "viewer", "vision")] * 2

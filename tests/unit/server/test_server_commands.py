@@ -123,7 +123,7 @@ def test_an_action_of_an_agent_is_an_operation_and_asked_for_again_the_same(
 
     def act() -> OperationRow:
         with pytest.raises(UnavailableError, match="The server ends"):
-            QueuedDeployer(context, "intent/i1").change("digits", ServiceChange(instances=3))
+            QueuedDeployer(context, "intent/i1", team="t").change("digits", ServiceChange(instances=3))
         with context.store.read() as connection:
             (running,) = operations.running(connection)
         return running

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from scanflow.app.application import Application
-from scanflow.backends.service_records import ServiceRecord
+from scanflow.backends.local.batch import backend
+from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import UnavailableError
+from scanflow.processes.files import is_locked
+from scanflow.processes.jobs import Job
+from scanflow_server.arbiter.make import make_engine
 from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
-from scanflow_server.jobs import Job
 from scanflow_server.store import events, operations, runs
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest
@@ -30,7 +34,7 @@ class Started:
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def start(self, job: Job, _environ: object) -> bool:
+    def start(self, job: Job, _environ: object, **_how: object) -> bool:
         self.names.append(job.path.parent.name if job.path.parent.parent.name == "runs" else job.path.name)
         return True
 
@@ -61,6 +65,24 @@ class Driving:
 @pytest.fixture
 def driving(context: ServerContext, tmp_path: Path) -> Driving:
     return Driving(context, tmp_path)
+
+
+def test_a_run_whose_driver_dies_while_it_is_stopped_is_stopped_all_the_same(
+    driving: Driving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, dying = driving.want(0.0), [True, True, True]
+    with driving.context.store.write() as connection:
+        runs.stop(connection, run_of(job))
+    # Its last instants: its own lock is let go of before the run's.
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "is_locked", lambda path: bool(dying and dying.pop()) or is_locked(path))
+        driving.controller.tick()
+        while dying:
+            assert job.result is None
+            driving.controller.tick()
+    driving.controller.tick()
+    assert job.result is not None
+    assert job.result["record"]["state"] == "stopped"
 
 
 def run_of(job: Job) -> str:
@@ -155,7 +177,7 @@ def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_t
 
     monkeypatch.setattr(context.deployer, "services", lambda: listed)
     monkeypatch.setattr(context.deployer, "service", service)
-    controller = ServicesController(context)
+    controller = ServicesController(context, make_engine(context))
 
     def told() -> list[str]:
         with context.store.read() as connection:
@@ -166,6 +188,41 @@ def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_t
     away = False
     controller.tick()
     assert told() == ["service/unwell", "service/alone"]
+
+
+def test_a_change_that_is_due_is_asked_for_once_until_there_is_another_generation(
+    context: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = a_service("digits", "ready")
+    monkeypatch.setattr(context.deployer, "services", lambda: [seen])
+    monkeypatch.setattr(context.deployer, "reconcile", lambda _record, **_: ServiceChange(promote=True))
+    controller = ServicesController(context, make_engine(context))
+
+    def asked() -> list[str]:
+        with context.store.read() as connection:
+            found = operations.running(connection)
+        assert [one.request for one in found] == [{"promote": True}]
+        return [one.id for one in found]
+
+    controller.tick()
+    first = asked()
+    controller.tick()
+    assert asked() == first
+    seen = seen.model_copy(update={"generation": seen.generation + 1})
+    controller.tick()
+    assert asked() != first
+
+
+def test_what_was_put_right_of_a_service_is_an_event(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reconcile(record: ServiceRecord, *, observe: ServiceObserver) -> None:
+        observe(Progress(service=record.name, text="somebody deleted the Service: made it again"))
+
+    monkeypatch.setattr(context.deployer, "services", lambda: [a_service("digits", "ready")])
+    monkeypatch.setattr(context.deployer, "reconcile", reconcile)
+    ServicesController(context, make_engine(context)).tick()
+    with context.store.read() as connection:
+        (found,) = [one for one in events.after(connection, 0) if one.type == "service.mended"]
+    assert (found.subject, found.data) == ("service/digits", {"text": "somebody deleted the Service: made it again"})
 
 
 def test_a_folder_that_cannot_be_forgotten_holds_up_no_other(context: ServerContext) -> None:

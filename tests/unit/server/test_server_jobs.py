@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from scanflow_server.control.processes import MOST_STARTS, WELL_S, Processes
-from scanflow_server.jobs import Job, Lines
+from scanflow.processes.jobs import Job, Lines
+from scanflow.processes.starts import MOST_STARTS, WELL_S, Processes
 from tests.waiting import until
 
 WAITS = [sys.executable, "-c", "import time\nwhile True: time.sleep(1)"]

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import httpx
 import pytest
 
 from scanflow.errors import NotFoundError, UnavailableError
@@ -15,6 +14,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.limits import MAX_BODY_BYTES, LimitedStream, StreamLimit
 from scanflow_server.store import operations
 from scanflow_server.store.operations import OperationRow
+from tests.asking import HTTP
 from tests.unit.server.answering import a_service
 from tests.unit.server.keeping import Api, deployed
 from tests.waiting import until
@@ -74,9 +74,9 @@ def test_a_body_that_is_too_large_is_refused(api: Api, chunked: bool) -> None:
 
 def test_a_server_whose_disk_is_full_is_not_ready(api: Api) -> None:
     ready = str(api.base_url).removesuffix("api/v1/") + "readyz"
-    assert httpx.get(ready).status_code == 200
+    assert HTTP.get(ready).status_code == 200
     (api.context.settings.folder / ".ready").symlink_to("/dev/full")
-    refused = httpx.get(ready, headers=api.headers)
+    refused = HTTP.get(ready, headers=api.headers)
     assert (refused.status_code, "No space left" in refused.json()["detail"]) == (503, True)
 
 

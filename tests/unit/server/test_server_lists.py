@@ -171,13 +171,19 @@ def test_of_many_labels_all_are_taken_or_none_and_errors_name_their_lines(api: A
     one = api.patch("/labels", json={"labels": sent[:3]})
     assert (one.status_code, one.json()["detail"][:19]) == (404, "line 4: Nothing wit")
     assert api.get("/labels", params={"state": "given"}).json() == []
-    assert [one for one in api.get("/events").json() if one["type"] == "label.added"] == []
+    assert [one for one in api.get("/events").json() if one["type"].startswith("label")] == []
 
     done = api.patch("/labels", json={"labels": sent[:2], "via": "labeller x"})
     assert [(one["id"], one["label"]) for one in done.json()] == [("a", 1), ("b", 1)]
     assert all(one["by"].startswith("labeller x, for ") for one in done.json())
     assert api.patch("/labels", json={"labels": sent[:2], "via": "labeller x"}).json() == done.json()
-    assert len([one for one in api.get("/events").json() if one["type"] == "label.added"]) == 2
+    (told,) = (one for one in api.get("/events").json() if one["type"].startswith("label"))
+    assert (told["type"], told["subject"], told["data"]["count"]) == ("labels.given", "labels", 2)
+    assert told["data"]["by"] == done.json()[0]["by"]
+
+    api.patch("/labels", json={"labels": [{"id": "a", "label": 2}, {"id": "c", "label": 2}], "replace": True})
+    told = [(one["type"], one["subject"]) for one in api.get("/events").json() if one["type"].startswith("label")]
+    assert told[1:] == [("label.added", "label/a"), ("labels.given", "labels")], "who disagrees is told of alone"
 
 
 def test_a_point_keeps_its_purpose_and_its_values_and_a_list_leaves_out_what_is_large(api: Api) -> None:

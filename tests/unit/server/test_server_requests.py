@@ -68,7 +68,7 @@ class Doing:
     def __call__(self, primitive: str, *, key: str = "intent/i1", **arguments: Any) -> PrimitiveResult:
         call = PrimitiveCall(primitive=primitive, arguments=arguments)
         given: dict[str, Any] = {"app": "counting", "team": "tests", "key": key, "note": self.notes.append}
-        return do(self.context.deployer, self.applications, call, runs=RequestedRuns(self.context), **given)
+        return do(self.context.deployer, self.applications, call, runs=RequestedRuns(self.context, "tests"), **given)
 
     def counts(self, workflow: str, count: int) -> PrimitiveResult:
         return self("upgrade_workflow", workflow=workflow, parameters={"count": count})
@@ -159,7 +159,7 @@ def test_beginning_a_run_does_not_put_an_older_application_back(
     context: ServerContext, doing: Doing, application: Application, source: Path
 ) -> None:
     doing.counts("w3", 5)
-    RequestedRuns(context).begin(RunRequest(application, "w0", source=source), key="intent/i1")
+    RequestedRuns(context, "tests").begin(RunRequest(application, "w0", source=source), key="intent/i1")
     assert doing.counted["w3"] == 5
 
 
@@ -227,7 +227,7 @@ def post(api: Api, path: str, content: bytes = b"{}", key: str = "once") -> tupl
 def test_the_runs_of_a_workflow_are_found_however_many_others_there_are(doing: Doing) -> None:
     run = doing("run_workflow", workflow="w0").result["run"]
     doing("run_workflow", key="intent/i2", workflow="w1")
-    found = RequestedRuns(doing.context).newest(app="counting", team="tests", workflow="w0", limit=1)
+    found = RequestedRuns(doing.context, "tests").newest(app="counting", team="tests", workflow="w0", limit=1)
     assert [one.name for one in found] == [run]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as some
 from sqlalchemy import insert, select
 
 from scanflow.agent.records import Action, ActionState, Decision, Event, Guard, Verdict
+from scanflow.processes.jobs import GONE, Job
 from scanflow_server.context import ServerContext
 from scanflow_server.control.retention import (
     BATCH,
@@ -23,14 +25,13 @@ from scanflow_server.control.retention import (
     may_forget,
     needed_until,
 )
-from scanflow_server.jobs import GONE, Job
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store import events, intents, keys, labels, operations, runs
+from scanflow_server.store import applications, events, intents, keys, labels, operations, runs
 from scanflow_server.store.intents import ActionRow, FieldRow
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
-from tests.unit.server.keeping import Api, a_run
+from tests.unit.server.keeping import ONLINE, Api, a_run, entered
 
 DATABASES = ["sqlite", "postgresql"]
 NOW = 1_800_000_000.0
@@ -358,6 +359,7 @@ def test_old_keys_are_forgotten_except_of_what_was_begun_and_may_be_begun_again(
 # -- the controller
 
 
+@pytest.mark.slow
 def test_it_works_in_parts_at_its_times(context: ServerContext) -> None:
     now = [0.0]
     context.settings = context.settings.model_copy(update={"keep_events": 1})
@@ -400,3 +402,25 @@ def test_a_pass_that_fails_is_begun_anew_later(context: ServerContext) -> None:
 def test_the_settings_are_read_from_the_environment() -> None:
     told = ServerSettings.from_environment({"SCANFLOW_KEEP_EVENTS": "5", "SCANFLOW_KEEP_ENDED_DAYS": "0.5"})
     assert (told.keep_events, told.keep_events_days, told.keep_ended_days, told.keep_keys_days) == (5, 30, 0.5, 7)
+
+
+def test_functions_that_nothing_names_are_forgotten_once_they_are_old(context: ServerContext) -> None:
+    batch, folder = context.deployer.batch, context.settings.home / "functions"
+    known = {what: batch.keep_function(what.encode()) for what in ("run", "application", "wanted", "nobody", "new")}
+
+    def document(what: str) -> dict[str, Any]:
+        nodes = [{"name": "s", "kind": "executor", "function": f"{known[what]}:s"}]
+        return {**ONLINE, "workflows": [{"name": "w", "nodes": nodes}]}
+
+    entered(context, workflow="w", definition=json.dumps(document("run")))
+    with context.store.write() as connection:
+        applications.put(connection, name="a", team="t", document=document("application"), source=None, at=NOW)
+        runs.add(connection, a_run("wanted", definition=document("wanted")))
+    for what, name in known.items():
+        at = NOW if what == "new" else LONG_AGO
+        os.utime(folder / name, (at, at))
+    with_settings(context, keep_ended_days=0).forget()
+    assert len(list(folder.iterdir())) == 5
+    with_settings(context, keep_ended_days=30).forget()
+    assert {name for name in known.values() if not (folder / name).exists()} == {known["nobody"]}
+    assert batch.forget_functions(NOW + 1) == 3, "what no run names"

@@ -10,24 +10,25 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow_server.store import agents, applications, events, keys, labels, operations, runs
+from scanflow_server.arbiter.identity import place_of
+from scanflow_server.store import agents, applications, events, intents, keys, labels, operations, runs, tokens
 from scanflow_server.store.base import Store, open_store, translated
 from scanflow_server.store.migrations import head, migrate
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest
 from scanflow_server.store.tables import metadata
-from tests.unit.server.keeping import a_run, known_by
+from tests.unit.server.keeping import a_run, known_by, stored
 
 DATABASES = ["sqlite", "postgresql"]
 
 
-def an_event(number: int = 0, type: str = "sample") -> Event:
-    return Event(at=1.0, type=type, app="mnist", subject="agent/tracker", data={"number": number})
+def an_event(number: int = 0, type: str = "sample", app: str = "mnist") -> Event:
+    return Event(at=1.0, type=type, app=app, subject="agent/tracker", data={"number": number})
 
 
 def test_the_steps_lead_to_the_tables_that_the_code_uses(store: Store) -> None:
@@ -47,6 +48,53 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
         migrate(store)
 
 
+def as_before_teams(connection: Connection) -> None:
+    """Make of a new database one of step 0009."""
+    connection.execute(text("DROP INDEX ix_events_team"))
+    added = {
+        "tokens": ("role", "team", "expires"),
+        "operations": ("team",),
+        "events": ("team",),
+        "agents": ("sensors",),
+    }
+    for table, names in added.items():
+        for name in names:
+            connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
+
+
+def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_knows_whose_things_are(
+    store: Store,
+) -> None:
+    mine = stored("deploy-0", target="service/digits", team="vision")
+    with store.write() as connection:
+        for name, team in (("mnist", "vision"), ("both", "vision"), ("both", "speech")):
+            applications.put(connection, name=name, team=team, document={}, source=None, at=1.0)
+        events.append(connection, [an_event(app="mnist"), an_event(app="both")])
+        for id, app in (("deploy-0", "both"), ("deploy-1", "mnist"), ("deploy-2", "both")):
+            made = OperationRow(id=id, kind="deploy", service="digits", app=app, request={}, created=1.0)
+            operations.add(connection, made)
+        intents.add(connection, mine)
+        intents.put_field(connection, place_of(mine.intent), intents.FieldRow(field="model", intent=mine.id))
+        for table in ("intents", "fields"):
+            connection.execute(text(f"UPDATE {table} SET place = 'service/digits'"))
+        tokens.add(connection, tokens.TokenRow(name="ada", role="viewer", team="vision", created=1.0), "0" * 64)
+        as_before_teams(connection)
+        connection.execute(text("UPDATE alembic_version SET version_num = '0009'"))
+    migrate(store)
+    test_the_steps_lead_to_the_tables_that_the_code_uses(store)
+    with store.read() as connection:
+        (ada,) = tokens.listed(connection)
+        assert (ada.role, ada.team, ada.expires) == ("admin", None, None)
+        assert [one.app for one in events.after(connection, 0, team="vision")] == ["mnist"]
+        teams = [one.team for id in range(3) if (one := operations.get(connection, f"deploy-{id}")) is not None]
+        assert teams == ["vision", "vision", ""]
+        place = place_of(mine.intent)
+        assert (place, list(intents.fields_at(connection, place))) == ("service/vision/digits", ["model"])
+        assert [one.id for one in intents.listed(connection, app="mnist", team="vision", target="service/digits")] == [
+            "deploy-0"
+        ]
+
+
 def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store) -> None:
     with store.write() as connection:
         labels.ask(connection, "mnist", [labels.Wanted(id=id) for id in "ab"], at=1.0)
@@ -55,6 +103,7 @@ def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store
             connection.execute(text(f"DROP TABLE {table}"))
         for column in ("purpose", "disputed", "row", "picture"):
             connection.execute(text(f'ALTER TABLE labels DROP COLUMN "{column}"'))
+        as_before_teams(connection)
         connection.execute(text("UPDATE alembic_version SET version_num = '0007'"))
     migrate(store)
     test_the_steps_lead_to_the_tables_that_the_code_uses(store)
@@ -225,8 +274,8 @@ def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:
         found = agents.get(connection, "a", "tracker")
         assert found is not None
         assert found.generation == 2
-        assert agents.here(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=5.0)
-        assert not agents.here(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=9.0)
+        assert agents.here(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=5.0)
+        assert not agents.here(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=9.0)
         agents.unwant(connection, "a", "tracker")
         agents.restarted(connection, "a", "tracker")
         found = agents.get(connection, "a", "tracker")

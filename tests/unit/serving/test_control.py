@@ -128,6 +128,16 @@ def test_every_peer_gets_the_replies_to_what_it_sent(shared: Instance) -> None:
     assert ["scanflow_in_flight", {"service": "w"}, 0.0] in came[0].body["metrics"]
 
 
+def test_who_accepts_for_a_service_answers_under_its_name(shared: Instance) -> None:
+    ask = infer_request().replace(b"/v2/models/w/", b"/v2/models/main/")
+    with socket.create_server(("127.0.0.1", 0)) as lent:
+        shared.ask("listen", fds=[lent.fileno()], key="main")
+        with socket.create_connection(lent.getsockname(), timeout=30) as sock:
+            sock.sendall(ask)
+            assert read_answer(sock)[0] == 200
+        shared.ask("ignore", key="main")
+
+
 @pytest.mark.parametrize(("kind", "with_file"), [("listen", False), ("listen", True), ("reply", False)])
 def test_a_message_that_makes_no_sense_gets_an_error(shared: Instance, kind: str, with_file: bool) -> None:
     with (shared.folder / "instance.json").open("rb") as file:

@@ -90,10 +90,16 @@ async def test_a_thread_that_hangs_is_replaced() -> None:
 
 
 async def test_a_clients_short_timeout_costs_no_thread() -> None:
-    release, ran = threading.Event(), []
+    begun, release, ran = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        begun.set()
+        release.wait(PATIENCE_S)
+
     async with engine() as here:
-        with pytest.raises(TimeoutError):
-            await within(here, lambda: release.wait(PATIENCE_S), 0.001)
+        while not begun.is_set():  # where it timed out before a thread took it
+            with pytest.raises(TimeoutError):
+                await within(here, hold, 0.001)
         with pytest.raises(TimeoutError):
             await within(here, lambda: ran.append(1), 0.001)
         assert not here.abandoned

@@ -57,7 +57,7 @@ class Served:
 
 
 class Server:
-    def __init__(self, *, age_s: float = 300.0, **options: Any) -> None:
+    def __init__(self, *, age_s: float = 300.0, drain_idle_s: float = 0.0, **options: Any) -> None:
         self.loop = uvloop.new_event_loop()
         self.served = Served()
         self._thread = threading.Thread(target=self.loop.run_forever)
@@ -67,7 +67,7 @@ class Server:
         api = HttpApi(self.served, max_request_bytes=MOST, **options)
 
         async def begin() -> HttpServer:
-            made = HttpServer(api, age_s=age_s, drain_idle_s=0.0)
+            made = HttpServer(api, age_s=age_s, drain_idle_s=drain_idle_s)
             made.listen("main", self.listener.dup())
             return made
 
@@ -382,6 +382,37 @@ def test_a_draining_server_answers_what_it_has_read_and_closes_the_rest(server: 
             waiting.sendall(get("/"))
             with server.listener.accept()[0] as taken:
                 assert taken.recv(3) == b"GET"
+
+
+@pytest.mark.parametrize("leaving", [True, False])
+def test_a_request_that_came_before_its_idle_connection_is_closed_is_answered(server: Server, leaving: bool) -> None:
+    """The loop reads it late: the machine is busy, or a component holds the loop."""
+    with server.connect() as sock:
+        sock.sendall(get("/first"))
+        read_answer(sock)
+
+        def late() -> None:
+            if leaving:
+                server.http.leave()
+            sock.sendall(get("/late"))
+            (connection,) = server.http.state.connections
+            connection.expire(server.http.now + 1000, 0.0)  # type: ignore[union-attr]
+
+        server.call(late)
+        status, headers, body = read_answer(sock)
+        assert (status, headers.get("connection") == "close", body) == (200, leaving, b"/late")
+
+
+def test_a_response_that_has_begun_without_saying_so_is_not_the_last() -> None:
+    with Server(drain_idle_s=60.0) as server, server.connect() as sock:
+        sock.sendall(get("/large?30000000"))
+        sock.recv(1, socket.MSG_PEEK)  # its head has gone
+        server.call(server.http.leave)
+        _, headers, _ = read_answer(sock)
+        assert "connection" not in headers
+        sock.sendall(get("/next"))
+        _, headers, body = read_answer(sock)
+        assert (headers["connection"], body) == ("close", b"/next")
 
 
 def test_an_ignored_listener_gives_its_connections_back(server: Server) -> None:

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.wire import Recording
+from scanflow.wire import ModelFiles, Node, Recording, Revision
 from scanflow_serving.messages import Tensor
 from scanflow_serving.recorder import Recorder, Sampler
 
+NODES = (Node(name="m", model=ModelFiles(name="cnn", version=3, path="")),)
 RECORDED, DROPPED = "scanflow_recorded", "scanflow_dropped"
 
 
@@ -39,7 +40,7 @@ def record(
     recorder = Recorder(recording, count=count, clock=lambda: 1000.5)
     for revision, inputs, outputs in requests:
         if recorder.wants(inputs):
-            recorder.keep(revision, inputs, outputs)
+            recorder.keep(Revision(id=revision, nodes=NODES), inputs, outputs)
     recorder.close()
     return [dict(np.load(path, allow_pickle=False)) for path in sorted(folder.glob("*.npz"))], counts
 
@@ -56,6 +57,7 @@ def test_predictions_lie_in_one_file_with_their_times_and_revision(tmp_path: Pat
     )
     assert {name: array.tolist() for name, array in found.items()} == {
         "input:x": [[1, 2], [4, 5]], "output:y": [[3], [6]], "time": [1000.5, 1000.5], "revision": "r1",
+        "models": ["models:/cnn/3"],
     }  # fmt: skip
     assert counts == {RECORDED: 2}
 

@@ -339,6 +339,7 @@ async def test_requests_and_errors_are_counted(path: Path) -> None:
             'scanflow_node_errors_total{node="bad",revision="r1",service="wf"} 1.0',
             'scanflow_node_seconds_count{node="bad",revision="r1",service="wf"} 2.0',
             'scanflow_in_flight{service="wf"} 0.0',
+            'scanflow_waiting{service="wf"} 0.0',
         ):
             assert line in figures
 

@@ -48,7 +48,7 @@ class World:
             self.store,
             self.perform,
             look=self.look,
-            measure=self.measure,
+            measure=lambda intent, metric: self.measure(intent.app, metric),
             alive=lambda _app, agent: agent in self.living,
             clock=lambda: self.now,
             **changes,

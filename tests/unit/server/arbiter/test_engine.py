@@ -294,3 +294,12 @@ def test_why_tells_the_evidence_that_a_model_is_better(world: World) -> None:
     lines = why(action(world, "i1"))
     assert "(71.2 %) by version 3 (93.2 %), n = 59, +22.0 points" in lines[2]
     assert lines[0].endswith('{"version": 3} (in 0 s)'), "the evidence is told once"
+
+
+def test_strategies_of_one_agent_with_the_same_priority_above_0_hand_a_field_on(world: World) -> None:
+    world.living.add("planner")
+    world.do(wanted("i1", 3, priority=10))
+    world.now += 10_000
+    assert world.engine.submit(wanted("i2", 1, strategy="save", priority=9)).winner == "i1"
+    assert world.engine.submit(wanted("i3", 1, strategy="save", priority=10, agent="executor")).winner == "i1"
+    assert world.engine.submit(wanted("i4", 1, strategy="save", priority=10)).verdict == "act"

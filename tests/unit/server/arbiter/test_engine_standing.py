@@ -208,10 +208,10 @@ def test_a_posted_metric_is_a_number_or_not_known_and_of_its_own_application(sto
     for value in (10**400, True, "0.5", None):
         with store.write() as connection:
             events.append(connection, [told("mnist", value)])
-        assert posted(context, "mnist", "accuracy") is None, value
+        assert posted(context, "mnist", "accuracy", team="t") is None, value
     with store.write() as connection:
         events.append(connection, [told("mnist", 0.9), told("shop", 0.1)])
-    assert (posted(context, "mnist", "accuracy"), posted(context, "new", "accuracy")) == (0.9, None)
+    assert (posted(context, "mnist", "accuracy", team="t"), posted(context, "new", "accuracy", team="t")) == (0.9, None)
     with store.write() as connection:
         events.append(connection, [told("", 0.5)])
-    assert posted(context, "mnist", "accuracy") == 0.5, "it was posted for whoever wants to know"
+    assert posted(context, "mnist", "accuracy", team="t") == 0.5, "it was posted for whoever wants to know"

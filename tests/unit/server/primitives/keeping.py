@@ -10,10 +10,11 @@ from scanflow.agent.primitive_context import KeptApplication, PrimitiveContext, 
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
+from scanflow.backends.port import JobPlanner
 from scanflow.backends.records import RunRecord, RunStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RunRequest
 from scanflow.errors import NotFoundError
-from scanflow_server.primitives import carry_out
+from scanflow_server.primitives import carry_out, job_planner_of
 
 
 class Remembered:
@@ -55,6 +56,10 @@ class InlineRuns:
 
     def show(self, run: str) -> RunRecord:
         return self._deployer.show(run)
+
+    def job_planner(self) -> JobPlanner:
+        assert isinstance(self._deployer, EmbeddedDeployer)
+        return job_planner_of(self._deployer.batch)
 
     def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         found = self._deployer.runs(limit=limit)

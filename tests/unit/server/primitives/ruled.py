@@ -8,13 +8,13 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.spec import changes
-from scanflow.backends.local.services.spec.service_spec import ServiceSpec, nodes_of
-from scanflow.backends.local.services.state.desired import DesiredState
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.port import LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
+from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord, Shape
+from scanflow.backends.service_spec import ServiceSpec, nodes_of
+from scanflow.backends.service_transitions import applied
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import NotFoundError
 from scanflow.wire import ModelFiles, Revision
@@ -67,8 +67,11 @@ class Ruled:
             return self._keep(made)
         return self._keep(before.requested(definition, replaces=True))
 
-    def services(self) -> list[ServiceRecord]:
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002
         return [self.service(name) for name in sorted(self.stored)]
+
+    def reconcile(self, _record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:  # noqa: ARG002
+        return None
 
     def service(self, name: str) -> ServiceRecord:
         stored = self._stored(name)
@@ -83,7 +86,7 @@ class Ruled:
         observe: ServiceObserver,  # noqa: ARG002
     ) -> ServiceRecord:
         files = None if change.model is None else self.fetch(change.model)
-        return self._keep(changes.applied(self._stored(name), change, files, lambda _name, _version: None, _complete))
+        return self._keep(applied(self._stored(name), change, files, lambda _name, _version: None, _complete))
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         raise NotImplementedError(workflow.name)

@@ -63,6 +63,20 @@ def test_deleting_is_undone_by_deploying_it_as_it_was_cut(served: Online) -> Non
     assert served.record.shape.instances == 4
 
 
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [("http://127.0.0.1:46701", 46701), ("http://gateway:80/shop/serve", None), ("http://gateway", None)],
+)
+def test_a_service_is_deployed_again_at_its_own_port_and_not_at_a_gateways(
+    served: Online, backend: StandIn, monkeypatch: pytest.MonkeyPatch, url: str, port: int | None
+) -> None:
+    record = served.record.model_copy(update={"url": url})
+    monkeypatch.setattr(backend, "service", lambda _name: record)
+    inverse = served("delete_workflow").inverse
+    assert inverse is not None
+    assert inverse.arguments.get("port") == port
+
+
 def test_a_model_is_swapped_in_kept_and_swapped_back(served: Online) -> None:
     done = served("upgrade_workflow", model="models:/mnist/2")
     assert served.record.revisions[0].models == {"cnn": "models:/mnist/2"}
@@ -156,7 +170,7 @@ def test_a_version_is_tried_and_taken_back(served: Online, backend: StandIn) -> 
         ("update_workflow_replica", {}, UsageError, "either a number, instances=4, or what decides it"),
         ("update_workflow_replica", {"instances": True}, UsageError, "instances cannot be True"),
         ("run_workflow", {}, UsageError, "'serve' is of type 'online'"),
-        ("upgrade_workflow", {"parameters": {"a": 1}}, UsageError, "is asked for a workflow of type 'batch'"),
+        ("upgrade_workflow", {"parameters": {"a": 1}}, UsageError, "is for a workflow of type 'batch', and 'serve' is"),
     ],
 )
 def test_what_cannot_be_done_says_so_and_changes_nothing(

@@ -63,8 +63,7 @@ class World(Doing):
     @property
     def state(self) -> Any:
         stored = self.backend.stored.get("serve")
-        nodes = self.applications.application.workflow("serve").services
-        said = [one.replace(affinity=None) if one.affinity == sf.Affinity() else one for one in nodes]  # both say "any"
+        said = self.applications.application.workflow("serve").services
         if stored is None:
             return None, said
         definition = stored.definition

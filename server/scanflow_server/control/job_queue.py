@@ -1,0 +1,69 @@
+"""The queue of MPI jobs, where the backend has none of its own: first come, first served, while the cores are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scanflow.app.quantities import counted, format_memory
+from scanflow.backends.port import JobBudget
+from scanflow.backends.schedule import Budget, Share
+from scanflow.deployer.embedded import EmbeddedDeployer
+from scanflow.errors import NotFoundError
+
+
+class JobQueue:
+    """Which jobs have to wait. What a job takes is asked once, as it stays the same."""
+
+    def __init__(self, deployer: EmbeddedDeployer) -> None:
+        self._deployer = deployer
+        self._shares: dict[str, Share | None] = {}
+
+    def waiting(self, runs: Sequence[tuple[str, bool]]) -> dict[str, str]:
+        """Return what each run waits for that has to; an empty text where it is not entered yet.
+
+        Args:
+            runs: The active ones, as they were requested, each with whether it was begun.
+        """
+        batch = self._deployer.batch
+        if not isinstance(batch, JobBudget):
+            return {}
+        unknown = dict[str, str]()
+        shares = dict[str, Share | None]()
+        for run, _ in runs:
+            try:
+                shares[run] = self._shares[run] if run in self._shares else batch.job_share(run)
+            except NotFoundError:
+                unknown[run] = ""
+        self._shares = shares
+        jobs = [(run, begun, share) for run, begun in runs if (share := shares.get(run)) is not None]
+        return {**unknown, **(waiting_jobs(jobs, batch.job_capacity()) if jobs else {})}
+
+
+def waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) -> dict[str, str]:
+    """Return what each job waits for that has to. Nobody overtakes: behind one that waits, all do. Pure.
+
+    Args:
+        jobs: In the order of requests: the run, whether it was begun, and what it takes.
+        capacity: What there is for all of them.
+    """
+    budget = Budget(capacity.cores, capacity.memory_bytes)
+    held = [run for run, begun, _ in jobs if begun]
+    for _, begun, share in jobs:
+        if begun:
+            budget.hold(share)
+    found: dict[str, str] = {}
+    for run, begun, share in jobs:
+        if begun:
+            continue
+        if not found and budget.take(share):
+            held.append(run)
+            continue
+        others = f"{', '.join(held)} to end"
+        ahead = f"{counted(len(found), 'job')} before it, and {others}" if found else others
+        found[run] = f"{_share_text(share)} of {capacity.cores:g}: {ahead}"
+    return found
+
+
+def _share_text(share: Share) -> str:
+    cores = "1 core" if share.cores == 1 else f"{share.cores:g} cores"
+    return f"{cores} and {format_memory(share.memory_bytes)}" if share.memory_bytes else cores

@@ -1,0 +1,34 @@
+"""A token says what it is for, and events and changes of services whose they are."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from scanflow_server.store.tables import events, operations, tokens
+
+revision = "0010"
+down_revision = "0009"
+
+
+def upgrade() -> None:
+    """Let tokens do what they could: everything. What only an application's name is kept of is its only team's."""
+    for table, names in ((tokens, ("role", "team", "expires")), (operations, ("team",)), (events, ("team",))):
+        for name in names:
+            column = table.c[name]
+            added = sa.Column(name, column.type, nullable=column.nullable, server_default=column.server_default)
+            op.add_column(table.name, added)
+    op.create_index("ix_events_team", "events", ["team"])
+    op.execute(sa.update(tokens).values(role="admin"))
+    op.execute("UPDATE operations SET team = coalesce((SELECT team FROM intents WHERE id = operations.id), '')")
+    for name in ("operations", "events"):
+        team = f"SELECT CASE count(*) WHEN 1 THEN min(team) END FROM applications WHERE name = {name}.app"  # noqa: S608
+        op.execute(f"UPDATE {name} SET team = coalesce(({team}), '') WHERE team = ''")  # noqa: S608
+    # What an action is about is its own team's, and so is what stands in its way.
+    for kind in ("service", "run", "model"):
+        own = f"'{kind}/' || team || substr(place, {len(kind) + 1})"
+        op.execute(f"UPDATE intents SET place = {own} WHERE place LIKE '{kind}/%'")  # noqa: S608
+        theirs = "SELECT place FROM intents WHERE id = fields.intent"
+        op.execute(
+            f"UPDATE fields SET place = ({theirs}) WHERE place LIKE '{kind}/%' AND EXISTS ({theirs})"  # noqa: S608
+        )

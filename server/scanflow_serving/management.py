@@ -1,0 +1,35 @@
+"""What the operator of a pod may ask an instance, on a port of its own: metrics, health and state, never a prediction.
+
+The data plane may ask for a token, which neither Prometheus nor the API server's proxy has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scanflow_serving import documents
+from scanflow_serving.messages import Request, Response
+from scanflow_serving.problems import ProblemError
+from scanflow_serving.routes import ServingApplication
+
+STATE: Final = "/state"
+_SAME: Final = frozenset({"/metrics", "/v2/health/live", "/v2/health/ready", "/healthz", "/readyz"})
+
+
+class Management:
+    """The paths of the management port."""
+
+    def __init__(self, application: ServingApplication) -> None:
+        self._application = application
+
+    async def handle(self, request: Request) -> Response:
+        if request.method not in {"GET", "HEAD"}:
+            return self.refuse(ProblemError(405, "This port is read only.", headers=(("allow", "GET, HEAD"),)))
+        if request.path == STATE:
+            return documents.as_json({**self._application.state(metrics=True), "rss_bytes": documents.rss_bytes()})
+        if request.path in _SAME:
+            return await self._application.handle(request)
+        return self.refuse(ProblemError(404, f"There is no path {request.path[:80]!r} on this port."))
+
+    def refuse(self, problem: ProblemError) -> Response:
+        return problem.response()

@@ -1,0 +1,466 @@
+"""Attacks with a token of the wrong team, or of too small a role, on every route that there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scanflow.agent.records import AgentView
+from scanflow.backends.agents import HostedAgent
+from scanflow.errors import UnavailableError
+from scanflow.home_token import agents_token, home_token
+from scanflow_client.agent_client import entries_of
+from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, may
+from scanflow_server.app import create_app
+from scanflow_server.context import ServerContext
+from scanflow_server.control.agents import AgentsController
+from scanflow_server.label_pages import LabelPages
+from scanflow_server.store import agents, applications, events, intents, labels, operations, runs
+from scanflow_server.store.labels import Wanted
+from scanflow_server.store.operations import OperationRow
+from tests.asking import http_client
+from tests.server import bearer
+from tests.unit.server.answering import a_service
+from tests.unit.server.keeping import stored
+
+HTTP = http_client(timeout=60)
+
+NEEDED: Mapping[Permission, tuple[str, ...]] = {
+    "read": (
+        "GET /runs", "GET /runs/{run}", "GET /runs/{run}/events", "GET /runs/{run}/steps/{step}/outputs",
+        "GET /runs/{run}/tasks/{task}/logs", "GET /services", "GET /services/{name}", "GET /services/{name}/explain",
+        "GET /services/{name}/logs", "GET /operations/{id}", "GET /operations/{id}/events", "GET /applications",
+        "GET /applications/{app}", "GET /events", "GET /events/newest", "GET /agents", "GET /agents/{app}/{agent}",
+        "GET /intents", "GET /intents/{id}", "GET /intents/{id}/why", "GET /labels", "GET /status", "GET /metrics",
+    ),
+    "propose": (
+        "POST /events", "POST /intents", "POST /labels", "POST /labels/{id}", "PATCH /labels",
+        "POST /agents/{app}/{agent}/here",
+    ),
+    "change": (
+        "POST /runs", "POST /runs/plan", "POST /runs/{run}/resume", "POST /runs/{run}/spin", "POST /runs/{run}/stop",
+        "POST /runs/{run}/tasks/{task}/stop", "POST /functions", "POST /services", "PATCH /services/{name}",
+        "DELETE /services/{name}", "PUT /applications/{app}", "PUT /agents/{app}/{agent}",
+        "DELETE /agents/{app}/{agent}",
+    ),
+    "approve": ("POST /intents/{id}/approve", "POST /intents/{id}/refuse", "POST /intents/{id}/revert"),
+    "administer": ("GET /tokens", "POST /tokens", "DELETE /tokens/{name}"),
+}  # fmt: skip
+"""What each route needs. Who adds a route decides here, and below what names its path and what it is sent."""
+
+APP: dict[str, Any] = {
+    "schema": "scanflow/v1",
+    "name": "alpha-app",
+    "team": "alpha",
+    "app_dir": "/nowhere",
+    "workflows": [
+        {"name": "alpha-work", "nodes": [{"kind": "executor", "name": "fit", "mainfile": "fit.py"}]},
+        {
+            "name": "alpha-service",
+            "type": "online",
+            "nodes": [{"kind": "service", "name": "m", "model": "models:/alpha-model/1"}],
+        },
+    ],
+    "agents": [{"name": "alpha-agent", "template": "tracker"}],
+}
+INTENT = {
+    "id": "i9", "app": "alpha-app", "team": "alpha", "agent": "a", "strategy": "s", "primitive": "run_workflow",
+    "arguments": {"workflow": "alpha-work"}, "target": "workflow/alpha-work", "fields": ["running"], "key": "k9",
+    "at": 5.0,
+}  # fmt: skip
+SENT: Mapping[str, Any] = {
+    "POST /events": [{"at": 1.0, "type": "x", "app": "alpha-app", "subject": "s"}],
+    "POST /intents": INTENT,
+    "POST /labels": {"app": "alpha-app", "team": "alpha", "items": [{"id": "alpha-sample"}]},
+    "POST /labels/{id}": {"label": 3},
+    "PATCH /labels": {"labels": [{"id": "alpha-sample", "label": 3}]},
+    "POST /agents/{app}/{agent}/here": {"url": "http://127.0.0.1:9", "pid": 5},
+    "POST /runs": {"application": APP, "workflow": "alpha-work"},
+    "POST /runs/plan": {"application": APP, "workflow": "alpha-work"},
+    "POST /runs/{run}/spin": {"step": "fit"},
+    "POST /functions": {"pickled": "AAAA", "python": "0", "cloudpickle": "0", "scanflow": "0"},
+    "POST /services": {"application": APP, "workflow": "alpha-service"},
+    "PATCH /services/{name}": {"instances": 2},
+    "PUT /applications/{app}": {"application": APP},
+    "PUT /agents/{app}/{agent}": {"application": APP},
+    "POST /intents/{id}/approve": {},
+    "POST /intents/{id}/refuse": {},
+    "POST /intents/{id}/revert": {},
+    "POST /tokens": {"name": "eve", "team": "alpha"},
+}
+SAYS_THE_TEAM = {
+    "POST /intents", "POST /labels", "POST /runs", "POST /runs/plan", "POST /services", "PUT /applications/{app}",
+    "PUT /agents/{app}/{agent}", "POST /tokens",
+}  # fmt: skip
+"""Those whose body says another team: they are refused with 403. All others answer as if nothing were there."""
+
+
+def batch(app: str, team: str) -> dict[str, Any]:
+    step = {"kind": "executor", "name": "fit", "function": "math:sqrt", "parameters": {"x": 1}}
+    return {**APP, "name": app, "team": team, "workflows": [{"name": "alpha-work", "nodes": [step]}], "agents": []}
+
+
+ROUTES = [route for routes in NEEDED.values() for route in routes]
+NAMED = [route for route in ROUTES if "{" in route and route not in SAYS_THE_TEAM]
+
+
+class Two:
+    """A server with a bit of everything of the team alpha, and nothing of the team beta."""
+
+    def __init__(self, context: ServerContext, url: str) -> None:
+        self.context, self.url, self.root = context, url, url.removesuffix("/api/v1")
+        self.home = bearer(str(home_token(context.settings.home)))
+        self._fill()
+
+    def token(self, team: str | None, role: str, **more: Any) -> dict[str, str]:
+        body = {"name": f"{team or 'all'}-{role}", "team": team, "role": role, **more}
+        made = HTTP.post(f"{self.url}/tokens", json=body, headers=self.home)
+        assert made.status_code in {201, 503, 409}, made.text
+        return bearer(made.json()["token"])
+
+    def entered(self, team: str, app: str) -> str:
+        """Return the name of a run that was asked for, and that no controller drives."""
+        made = HTTP.post(f"{self.url}/runs", json={"application": batch(app, team)}, headers=self.home)
+        assert made.status_code == 201, made.text
+        return str(made.json()["name"])
+
+    def ask(self, route: str, headers: dict[str, str], names: Mapping[str, str], **more: Any) -> httpx.Response:
+        method, _, path = route.partition(" ")
+        for name in re.findall(r"{(\w+)}", path):
+            path = path.replace(f"{{{name}}}", names[f"{path.split('/')[1]}.{name}"])
+        address = self.root + path if path == "/metrics" else self.url + path
+        sent = {"json": SENT[route]} if route in SENT else {}
+        return HTTP.request(method, address, headers=headers, **{**sent, **more})
+
+    @property
+    def alphas(self) -> dict[str, str]:
+        return {
+            "runs.run": self.run, "runs.step": "fit", "runs.task": "fit", "services.name": "alpha-service",
+            "operations.id": "deploy-aaaaaaaaaaaa", "applications.app": "alpha-app", "agents.app": "alpha-app",
+            "agents.agent": "alpha-agent", "intents.id": "alpha-intent", "labels.id": "alpha-sample",
+            "tokens.name": "alpha-viewer",
+        }  # fmt: skip
+
+    @property
+    def nobodys(self) -> dict[str, str]:
+        """Names of nothing: what is asked of them is to be answered as what is asked of the alphas'."""
+        others = {name: value.replace("alpha", "omega") for name, value in self.alphas.items()}
+        return others | {"runs.run": "x" * len(self.run), "operations.id": "deploy-bbbbbbbbbbbb"}
+
+    def kept(self) -> list[int]:
+        """Return how many rows there are of everything that could be changed or made."""
+        with self.context.store.read() as connection:
+            return [
+                len(found)
+                for found in (
+                    runs.active(connection),
+                    operations.running(connection),
+                    applications.listed(connection),
+                    agents.listed(connection),
+                    intents.listed(connection),
+                    labels.listed(connection, state="wanted"),
+                    events.after(connection, 0, team="alpha"),
+                )
+            ]
+
+    def _fill(self) -> None:
+        context = self.context
+        whose: dict[str, Any] = {"app": "alpha-app", "team": "alpha"}
+        with context.store.write() as connection:
+            agents.put(connection, app="alpha-app", name="alpha-agent", team="alpha", document=APP, source=None)
+        self.run = self.entered("alpha", "alpha-app")
+        service = a_service("alpha-service", "ready").model_copy(update=whose)
+        context.deployer.services = lambda *_, **__: [service]  # type: ignore[method-assign]
+        context.deployer.service = lambda name: service  # type: ignore[method-assign]
+        made = OperationRow(
+            id="deploy-aaaaaaaaaaaa", kind="deploy", service="alpha-service", **whose, request={}, created=1.0,
+            state="running",
+        )  # fmt: skip
+        with context.store.write() as connection:
+            operations.add(connection, made)
+            applications.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
+            intents.add(connection, stored("alpha-intent", "pending", "approve", **whose, key="alpha"))
+            labels.ask(connection, "alpha-app", [Wanted(id="alpha-sample")], at=1.0, team="alpha")
+            labels.ask(connection, "alpha-app", [Wanted(id="alpha-other")], at=1.0)
+            events.tell(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    HTTP.close()
+
+
+@pytest.fixture
+def two(context: ServerContext, url: str) -> Two:
+    return Two(context, url)
+
+
+def test_every_route_is_among_those_that_are_attacked(context: ServerContext) -> None:
+    described = create_app(context, control=False).openapi()["paths"]
+    routes = {
+        f"{method.upper()} {path.removeprefix('/api/v1')}" for path, methods in described.items() for method in methods
+    }
+    assert routes - {"GET /healthz", "GET /readyz"} == set(ROUTES)
+    for path, methods in described.items():
+        for method, route in methods.items():
+            name = f"{method.upper()} {path.removeprefix('/api/v1')}"
+            assert not route.get("requestBody", {}).get("required") or name in SENT, f"{name} is sent something"
+
+
+@pytest.mark.parametrize("role", list(PERMISSIONS))
+def test_each_role_is_let_do_what_it_may_and_nothing_else(two: Two, role: Any) -> None:
+    headers, before = two.token(None, role), two.kept()
+    for permission, routes in NEEDED.items():
+        allowed = permission in PERMISSIONS[role]
+        for route in routes:
+            if allowed and permission != "read":
+                continue  # it would be done
+            found = two.ask(route, headers, two.nobodys)
+            assert (found.status_code != 403) is allowed, (route, found.text)
+            assert allowed or "scanflow token make" in found.json()["detail"], "it says who can change that"
+    assert two.kept() == before
+
+
+def test_what_another_team_has_is_answered_as_what_is_not_there(two: Two) -> None:
+    headers, before = two.token("beta", "admin"), two.kept()
+    for route in NAMED:
+        found = two.ask(route, headers, two.alphas)
+        assert found.status_code == 404, (route, found.text)
+        told = found.text
+        for name, value in two.alphas.items():
+            told = told.replace(value, two.nobodys[name])
+        assert "alpha" not in told, route
+        if "here" not in route:  # an agent that is nobody's may say where it is
+            assert two.ask(route, headers, two.nobodys).text == told, route
+    assert two.kept() == before
+
+
+def test_no_list_tells_of_another_team(two: Two) -> None:
+    beta, alpha = two.token("beta", "admin"), two.token("alpha", "admin")
+    for route in [one for one in NEEDED["read"] + NEEDED["administer"] if one.startswith("GET") and "{" not in one]:
+        theirs, own = two.ask(route, beta, {}), two.ask(route, alpha, {})
+        assert "alpha" not in theirs.text, route
+        if route == "GET /metrics":
+            assert {theirs.status_code, own.status_code} == {403}
+        else:
+            assert "alpha" in own.text, f"{route}: its own team sees it"
+        if route == "GET /status":
+            counts = [set(found.json()["counts"].values()) for found in (theirs, own)]
+            assert (counts[0], theirs.json()["home"], theirs.json()["database"]) == ({0}, "", "")
+            assert 0 not in counts[1]
+
+
+@pytest.mark.parametrize("route", ["PATCH /labels", "POST /labels/{id}"])
+def test_what_another_team_wants_labelled_is_not_labelled(two: Two, route: str) -> None:
+    found = two.ask(route, two.token("beta", "editor"), two.alphas)
+    assert found.status_code == 404
+    with two.context.store.read() as connection:
+        assert labels.listed(connection, state="given") == []
+
+
+def test_what_says_another_team_is_refused_before_anything_is_made(two: Two) -> None:
+    headers, before = two.token("beta", "admin"), two.kept()
+    for route in sorted(SAYS_THE_TEAM):
+        found = two.ask(route, headers, two.alphas)
+        assert (found.status_code, found.json()["type"]) == (403, "urn:scanflow:error:ForbiddenError"), route
+        assert "'beta'" in found.json()["detail"]
+    assert two.kept() == before
+
+
+@pytest.mark.parametrize("filters", [{"team": "alpha"}, {"app": "alpha-app"}, {"app": "alpha-app", "team": "alpha"}])
+def test_no_filter_leads_to_another_team_s_things(two: Two, filters: dict[str, str]) -> None:
+    headers = two.token("beta", "viewer")
+    for path in ("runs", "intents", "labels"):
+        assert HTTP.get(f"{two.url}/{path}", params=filters, headers=headers).json() == []
+    if "team" not in filters:
+        assert HTTP.get(f"{two.url}/events", params=filters, headers=headers).json() == []
+    found = HTTP.get(f"{two.url}/applications/alpha-app", params=filters, headers=headers)
+    assert found.status_code in {404, 422}
+
+
+def test_the_newest_run_is_the_team_s_own(two: Two) -> None:
+    beta = two.token("beta", "viewer")
+    assert HTTP.get(f"{two.url}/runs/@latest", headers=beta).status_code == 404
+    own = two.entered("beta", "b")
+    two.entered("alpha", "alpha-app")
+    assert HTTP.get(f"{two.url}/runs/@latest", headers=beta).json()["name"] == own
+    assert HTTP.get(f"{two.url}/runs/@latest-1", headers=beta).status_code == 404
+
+
+def test_a_run_of_one_s_own_takes_no_application_of_another_team(two: Two) -> None:
+    beta, own = two.token("beta", "editor"), two.entered("beta", "b")
+    for what, more in (("resume", {}), ("spin", {"step": "fit"})):
+        sent = HTTP.post(f"{two.url}/runs/{own}/{what}", json={"application": APP, **more}, headers=beta)
+        assert sent.status_code == 403, sent.text
+
+
+def test_a_key_that_another_team_has_used_tells_nothing(two: Two) -> None:
+    mine = batch("mine", "beta")
+    key = {"idempotency-key": "one"}
+    ours = two.token("alpha", "editor") | key
+    first = HTTP.post(f"{two.url}/runs", json={"application": {**mine, "team": "alpha"}}, headers=ours)
+    assert first.status_code == 201, first.text
+    beta = two.token("beta", "editor")
+    theirs = HTTP.post(f"{two.url}/runs", json={"application": mine}, headers=beta | key)
+    assert (theirs.status_code, theirs.json()["team"]) == (201, "beta")
+    assert HTTP.post(f"{two.url}/runs", json={"application": mine}, headers=beta | key).json() == theirs.json()
+    forged = HTTP.post(f"{two.url}/runs", json={"application": mine}, headers=beta | {"idempotency-key": "team/x"})
+    assert forged.status_code == 422
+
+
+def test_the_name_of_another_team_s_service_is_taken_and_no_more_is_said(two: Two) -> None:
+    taken = {**APP, "name": "mine", "team": "beta", "agents": []}
+    body = {"application": taken, "workflow": "alpha-service"}
+    found = HTTP.post(f"{two.url}/services", json=body, headers=two.token("beta", "editor"))
+    assert (found.status_code, "taken" in found.text, "alpha-app" in found.text) == (422, True, False)
+
+
+def test_another_team_s_service_is_no_backup(two: Two) -> None:
+    mine = a_service("mine", "ready").model_copy(update={"team": "beta"})
+    others = two.context.deployer.services()
+    two.context.deployer.services = lambda *_, **__: [mine, *others]  # type: ignore[method-assign]
+    sent = {"json": {"backup": "alpha-service"}, "headers": two.token("beta", "editor")}
+    found = HTTP.patch(f"{two.url}/services/mine", **sent)  # type: ignore[arg-type]
+    assert (found.status_code, "alpha-service" in found.text) == (404, True)
+
+
+def test_what_one_team_tells_another_does_not_hear(two: Two) -> None:
+    told = HTTP.post(f"{two.url}/events", json=SENT["POST /events"], headers=two.token("beta", "agent")).json()
+    alpha = HTTP.get(f"{two.url}/events", headers=two.token("alpha", "viewer")).json()
+    assert told[0]["id"] not in [one["id"] for one in alpha], "not even under the name of its application"
+    stream = {"accept": "text/event-stream"} | two.token("beta", "viewer")
+    with HTTP.stream("GET", f"{two.url}/events?seen=true", headers=stream) as reply:
+        lines = reply.iter_lines()
+        first = [next(lines) for _ in range(3)]
+    assert "alpha-thing" not in "".join(first)
+    assert f"id: {told[0]['id']}" in first
+
+
+def test_an_open_stream_tells_nothing_more_when_its_token_is_revoked(two: Two) -> None:
+    headers, agent = two.token("alpha", "viewer"), two.token("alpha", "agent")
+    with HTTP.stream("GET", f"{two.url}/events", headers=headers | {"accept": "text/event-stream"}) as reply:
+        blocks = reply.iter_text()
+        assert "alpha-thing" in "".join(next(blocks) for _ in range(2))
+        HTTP.delete(f"{two.url}/tokens/alpha-viewer", headers=two.home).raise_for_status()
+        told = [{"at": 1.0, "type": "x", "app": "alpha-app", "subject": "later"}]
+        HTTP.post(f"{two.url}/events", json=told, headers=agent).raise_for_status()
+        with pytest.raises(httpx.RemoteProtocolError):  # it is cut off
+            assert not any("later" in block for block in blocks)
+
+
+def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
+    shown: dict[str, str] = {}
+    for team, role in (("alpha", "viewer"), ("beta", "editor")):
+        token = two.token(team, role)["authorization"].removeprefix("Bearer ")
+        with http_client(base_url=two.root, follow_redirects=True, headers={"origin": two.root}, timeout=60) as browser:
+            shown[team] = browser.post("/labels/login", data={"token": token}).text
+            key = {"app": "alpha-app", "team": "alpha", "id": "alpha-sample"}
+            given = browser.post("/labels", data={**key, "label": "3"})
+            assert given.status_code == (403 if team == "alpha" else 404), given.text
+            if team == "beta":
+                assert browser.get("/labels", params=key).status_code == 404
+                assert browser.get("/labels/picture", params=key).status_code == 404
+    assert ("alpha-sample" in shown["alpha"], "alpha-" in shown["beta"]) == (True, False)
+    pages = LabelPages(_nothing, context=two.context, callers=_nobody)
+    paths = {route.path for route in pages.routes}
+    assert paths == {"/labels", "/labels/picture", "/labels/login", "/labels/logout"}, "each is attacked here"
+
+
+async def _nothing(*_: Any) -> None:
+    return None
+
+
+async def _nobody(_token: str) -> TokenHolder | None:
+    return None
+
+
+def test_an_admin_of_a_team_gives_no_more_than_it_has(two: Two) -> None:
+    alpha, beta = two.token("alpha", "admin"), two.token("beta", "admin")
+    for team in ("alpha", None, "beta"):
+        body = {"name": f"eve-{team or 'own'}", "team": team, "role": "admin"}
+        made = HTTP.post(f"{two.url}/tokens", json=body, headers=beta)
+        assert made.status_code == (403 if team == "alpha" else 201)
+        assert team == "alpha" or made.json()["team"] == "beta"
+    assert {one["team"] for one in HTTP.get(f"{two.url}/tokens", headers=beta).json()} == {"beta"}
+    assert HTTP.delete(f"{two.url}/tokens/alpha-admin", headers=beta).status_code == 404
+    assert HTTP.delete(f"{two.url}/tokens/home", headers=beta).status_code == 404
+    assert HTTP.get(f"{two.url}/status", headers=alpha).status_code == 200
+
+
+def test_a_token_is_not_valid_any_more_when_it_has_expired(two: Two) -> None:
+    headers = two.token("beta", "viewer", expires_s=60)
+    assert HTTP.get(f"{two.url}/runs", headers=headers).status_code == 200
+    now = two.context.clock()
+    two.context.clock = lambda: now + 61
+    assert HTTP.get(f"{two.url}/runs", headers=headers).status_code == 401
+
+
+def test_an_agent_s_token_reaches_its_own_team_alone_and_is_no_editor_s(two: Two) -> None:
+    home = str(home_token(two.context.settings.home))
+    agent = bearer(agents_token(home, "alpha-app", "alpha"))
+    assert two.ask("GET /runs/{run}", agent, two.alphas).status_code == 200
+    assert two.ask("POST /agents/{app}/{agent}/here", agent, two.alphas).status_code == 204
+    assert two.ask("POST /intents", agent, {}).status_code == 200
+    for route in (*NEEDED["change"], *NEEDED["approve"], *NEEDED["administer"]):
+        assert two.ask(route, agent, two.alphas).status_code == 403, route
+    own = two.entered("beta", "b")
+    assert two.ask("GET /runs/{run}", agent, {**two.alphas, "runs.run": own}).status_code == 404
+    for app, team in (("alpha-app", "beta"), ("b", "beta")):
+        stranger = bearer(agents_token(home, app, team))
+        assert two.ask("GET /runs", stranger, {}).status_code == 401, "it has no agents"
+
+
+def test_what_hosts_an_agent_is_given_the_agent_s_own_token(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosted: list[HostedAgent] = []
+    monkeypatch.setattr(two.context.agents, "start", lambda one, **_: hosted.append(one))
+    AgentsController(two.context).tick()
+    (given,) = [one.token.get_secret_value() for one in hosted if one.token is not None]
+    home = str(home_token(two.context.settings.home))
+    assert (given == agents_token(home, "alpha-app", "alpha"), home in str(hosted[0])) == (True, False)
+
+
+@pytest.mark.parametrize("where", ["home", "later", "secrets", "around"])
+def test_a_server_on_a_cluster_hands_none_of_its_files_to_a_team(two: Two, tmp_path: Path, where: str) -> None:
+    home = two.context.settings.home
+    library = two.context.settings.library.model_copy(update={"backend": "kubernetes"})
+    two.context.settings = two.context.settings.model_copy(update={"library": library})
+    beta, folder = (
+        two.token("beta", "editor"),
+        {"home": home, "later": home / "runs/new", "secrets": tmp_path}.get(where),
+    )
+    given = str(folder or home / ".." / "..")
+    for body in ({"app_dir": given}, {"app_dir": "/nowhere/at/all"}):
+        source = {"source": given} if "nowhere" in body["app_dir"] else {}
+        app = {"application": {**batch("mine", "beta"), **body}, **source}
+        found = HTTP.put(f"{two.url}/applications/mine", json=app, headers=beta)
+        assert (found.status_code, "SCANFLOW_TEAM_FOLDERS" in found.text) == (403, True), given
+    two.context.settings = two.context.settings.model_copy(update={"team_folders": f"/x:{tmp_path}"})
+    app = {"application": {**batch("mine", "beta"), "app_dir": str(tmp_path)}}
+    assert HTTP.put(f"{two.url}/applications/mine", json=app, headers=beta).status_code == 200
+
+
+def test_an_agent_elsewhere_is_sent_no_token(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANFLOW_TOKEN", "secret")
+    asked: list[str] = []
+    monkeypatch.setattr("httpx.Client.get", lambda _, url: asked.append(url))
+    evil = AgentView(name="a", app="b", team="t", state="running", url="http://evil.example:80", restarts=0)
+    with pytest.raises(UnavailableError, match="not on this machine"):
+        list(entries_of(evil))
+    assert asked == []
+
+
+def test_why_a_caller_may_not_says_who_can_help() -> None:
+    ada = TokenHolder("ada", "viewer", "vision")
+    assert may(ada, "read", "vision") is None
+    said = may(ada, "change", "vision")
+    assert said is not None
+    assert "the role 'editor'" in said
+    assert "--team vision --role editor" in said
+    assert "all teams" in str(may(ada, "read", None))
+    assert may(TokenHolder("root", "admin"), "administer", None) is None

@@ -1,0 +1,94 @@
+"""Of several servers one acts: a lease is taken by one, kept, released, and lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from scanflow.backends.memory import Memory
+from scanflow.backends.port import Lease
+from scanflow.errors import UnavailableError
+from scanflow_server.leading import DEADLINE_S, LeaseRenewal, acquire
+from tests.waiting import until
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Place:
+    """A backend's leases, and a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.backend = Memory(clock=self.clock)
+
+    def lease(self, holder: str) -> Lease:
+        return self.backend.lease("servers", holder=holder, duration_s=15.0)
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def test_a_second_server_acts_once_the_first_has_ended(place: Place) -> None:
+    first, second, never = place.lease("a"), place.lease("b"), threading.Event()
+    assert acquire(first, never)
+    renewal = LeaseRenewal(first, clock=place.clock, period_s=0.01)
+    renewal.start()
+    took: list[bool] = []
+    waiting = threading.Thread(target=lambda: took.append(acquire(second, never, period_s=0.01)))
+    waiting.start()
+    for _ in range(20):  # twice as long as a lease lasts
+        place.clock.now += 1.5
+        until(lambda: renewal.kept_at == place.clock.now, "it was kept")
+    waiting.join(0.05)
+    assert (took, first.take(), second.take()) == ([], True, False)
+    renewal.stop()
+    waiting.join(30)
+    assert (took, first.take()) == ([True], False)
+
+
+def test_a_server_that_is_asked_to_end_while_it_stands_by_never_acts(place: Place) -> None:
+    assert place.lease("a").take()
+    asked = threading.Event()
+    asked.set()
+    assert not acquire(place.lease("b"), asked)
+
+
+def test_a_server_whose_lease_another_has_ends_at_once(place: Place) -> None:
+    lost = threading.Event()
+    lease = place.lease("a")
+    assert lease.take()
+    place.clock.now = 16.0  # it was stopped for so long, as a machine that sleeps
+    assert place.lease("b").take()
+    renewal = LeaseRenewal(lease, lost=lost.set, clock=place.clock, period_s=0.01)
+    renewal.start()
+    until(lost.is_set, "it ended")
+    renewal.stop()
+    assert place.lease("b").take(), "what is another's is not released"
+
+
+class _Hangs:
+    def take(self) -> bool:
+        raise UnavailableError("The API server does not answer")
+
+    def release(self) -> None:
+        raise UnavailableError("The API server does not answer")
+
+
+def test_a_server_that_cannot_keep_its_lease_ends_before_another_may_take_it(place: Place) -> None:
+    lost = threading.Event()
+    renewal = LeaseRenewal(_Hangs(), lost=lost.set, clock=place.clock, period_s=0.01)
+    renewal.start()
+    place.clock.now = DEADLINE_S
+    assert not lost.wait(0.1)
+    place.clock.now = DEADLINE_S + 0.1
+    until(lost.is_set, "it ended")
+    renewal.stop()
