@@ -247,7 +247,7 @@ class AgentHost:
 
     async def _is_met(self, client: DeliveryClient, url: str) -> bool:
         try:
-            await client.here(url, os.getpid())
+            await client.here(url, os.getpid(), self.reports())
         except UnavailableError as error:
             self._met = False
             _log.info("the server does not answer: %s", error)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.errors import MissingExtraError
-from scanflow.home_token import ensure_home_token
+from scanflow.home_token import ensure_home_token, home_token
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.transport.async_client import AsyncClient
 from scanflow.transport.server_client import ServerClient
@@ -94,8 +94,14 @@ def build(
 
 
 def token_of(spec: AgentSpec) -> str:
-    """Return the home's token, which lets the agent in at its server and at other agents, and others in at it."""
+    """Return what lets the agent in at its server and at the other agents of its application."""
     return spec.token or os.environ.get("SCANFLOW_TOKEN") or ensure_home_token(Path(spec.home))
+
+
+def tokens_of(spec: AgentSpec) -> set[str]:
+    """Return what lets others in at the agent: its own token, and the home's where it shares that folder."""
+    home = home_token(Path(spec.home))
+    return {token_of(spec), *([] if home is None else [home])}
 
 
 def _tracker(spec: AgentSpec) -> KnowledgeBase | None:

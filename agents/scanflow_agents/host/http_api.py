@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 _Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=500)]
 
 
-def make_api(host: AgentHost, *, token: str) -> FastAPI:
+def make_api(host: AgentHost, *, tokens: Collection[str], hosts: Collection[str] = ()) -> FastAPI:
+    """``tokens``: any of them lets in. ``hosts``: names beside loopback's under which it may be reached."""
     api = FastAPI(title=f"Scanflow agent {host.agent}", docs_url=None, redoc_url=None)
     api.add_exception_handler(Exception, _refuse)
     for kind in (RequestValidationError, HTTPException, InvalidError, NotFoundError, UnavailableError):
@@ -71,9 +72,10 @@ def make_api(host: AgentHost, *, token: str) -> FastAPI:
         return await asyncio.to_thread(host.state.journal, after=after, limit=limit, kind=kind)
 
     async def owner(sent: str) -> str | None:
-        return "home" if hmac.compare_digest(sent.encode(), token.encode()) else None
+        known = [hmac.compare_digest(sent.encode(), token.encode()) for token in tokens]
+        return "known" if any(known) else None
 
-    api.add_middleware(RequestGuard, authenticate=owner, open_paths=("/healthz",), json_only=True)
+    api.add_middleware(RequestGuard, hosts=hosts, authenticate=owner, open_paths=("/healthz",), json_only=True)
     return api
 
 

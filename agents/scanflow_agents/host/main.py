@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import stamina
 
@@ -58,7 +59,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 async def _serve(folder: Path, spec: AgentSpec) -> int:
-    from scanflow_agents.host.assembly import build, token_of
+    from scanflow_agents.host.assembly import build, tokens_of
     from scanflow_agents.host.http_api import make_api, quiet_server
 
     loop = asyncio.get_running_loop()
@@ -74,9 +75,10 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
 
     report_trouble(None)
     host, closing = build(folder, spec, clock=time.time, report_trouble=report_trouble)
-    with _listener(spec.port) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = quiet_server(make_api(host, token=token_of(spec)))
+    with _listener(spec.host, spec.port) as listener:
+        url = spec.url or f"http://{spec.host}:{listener.getsockname()[1]}"
+        name = urlsplit(url).hostname or ""
+        server = quiet_server(make_api(host, tokens=tokens_of(spec), hosts=(name,)))
         host.start(url)
         await host.state.writer.settled()
         api = loop.create_task(server.serve([listener]))
@@ -95,9 +97,9 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
         return 0 if ending.is_set() else 1
 
 
-def _listener(port: int) -> socket.socket:
+def _listener(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server(("127.0.0.1", port), backlog=128)
+        return socket.create_server((host, port), backlog=128)
     except OSError as error:
         raise InvalidError(f"The port {port} cannot be listened on: {error}. Give another, or 0 for any.") from error
 

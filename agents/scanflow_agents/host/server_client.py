@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from scanflow.agent.records import Event
+from scanflow.agent.records import Event, SensorReport
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.transport.async_client import AsyncClient
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
@@ -55,8 +55,9 @@ class DeliveryClient:
             await to.close()
             raise
 
-    async def here(self, url: str, pid: int) -> None:
-        await self._connected.ask("POST", f"{self._path(self._agent)}/here", {"url": url, "pid": pid})
+    async def here(self, url: str, pid: int, sensors: Sequence[SensorReport]) -> None:
+        told = [one.model_dump(mode="json") for one in sensors]
+        await self._connected.ask("POST", f"{self._path(self._agent)}/here", {"url": url, "pid": pid, "sensors": told})
 
     async def tell(self, events: list[Event]) -> None:
         await self._connected.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])

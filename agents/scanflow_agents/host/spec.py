@@ -29,7 +29,13 @@ class AgentSpec(BaseModel):
 
     token: str | None = None
     port: int = Field(default=0, ge=0, le=65535)
-    """Where it listens on loopback. 0: any."""
+    """Where it listens. 0: any."""
+
+    host: str = "127.0.0.1"
+    """The address that it listens on. Whoever hosts it elsewhere sees to who can reach it there."""
+
+    url: str | None = None
+    """Where others find it. None: at the address that it listens on."""
 
     home: str
     """The home folder, where the embedded tracker is."""

@@ -2,8 +2,9 @@
 
 Notes are tracked runs of the application with a tag ``scanflow.kind``. ``checked``: a detection was made use of, with
 the time up to which predictions were looked at. ``labels``: a file of labelled points, to learn from. ``learnt``: a
-training run that ended well, and the labels it was given, if any. A note is written after what it tells of: what was
-cut off before is done again, and doing it again changes nothing.
+training run that ended well, and the labels it was given, if any. ``changed``: a stream had changed, with the time up
+to which it was read. A note is written after what it tells of: what was cut off before is done again, and doing it
+again changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scanflow.knowledge.records import TrackedRun
 from scanflow_agents.host.sensor_state import AHEAD_S
 from scanflow_agents.templates.control_plane import RECENT, control_plane_of, newest_runs, tracker_of
 
-Kind = Literal["checked", "labels", "learnt"]
+Kind = Literal["checked", "labels", "learnt", "changed"]
 
 KIND = "scanflow.kind"
 OF_RUN = "scanflow.run"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Literal
 
 from scanflow.agent.context import Context
@@ -20,6 +22,7 @@ MOST_LABELS = 10_000
 """How many the server is asked for at once."""
 
 _PIECE = 1000
+_LABELS = 250  # each takes the server some milliseconds, in which nobody else writes
 
 
 class ControlPlane:
@@ -70,10 +73,16 @@ class ControlPlane:
             found += self._server.post("/labels", body, key=f"{app}/{team}/{piece[0]['id']}/{len(piece)}")
         return found
 
-    def give_label(self, app: str, id: str, label: JSON, *, by: str, team: str | None = None) -> None:
-        """Label an item; the same label again changes nothing."""
-        body = {"app": app, "team": team, "label": label, "via": by}
-        self._server.post(path_of("labels", id), body, key=f"{app}/{team or ''}/{id}/{by}")
+    def give_labels(self, app: str, labels: Mapping[str, JSON], *, by: str, team: str | None = None) -> None:
+        """Label items by their ids; the same label again changes nothing.
+
+        Of some at a time all are taken, or none where one cannot be.
+        """
+        pairs = [{"id": id, "label": label} for id, label in labels.items()]
+        for start in range(0, len(pairs), _LABELS):
+            piece = pairs[start : start + _LABELS]
+            body = {"app": app, "team": team, "via": by, "labels": piece}
+            self._server.patch("/labels", body, key=sha256(json.dumps(body).encode()).hexdigest())
 
     def actions(
         self,
@@ -116,7 +125,7 @@ def control_plane_of(context: Context) -> ControlPlane:
 
 
 def tell(context: Context, type: str, subject: str, **data: JSON) -> None:
-    """Tell of something that the agent found out: ``drift.found``, ``model.judged``. See :mod:`scanflow.agent.told`."""
+    """Tell of something that the agent found out: ``drift.found``, ``model.judged``."""
     about = {"agent": context.agent, **data}
     control_plane_of(context).tell(Event(at=context.clock(), type=type, app=context.app, subject=subject, data=about))
 

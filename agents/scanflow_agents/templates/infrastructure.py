@@ -62,8 +62,9 @@ def declare_failover(service: str, backup: str, options: PlacementOptions, *, li
     @sensor(sf.any_of(unready, sf.every(seconds=options.watch_interval_s)))
     def service_health(context: Context) -> dict[str, Any]:
         """Look how the service and its backup are, and for how long each look has found them so."""
-        control_plane, now = control_plane_of(context), context.clock()
-        found = {one.name: one for one in control_plane.services()}
+        # Before the services: they show what came of those that have ended.
+        deployed, retired = acted_on(context, FAILOVER), acted_on(context, RETIREMENT)
+        found, now = {one.name: one for one in control_plane_of(context).services()}, context.clock()
         record, spare = found.get(service), found.get(backup)
         down, ready = record is not None and is_down(record), record is not None and record.state == "ready"
         looks.append(down)
@@ -76,7 +77,11 @@ def declare_failover(service: str, backup: str, options: PlacementOptions, *, li
             "looks": sum(looks),
             "backup": spare is not None,
             "ready_s": max(0.0, now - since["ready"]),
-            "keep_s": None if spare is None or not ready else _kept_for(context, spare, options.backup_keep_s),
+            "keep_s": None
+            if spare is None or not ready
+            else keep_s(spare, deployed, retired, options.backup_keep_s, now),
+            # To want that again, which is done or will be, would do it twice.
+            "changing": any(one.state in {"pending", "running"} for one in (*deployed, *retired)),
         }
 
     Strategy(
@@ -87,6 +92,7 @@ def declare_failover(service: str, backup: str, options: PlacementOptions, *, li
             and found["looks"] >= AGREEING
             and found["down_s"] >= options.backup_after_s
             and not found["backup"]
+            and not found["changing"]
         ),
         then=do.deploy_workflow(backup),
         autonomy=options.autonomy,
@@ -95,8 +101,9 @@ def declare_failover(service: str, backup: str, options: PlacementOptions, *, li
     Strategy(
         name=RETIREMENT,
         when=service_health,
-        if_=lambda found: found["keep_s"] is not None and found["ready_s"] >= found["keep_s"],
+        if_=lambda found: found["keep_s"] is not None and found["ready_s"] >= found["keep_s"] and not found["changing"],
         then=do.update_workflow_replica(backup, instances=0) if linked else do.delete_workflow(backup),
+        priority=10,  # that of what deployed it, which owns whether it runs
         cool_down=options.backup_keep_s,
         autonomy=options.autonomy,
         hysteresis=options.backup_keep_s,
@@ -122,11 +129,6 @@ def keep_s(
         return None
     lately = sum(one.state == "succeeded" and (one.ended or 0.0) > now - DAY_S for one in retired)
     return float(least_s * 2 ** min(lately, 10))
-
-
-def _kept_for(context: Context, backup: ServiceRecord, least_s: float) -> float | None:
-    deployed, retired = acted_on(context, FAILOVER), acted_on(context, RETIREMENT)
-    return keep_s(backup, deployed, retired, least_s, context.clock())
 
 
 def is_down(record: ServiceRecord) -> bool:

@@ -22,7 +22,7 @@ from scanflow.knowledge.port import KnowledgeBase
 from scanflow.loading import find_file
 from scanflow.modules import load_function
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.control_plane import RECENT, control_plane_of, tell, tracker_of
+from scanflow_agents.templates.control_plane import RECENT, control_plane_of, tracker_of
 
 Labeller: TypeAlias = Callable[[list[dict[str, Any]], Context], Mapping[str, JSON]]
 """Takes things of the queue (``id``, ``run``, ``data``, ``guess``, ``score``) and returns labels by id; it may leave
@@ -133,12 +133,10 @@ class SharedLabeller:
             raise InvalidError(f"The labeller {locator!r} cannot be used: {error}") from error
 
     def label_waiting(self, context: Context) -> dict[str, Any]:
-        """Have everything labelled that waits for a label, and tell how much was. Raises whatever the labeller does."""
+        """Have everything labelled that waits for a label. Raises whatever the labeller does."""
         with self._one_at_a_time:
             waiting = control_plane_of(context).labels(context.app, state="wanted", team=context.team)
             count = self._label(context, [dict(one) for one in waiting]) if waiting else 0
-            if count:
-                tell(context, "labels.given", "labels", count=count, by=f"labeller {self.locator}")
         return {"wanted": len(waiting), "labelled": count}
 
     def _label(self, context: Context, waiting: list[dict[str, Any]]) -> int:
@@ -149,11 +147,11 @@ class SharedLabeller:
             raise InvalidError(f"{who} returned {short(answer)}. Return a mapping from ids to labels.")
         if strange := [id for id in answer if id not in known]:
             raise InvalidError(f"{who} labelled {short(strange[0])}, which it was not asked for.")
-        given = {str(id): label for id, label in answer.items() if label is not None}
-        for id, label in given.items():
-            value = plain(_number(label), f"The label of {id!r}")
-            by = f"labeller {self.locator}"
-            control_plane_of(context).give_label(context.app, id, value, by=by, team=context.team)
+        given = {
+            str(id): plain(_number(label), f"The label of {id!r}") for id, label in answer.items() if label is not None
+        }
+        by = f"labeller {self.locator}"
+        control_plane_of(context).give_labels(context.app, given, by=by, team=context.team)
         return len(given)
 
 

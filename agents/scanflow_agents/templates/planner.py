@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import Field
@@ -47,6 +47,9 @@ from scanflow_agents.templates.options import (
     takes,
     workflow_named,
 )
+
+MOST_WAITS = 10
+"""So many intervals the planner waits at most for labels that still come."""
 
 
 class PlannerOptions(
@@ -109,11 +112,31 @@ def declare(app: Application, agent: Agent) -> None:
         spreading.declare_spreading(service_named(app, agent, options.service).name, options.spread_affinity, options)
 
 
+@dataclass
+class Coming:
+    """Whether labels still come: who labels goes on, and a model trained meanwhile would be evaluated once more."""
+
+    patience_s: float
+    count: int = 0
+    since: float | None = None
+    """When it began to wait."""
+
+    def waits(self, count: int, *, more: bool, now: float) -> bool:
+        """Say whether to wait, with ``count`` labels given: some came since it was asked, and ``more`` are wanted."""
+        came, self.count = count > self.count, count
+        if not (came and more):
+            self.since = None
+            return False
+        self.since = now if self.since is None else self.since
+        return now - self.since < self.patience_s
+
+
 def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None:
     least = options.min_picked
     seen: dict[str, frozenset[str]] = {}
     asked = [-math.inf]
     told: set[tuple[int, int]] = set()
+    coming = Coming(patience_s=MOST_WAITS * options.interval_s)
 
     def tell_accuracy(context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
         now = realised(points)
@@ -144,7 +167,11 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None
         unseen = [one for one in given if one["id"] not in learnt]
         if champion is not None:
             tell_accuracy(context, champion, unseen)
-        if len(new) >= least and busy is None and champion is not None:
+        enough = len(new) >= least and busy is None and champion is not None
+        wanted = control_plane_of(context).labels(context.app, state="wanted", team=context.team) if enough else []
+        if coming.waits(len(given), more=len(wanted) > 0, now=context.clock()):
+            return found | {"busy": "labels are coming"}
+        if enough and champion is not None:
             if options.retrain_when != "drift":
                 found["costs"] = loss_of(context, options, champion, unseen)
                 if not found["costs"]["too_much"]:

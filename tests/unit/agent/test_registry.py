@@ -107,6 +107,21 @@ def test_modules_import_each_other_with_and_without_a_dot(tmp_path: Path) -> Non
     assert declared.sensor("count")() == 7
 
 
+def test_files_that_are_links_into_a_folder_with_dots_are_loaded_as_a_cluster_mounts_them(tmp_path: Path) -> None:
+    mounted = tmp_path / "..2026_01_31"
+    (mounted / "agents").mkdir(parents=True)
+    (mounted / "agents" / "rules.py").write_text("LEAST = 3\n")
+    (mounted / "agents" / "sensors.py").write_text(
+        "from scanflow import every\nfrom scanflow.agent.sensors.sensor import sensor\nfrom .rules import LEAST\n"
+        "@sensor(every(seconds=1))\ndef look(): return LEAST\n"
+    )
+    (tmp_path / "..data").symlink_to(mounted.name)
+    (tmp_path / "agents").symlink_to("..data/agents")
+    agent = sf.Agent(name="tracker", modules=["agents/sensors.py"])
+    declared = load_agent(sf.Application(name="x", app_dir=tmp_path, agents=[agent]), "tracker")
+    assert [one.name for one in declared.sensors] == ["look"]
+
+
 def test_two_agents_of_one_file_get_their_own_sensors(tmp_path: Path) -> None:
     text = """
         import scanflow as sf

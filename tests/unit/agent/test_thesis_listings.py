@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,8 @@ from scanflow.agent.registry import load_agent
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.runs import Run
 from scanflow.agent.sensors.sensor import SensorFunction
+from tests.thesis import LISTINGS
 from tests.unit.agent.agents_made import Kept, context
-
-LISTINGS = Path(__file__).parent / "listings"
 
 
 @pytest.fixture(scope="module")

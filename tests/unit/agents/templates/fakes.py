@@ -83,10 +83,11 @@ class FakeControlPlane(ControlPlane):
             self.queue.setdefault(str(one["id"]), {**one, "app": app, "team": team, "state": "wanted"}) for one in items
         ]
 
-    def give_label(self, app: str, id: str, label: JSON, *, by: str, team: str | None = None) -> None:
-        if id not in self.queue or (team is not None and self.queue[id]["team"] not in {team, ""}):
+    def give_labels(self, app: str, labels: Mapping[str, JSON], *, by: str, team: str | None = None) -> None:
+        if any(id not in self.queue or (team and self.queue[id]["team"] not in {team, ""}) for id in labels):
             raise NotFoundError("not wanted")
-        self.queue[id] = {**self.queue[id], "state": "given", "label": label, "by": by, "app": app}
+        for id, label in labels.items():
+            self.queue[id] = {**self.queue[id], "state": "given", "label": label, "by": by, "app": app}
 
     def tell(self, event: Event) -> None:
         self.told.append(event)
@@ -322,8 +323,7 @@ class World:
     def given(self, ids: Sequence[str], *, purpose: str = "train", run: str = "r", guess: int = 1) -> None:
         known: dict[str, Any] = {"run": run, "purpose": purpose, "data": {}, "guess": guess, "score": 0.5}
         self.control_plane.want_labels("mnist", [{"id": id, **known} for id in ids])
-        for id in ids:
-            self.control_plane.give_label("mnist", id, 7, by="ada")
+        self.control_plane.give_labels("mnist", dict.fromkeys(ids, 7), by="ada")
 
 
 def answers(name: str, n: int, champion: float, challenger: float, *, churn: int = 0) -> dict[str, Any]:
@@ -339,7 +339,7 @@ def _is_asked_for(one: object, asked: Mapping[str, str | None]) -> bool:
 
 def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None = None) -> sf.Application:
     given = parameters or {}
-    names = ("tracker", "checker", "planner", "executor")
+    names = ("tracker", "checker", "planner", "executor", *(["stream"] if "stream" in given else []))
     agents = [sf.Agent(name=name, template=name, parameters=given.get(name, {})) for name in names]
     train = Executor(name="train", mainfile="t.py", parameters={"labels": "", "model_uri": "", "evaluate": ""})
     detect = Executor(name="detect", mainfile="d.py", parameters={"run_ids": [], "detector": "ks", "reference": ""})

@@ -53,8 +53,8 @@ def test_points_go_into_the_queue_once_and_come_back_labelled(control_plane: Con
     ]
     assert len(control_plane.want_labels("mnist", items)) == 1100
     assert {one["state"] for one in control_plane.want_labels("mnist", items[:10])} == {"wanted"}
-    control_plane.give_label("mnist", "run/7:3", 8, by="ada")
-    control_plane.give_label("mnist", "run/7:3", 8, by="ada")
+    for _ in range(2):
+        control_plane.give_labels("mnist", {"run/7:3": 8}, by="ada")
     assert [(one["id"], one["label"]) for one in control_plane.labels("mnist", state="given")] == [("run/7:3", 8)]
     assert len(control_plane.labels("mnist", state="wanted")) == 1099
     assert control_plane.want_labels("mnist", items[3:4])[0]["state"] == "given"

@@ -72,6 +72,25 @@ def test_a_backup_is_deployed_once_when_two_of_three_looks_find_no_ready_instanc
     assert backed.after(60, ready=0) == []
 
 
+def test_a_backup_that_is_there_while_it_is_looked_for_is_not_deployed_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backed, plane = Backed(world), world.control_plane
+    plane.serves("models:/mnist_cnn/1", ready=0)
+    backed.look()
+    (wanted,) = backed.look()
+    plane.acted(wanted, state="running")
+
+    def services() -> list[ServiceRecord]:
+        found = list(plane.deployed.values())
+        plane.deployed["spare"] = found[0].model_copy(update={"name": "spare"})
+        plane.acted(wanted)
+        return found
+
+    monkeypatch.setattr(plane, "services", services)
+    assert backed.look() == []
+
+
 def test_a_backup_waits_until_the_service_was_down_for_so_long(world: World) -> None:
     backed = Backed(world, backup_after_s=90.0)
     assert [backed.after(10, ready=0) for _ in range(9)] == [[]] * 9

@@ -128,6 +128,27 @@ def test_a_training_that_does_not_say_both_models_answers_promotes_nothing_and_i
     assert world.promotion(version) is None
 
 
+def test_while_labels_come_and_more_are_wanted_it_waits_for_them_but_not_for_ever(world: World) -> None:
+    world.parameters["planner"] = {"min_picked": 10, "interval_s": 60}
+    world.given([f"p:{number}" for number in range(10)])
+    world.control_plane.want_labels("mnist", [{"id": "w", "run": "r", "purpose": "train", "data": {}}])
+    planner = world.load("planner")
+    for number in range(10):
+        assert world.look(planner, "planner", "count_number_of_pickeddata")["busy"] == "labels are coming", number
+        world.given([f"q:{number}"])
+        world.control_plane.now += 60.0
+    assert world.look(planner, "planner", "count_number_of_pickeddata")["batch"], "it does not wait for ever"
+
+
+def test_when_no_more_labels_came_it_waits_no_longer_for_those_that_are_wanted(world: World) -> None:
+    world.parameters["planner"] = {"min_picked": 10}
+    world.given([f"p:{number}" for number in range(10)])
+    world.control_plane.want_labels("mnist", [{"id": "w", "run": "r", "purpose": "train", "data": {}}])
+    planner = world.load("planner")
+    found = [world.look(planner, "planner", "count_number_of_pickeddata")["batch"] for _ in range(2)]
+    assert [batch is None for batch in found] == [True, False]
+
+
 # -- a challenger that waits for labels
 
 
@@ -364,7 +385,6 @@ def _runs(ends: list[int]) -> list[Run]:
 def test_another_team_s_labels_are_not_learnt_from(world: World) -> None:
     items: list[dict[str, Any]] = [{"id": f"p{number}", "run": "r", "data": {}, "guess": 1} for number in range(150)]
     world.control_plane.want_labels("mnist", items, team="others")
-    for one in items:
-        world.control_plane.give_label("mnist", one["id"], 7, by="ada")
+    world.control_plane.give_labels("mnist", {one["id"]: 7 for one in items}, by="ada")
     found = world.fire("planner", "count_number_of_pickeddata")
     assert (found["labels"], found["batch"]) == (0, None)

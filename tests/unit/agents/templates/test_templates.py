@@ -18,13 +18,15 @@ from scanflow_agents.templates import load_declared
 from tests.unit.agents.templates.fakes import World
 
 
-def test_each_template_declares_the_strategies_of_table_5_5(world: World) -> None:
+def test_each_template_declares_its_strategies_those_of_table_5_5_and_one_for_streams(world: World) -> None:
+    world.parameters["stream"] = {}
     found = {name: sorted(one.name for one in world.load(name).strategies) for name in plugin_names("templates")}
     assert found == {
         "tracker": ["count_number_of_predictions"],
         "checker": ["check_predictions"],
         "planner": ["evaluate_again", "retrain_model", "update_model"],
         "executor": ["change_model_transition"],
+        "stream": ["check_changed_stream"],
     }
 
 

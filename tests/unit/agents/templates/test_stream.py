@@ -1,0 +1,129 @@
+"""The template that follows a stream: what it reads of recorded predictions, and what it has done once they change."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scanflow.agent.actions import Call
+from scanflow.agent.records import Intent
+from scanflow.errors import InvalidError
+from scanflow_agents.templates.stream import numbers_of
+from tests.unit.agents.templates.fakes import World, told
+
+
+class Following:
+    """The agent as it runs: what it has seen stays from look to look."""
+
+    def __init__(self, world: World, **parameters: Any) -> None:
+        world.parameters["stream"] = parameters
+        self.world, self.generator = world, np.random.default_rng(0)
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the agent, anew if it ran."""
+        self.declared = self.world.load("stream")
+
+    def recorded(self, middle: float, rows: int = 50) -> str:
+        """Record predictions whose highest score is about that."""
+        best = np.clip(self.generator.normal(middle, 0.05, size=rows), 0, 1)
+        file = self.world.folder / "p.npz"
+        arrays: dict[str, Any] = {"input:age": np.arange(rows), "output:scores": np.stack([best, best / 9], axis=1)}
+        np.savez(file, **arrays)
+        return recorded(self.world, file, rows)
+
+    def look(self) -> Any:
+        return self.world.look(self.declared, "stream", "followed_stream")
+
+
+def recorded(world: World, file: Path, rows: int) -> str:
+    world.control_plane.now += 5.0
+    at = datetime.fromtimestamp(world.control_plane.now, UTC)
+    made = world.tracker.log_run(
+        "mnist",
+        "data",
+        name="predictions",
+        metrics={"predictions": float(rows)},
+        tags={"scanflow.kind": "predictions", "scanflow.service": "serve"},
+        started_at=at,
+        ended_at=at,
+        artifacts=file,
+    )
+    world.control_plane.now += 5.0
+    return made.run_id
+
+
+@pytest.mark.parametrize("detector", ["adwin", "page-hinkley", "kswin"])
+def test_predictions_are_checked_as_soon_as_their_scores_fall(world: World, detector: str) -> None:
+    following = Following(world, detector=detector)
+    for _ in range(8):
+        following.recorded(0.9)
+        assert following.look()["changed"] is None
+    low = [following.recorded(0.6) for _ in range(3)]
+    found = following.look()
+    assert found["run_ids"][-1] in low
+    [event] = told(world, "stream.changed")
+    assert event.data["before"] == pytest.approx(0.9, abs=0.07), "to where it is found"
+    assert event.data["after"] == pytest.approx(0.6, abs=0.05)
+    assert [one["changed"] for one in (following.look(), following.look())] == [None, None], "it is told once"
+
+
+def test_the_checker_is_called_and_looks_for_drift(world: World) -> None:
+    following = Following(world)
+    ids = [following.recorded(middle) for middle in (*[0.9] * 6, 0.5)]
+    called = world.call("stream", "followed_stream")
+    assert (called.agent, called.sensor, called.kwargs["run_ids"]) == ("checker", "check_predictions", ids)
+    [detect] = world.passed_on(called)
+    assert isinstance(detect, Intent)
+    assert detect.target == "workflow/detector"
+    parameters = detect.arguments["parameters"]
+    assert isinstance(parameters, dict)
+    assert parameters["run_ids"] == ids
+    assert isinstance(called, Call)
+
+
+def test_an_agent_that_is_restarted_goes_on_where_it_was_and_tells_nothing_twice(world: World) -> None:
+    following = Following(world)
+    for _ in range(6):
+        following.recorded(0.9)
+    assert following.look()["numbers"] == 300
+    following.begin()
+    following.recorded(0.5)
+    assert following.look()["changed"] is not None, "what it had seen before is read again"
+    following.begin()
+    for _ in range(6):
+        following.recorded(0.5)
+    assert following.look()["changed"] is None
+    assert len(told(world, "stream.changed")) == 1
+
+
+def test_an_odd_file_is_left_out_and_keeps_no_other_waiting(world: World) -> None:
+    following = Following(world, column="age", checker="")
+    arrays: dict[str, Any] = {"input:name": np.array([1, 2])}
+    np.savez(world.folder / "odd.npz", **arrays)
+    recorded(world, world.folder / "odd.npz", 2)
+    following.recorded(0.9)
+    found = following.look()
+    assert (found["left_out"], found["numbers"]) == (1, 50)
+    assert following.declared.strategies == ()
+
+
+def test_a_column_is_read_in_the_order_that_predictions_came() -> None:
+    arrays = {"input:a": np.array([[3.0], [np.nan], [1.0]]), "time": np.array([2.0, 1.0, 0.0])}
+    assert numbers_of(arrays, "a").tolist() == [1.0, 3.0]
+    for wrong in ({}, {"input:a": np.zeros((2, 2))}, {"input:a": np.array(["x"])}, {"input:b": np.zeros(2)}):
+        with pytest.raises(InvalidError, match="column 'a'"):
+            numbers_of(wrong, "a")
+    both = {"output:p": np.array([[0.2, 0.8]]), "output:q": np.array([1.0])}
+    with pytest.raises(InvalidError, match=r"outputs, of which one is needed for 'score': \['p', 'q'\]"):
+        numbers_of(both, "score")
+
+
+def test_a_detector_that_is_not_there_is_refused_by_name(world: World) -> None:
+    world.parameters["stream"] = {"detector": "adwinn"}
+    with pytest.raises(InvalidError, match=r"Agent 'stream': .*'adwinn'.*Did you mean 'adwin'"):
+        world.load("stream")
